@@ -1,0 +1,47 @@
+# Every target sets up what it needs; on a fresh machine Python 3.11 and a C compiler are enough.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := $(shell $(PYTHON) -c "import tomllib; print(*tomllib.load(open('pyproject.toml','rb'))['tool']['parley']['compiled'])")
+
+.DEFAULT_GOAL := help
+.PHONY: help build quickstart test test-fast lint bench docs peers clean
+
+help:  ## what can be done here
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(VENV)/.ready: pyproject.toml setup.py $(SOURCES)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --upgrade pip
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[test,lint]'
+	touch $@
+
+build: $(VENV)/.ready  ## the environment in .venv, byte-walking modules compiled
+
+quickstart: build  ## a broker, a real file through it, and a comparison of what came back
+	$(BIN)/python -m tools.quickstart $(if $(FILE),"$(FILE)")
+
+peers: build  ## the real clients and servers the system tests drive (kcat, Java, Apache Kafka)
+	$(BIN)/python -m tests.system.peers
+
+test: lint peers  ## everything
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-fast: build  ## what runs in under a minute
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not system"
+
+lint: build  ## ruff, mypy --strict, the layer table
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: peers  ## cost beside Apache Kafka, with the same client in the same run
+	$(BIN)/python -m bench
+
+docs: build  ## the pages generated from code
+	$(BIN)/python -m tools.cli docs
+
+clean:  ## everything that was built or fetched
+	rm -rf $(VENV) .cache build *.egg-info protocol/_built.json
+	find . -name '*.so' -not -path './.venv/*' -delete

@@ -1,0 +1,107 @@
+"""``make bench``: processor time per GB, throughput, start and memory of one broker, beside Apache Kafka.
+
+The two brokers take turns (A B A B ...), so that what else the machine does falls on both; medians are printed, and
+the ratio Parley / Kafka. Processor time of the broker is the figure to trust; records per second depend on the client
+that shares the machine's cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from bench.clusters import KAFKA, Kafka, Measured, Parley
+
+Figures = dict[tuple[str, str], list[float]]
+IDLE_SECONDS = 3.0
+WARM_UP_BYTES = 200_000_000
+
+
+def measure(broker: Measured, sizes: list[int], partitions: list[int], total: int, figures: Figures) -> None:
+    """One turn of one broker."""
+    figures["start to first metadata answer, s", broker.name].append(broker.start())
+    time.sleep(IDLE_SECONDS)
+    figures["resident memory idle, MB", broker.name].append(broker.resident_mb())
+    try:
+        _warm_up(broker)
+        for size in sizes:
+            for count in partitions:
+                topic = f"bench-{size}-{count}"
+                broker.create_topic(topic, count)
+                for work in ("produce", "consume"):
+                    result, cpu = _work(broker, work, topic, size, count, total)
+                    label = f"{work} {size} B, {count} partition{'s' if count > 1 else ''}"
+                    figures[f"{label}: broker CPU s/GB", broker.name].append(cpu / (result["bytes"] / 1e9))
+                    figures[f"{label}: records/s", broker.name].append(result["records"] / result["seconds"])
+                broker.delete_topic(topic)
+        figures["resident memory after load, MB", broker.name].append(broker.resident_mb())
+    finally:
+        broker.stop()
+
+
+def _warm_up(broker: Measured) -> None:
+    """Work that is not counted: a JVM compiles what it runs often, and should have done so before it is measured."""
+    broker.create_topic("warm-up", 1)
+    for work in ("produce", "consume"):
+        _work(broker, work, "warm-up", 100, 1, WARM_UP_BYTES)
+    broker.delete_topic("warm-up")
+
+
+def _work(broker: Measured, work: str, topic: str, size: int, count: int, total: int) -> tuple[Any, float]:
+    before = broker.cpu_seconds()
+    command = [sys.executable, "-m", "bench.load", work, broker.bootstrap, topic]
+    command += ["--partitions", str(count), "--size", str(size), "--bytes", str(total)]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return json.loads(output), broker.cpu_seconds() - before
+
+
+def table(figures: Figures) -> str:
+    """The medians and ratios as text."""
+    rows: dict[str, dict[str, float]] = defaultdict(dict)
+    for (label, name), values in figures.items():
+        rows[label][name] = statistics.median(values)
+    lines = [f"{'':<48} {Parley.name:>12} {Kafka.name:>20} {'ratio':>7}"]
+    for label, by_name in rows.items():
+        ours, theirs = by_name.get(Parley.name), by_name.get(Kafka.name)
+        ratio = f"{ours / theirs:.2f}" if ours is not None and theirs else ""
+        cells = [_number(value) for value in (ours, theirs)]
+        lines.append(f"{label:<48} {cells[0]:>12} {cells[1]:>20} {ratio:>7}")
+    return "\n".join(lines)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each broker")
+    parser.add_argument("--mb", type=int, default=400, help="megabytes of each measurement")
+    parser.add_argument("--sizes", default="100,1024", help="record sizes in bytes")
+    parser.add_argument("--partitions", default="1,6", help="numbers of partitions")
+    parser.add_argument("--alone", action="store_true", help="measure Parley only")
+    given = parser.parse_args()
+    sizes = [int(size) for size in given.sizes.split(",")]
+    partitions = [int(count) for count in given.partitions.split(",")]
+    kinds: list[type[Measured]] = [Parley] if given.alone or not KAFKA.exists() else [Kafka, Parley]
+    figures: Figures = defaultdict(list)
+    for turn in range(given.rounds):
+        for kind in kinds:
+            print(f"round {turn + 1} of {given.rounds}: {kind.name}", file=sys.stderr, flush=True)
+            with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
+                measure(kind(Path(folder) / "broker"), sizes, partitions, given.mb * 1_000_000, figures)
+    print(table(figures))
+
+
+if __name__ == "__main__":
+    main()

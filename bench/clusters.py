@@ -1,0 +1,135 @@
+"""Single brokers to measure, each in processes of its own: Parley, and Apache Kafka in KRaft mode."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient
+
+ROOT = Path(__file__).parent.parent
+KAFKA = ROOT / ".cache" / "kafka-4.3.1"
+TICKS = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
+START_SECONDS_MAX = 60.0
+
+
+def free_port() -> int:
+    """A port nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Measured:
+    """A broker process whose processor time and memory can be read."""
+
+    name = ""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def command(self) -> list[str]:
+        """The command line that starts the broker."""
+        raise NotImplementedError
+
+    def start(self) -> float:
+        """Start, and answer the seconds until the first metadata answer."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        command = self.command()
+        output = (self.folder / "output.log").open("ab")
+        began = time.perf_counter()
+        self.process = subprocess.Popen(command, stdout=output, stderr=output, cwd=self.folder)
+        while time.perf_counter() - began < START_SECONDS_MAX:
+            if self._answers():
+                return time.perf_counter() - began
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.005)
+        raise SystemExit(f"{self.name} did not start: see {self.folder / 'output.log'}")
+
+    def _answers(self) -> bool:
+        from bench.first_answer import answers_metadata
+
+        return answers_metadata("127.0.0.1", self.port)
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        """Create a topic and wait until it has leaders."""
+        from confluent_kafka.admin import NewTopic
+
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result()
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic, so that its pages leave the memory."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        admin.delete_topics([topic])[topic].result()
+
+    def cpu_seconds(self) -> float:
+        """Processor time of the broker so far, in the kernel and outside."""
+        assert self.process is not None
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+
+    def resident_mb(self) -> float:
+        """Resident memory."""
+        assert self.process is not None
+        return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * PAGE / 1e6
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.send_signal(signal.SIGTERM)
+            self.process.wait(30)
+            self.process = None
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Parley(Measured):
+    name = "Parley"
+
+    def command(self) -> list[str]:
+        words = ["start", "--override", f"listeners=PLAINTEXT://{self.bootstrap}"]
+        words += ["--override", f"log.dirs={self.folder / 'data'}", "--override", "metrics.listener="]
+        return [sys.executable, "-m", "tools.cli", *words]
+
+
+class Kafka(Measured):
+    name = "Apache Kafka 4.3.1"
+
+    def command(self) -> list[str]:
+        properties = self.folder / "server.properties"
+        controller = free_port()
+        properties.write_text(
+            "process.roles=broker,controller\nnode.id=1\n"
+            f"controller.quorum.voters=1@127.0.0.1:{controller}\ncontroller.listener.names=CONTROLLER\n"
+            "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT\n"
+            f"listeners=PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{controller}\n"
+            f"log.dirs={self.folder / 'data'}\noffsets.topic.replication.factor=1\n"
+            "transaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\n"
+        )
+        logging = self.folder / "log4j2.properties"
+        logging.write_text("rootLogger.level=off\n")
+        java = ["java", "-cp", f"{KAFKA / 'libs'}/*", f"-Dlog4j2.configurationFile={logging}"]
+        identity = "MkU3OEVBNTcwNTJENDM2Qg"
+        subprocess.run(
+            [*java, "kafka.tools.StorageTool", "format", "-t", identity, "-c", str(properties), "--ignore-formatted"],
+            check=True,
+            capture_output=True,
+        )
+        # What Kafka's own start script passes.
+        tuning = ["-Xms1G", "-Xmx1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"]
+        tuning += ["-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent"]
+        return [*java, *tuning, "kafka.Kafka", str(properties)]

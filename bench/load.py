@@ -1,0 +1,128 @@
+"""A load made by librdkafka, the library inside ``confluent-kafka``, called without a Python object per record.
+
+Run as ``python -m bench.load produce|consume ...``; prints one JSON object with what was done and how long it took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import glob
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+
+BATCH = 10_000
+"""Records handed to librdkafka by one call."""
+
+PARTITION_BY_ROUND = 0x8 | 0x20
+"""Flags of rd_kafka_produce_batch: each message names its partition, and the call waits for room in the queue."""
+
+
+class _Message(ctypes.Structure):
+    """``rd_kafka_message_t``."""
+
+    _fields_ = (
+        ("err", ctypes.c_int),
+        ("rkt", ctypes.c_void_p),
+        ("partition", ctypes.c_int32),
+        ("payload", ctypes.c_void_p),
+        ("len", ctypes.c_size_t),
+        ("key", ctypes.c_void_p),
+        ("key_len", ctypes.c_size_t),
+        ("offset", ctypes.c_int64),
+        ("_private", ctypes.c_void_p),
+    )
+
+
+def _library() -> Any:
+    folder = Path(confluent_kafka.__file__).parent.parent / "confluent_kafka.libs"
+    names = glob.glob(str(folder / "librdkafka-*.so*"))
+    library = ctypes.CDLL(names[0])
+    library.rd_kafka_conf_new.restype = ctypes.c_void_p
+    library.rd_kafka_new.restype = ctypes.c_void_p
+    library.rd_kafka_topic_new.restype = ctypes.c_void_p
+    return library
+
+
+def produce(bootstrap: str, topic: str, partitions: int, size: int, total_bytes: int, settings: dict[str, str]) -> Any:
+    """Produce ``total_bytes`` of records of ``size`` bytes, round robin over the partitions."""
+    rd = _library()
+    conf = ctypes.c_void_p(rd.rd_kafka_conf_new())
+    error = ctypes.create_string_buffer(512)
+    options = {"bootstrap.servers": bootstrap, "queue.buffering.max.messages": "500000", "linger.ms": "5", **settings}
+    for name, value in options.items():
+        if rd.rd_kafka_conf_set(conf, name.encode(), value.encode(), error, ctypes.c_size_t(512)) != 0:
+            raise SystemExit(error.value.decode())
+    producer = ctypes.c_void_p(rd.rd_kafka_new(0, conf, error, ctypes.c_size_t(512)))
+    if not producer:
+        raise SystemExit(error.value.decode())
+    handle = ctypes.c_void_p(rd.rd_kafka_topic_new(producer, topic.encode(), None))
+    # Random bytes of which every record is a different slice: nothing compresses them away.
+    payload = ctypes.create_string_buffer(os.urandom(size + BATCH))
+    start_address = ctypes.addressof(payload)
+    messages = (_Message * BATCH)()
+    for i, message in enumerate(messages):
+        message.partition = i % partitions
+        message.payload = start_address + i
+        message.len = size
+    count = total_bytes // size
+    began = time.perf_counter()
+    sent = 0
+    while sent < count:
+        wanted = min(BATCH, count - sent)
+        flags = 0x2 | PARTITION_BY_ROUND  # 0x2: librdkafka copies the payload
+        sent += rd.rd_kafka_produce_batch(handle, ctypes.c_int32(-1), flags, messages, wanted)
+        rd.rd_kafka_poll(producer, 0)
+    while rd.rd_kafka_outq_len(producer) > 0:
+        rd.rd_kafka_flush(producer, 1000)
+    return {"records": sent, "bytes": sent * size, "seconds": time.perf_counter() - began}
+
+
+def consume(bootstrap: str, topic: str, partitions: int, size: int, total_bytes: int, settings: dict[str, str]) -> Any:
+    """Consume ``total_bytes`` from the beginning of all partitions."""
+    options = {
+        "bootstrap.servers": bootstrap,
+        "group.id": "bench",
+        "enable.auto.commit": "false",
+        "fetch.wait.max.ms": "100",
+        "queued.max.messages.kbytes": "131072",
+        **settings,
+    }
+    consumer = confluent_kafka.Consumer(options)
+    begin = confluent_kafka.OFFSET_BEGINNING
+    consumer.assign([confluent_kafka.TopicPartition(topic, p, begin) for p in range(partitions)])
+    count, got = total_bytes // size, 0
+    first: float | None = None
+    while got < count:
+        records = consumer.consume(min(BATCH, count - got), timeout=10)
+        if not records:
+            raise SystemExit(f"only {got} of {count} records came")
+        first = first or time.perf_counter()
+        got += len(records)
+    seconds = time.perf_counter() - (first or 0.0)
+    consumer.close()
+    return {"records": got, "bytes": got * size, "seconds": seconds}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("work", choices=("produce", "consume"))
+    parser.add_argument("bootstrap")
+    parser.add_argument("topic")
+    parser.add_argument("--partitions", type=int, default=1)
+    parser.add_argument("--size", type=int, default=100)
+    parser.add_argument("--bytes", type=int, default=400_000_000)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    given = parser.parse_args()
+    settings = dict(pair.split("=", 1) for pair in given.set)
+    work = {"produce": produce, "consume": consume}[given.work]
+    print(json.dumps(work(given.bootstrap, given.topic, given.partitions, given.size, given.bytes, settings)))
+
+
+if __name__ == "__main__":
+    main()

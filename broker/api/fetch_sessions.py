@@ -1,0 +1,190 @@
+"""Fetch sessions (KIP-227): the broker remembers what a client fetches, and both sides then name only what changes.
+
+Rules of this module:
+
+* A request with epoch -1 is outside any session; epoch 0 asks for a new one; a higher epoch continues the session of
+  the given id and must be the one expected next. An id given with epoch -1 or 0 ends that session.
+* An incremental answer holds only partitions that have records, an error, or a changed high watermark or log start.
+* A partition that returned records moves behind the others, so that all get their turn under a byte limit.
+* The cache is bounded. A new session takes the place of one idle for ``EVICTION_S``, or else of a smaller one that is
+  not a follower's; failing that the client gets no session (id 0) and goes on with full requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from random import Random
+from uuid import UUID
+
+from broker.partition import Partition
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.fetch import FetchRequest, FetchResponse
+
+PartitionData = FetchResponse.PartitionData
+
+EVICTION_S = 120.0
+"""How long a session is safe from being evicted for a new one, as Kafka has it."""
+NO_SESSION = 0
+INITIAL_EPOCH = 0
+FINAL_EPOCH = -1
+_EPOCH_MAX = 2**31 - 1
+
+
+class Target:
+    """One partition a client fetches: where from, how much, and what it was last told."""
+
+    __slots__ = (
+        "index",
+        "last_fetched_epoch",
+        "leader_epoch",
+        "log_start_offset",
+        "max_bytes",
+        "offset",
+        "partition",
+        "told_high_watermark",
+        "told_log_start",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(self, topic: str, topic_id: UUID, asked: FetchRequest.FetchPartition) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.index = asked.partition
+        self.partition: Partition | None = None  # as last found
+        self.told_high_watermark = -1
+        self.told_log_start = -1
+        self.update(asked)
+
+    def update(self, asked: FetchRequest.FetchPartition) -> None:
+        """Take over what the client now asks of this partition."""
+        self.offset = asked.fetch_offset
+        self.max_bytes = asked.partition_max_bytes
+        self.leader_epoch = asked.current_leader_epoch
+        self.last_fetched_epoch = asked.last_fetched_epoch
+        self.log_start_offset = asked.log_start_offset
+
+    def is_news(self, data: PartitionData) -> bool:
+        """Whether an incremental answer must hold ``data``; what it then tells the client is remembered."""
+        news = bool(data.records) or data.preferred_read_replica != -1 or data.diverging_epoch.epoch != -1
+        if data.high_watermark != self.told_high_watermark or data.log_start_offset != self.told_log_start:
+            news = True
+            self.told_high_watermark = data.high_watermark
+            self.told_log_start = data.log_start_offset
+        if data.error_code:
+            # The next answer without an error must be told, even if nothing else has changed.
+            self.told_high_watermark = -1
+            return True
+        return news
+
+
+class Session:
+    """What one client fetches."""
+
+    __slots__ = ("epoch", "id", "is_follower", "last_used", "targets", "uses_ids")
+
+    def __init__(self, session_id: int, targets: Iterable[Target], *, is_follower: bool, uses_ids: bool) -> None:
+        self.id = session_id
+        self.epoch = 1
+        self.is_follower = is_follower
+        self.uses_ids = uses_ids
+        self.last_used = 0.0
+        self.targets = {_key(target.topic, target.topic_id, target.index, uses_ids): target for target in targets}
+
+    def update(self, request: FetchRequest) -> None:
+        """Take over the partitions that an incremental request adds, changes and forgets."""
+        for topic in request.topics:
+            for asked in topic.partitions:
+                key = _key(topic.topic, topic.topic_id, asked.partition, self.uses_ids)
+                target = self.targets.get(key)
+                if target is None:
+                    self.targets[key] = Target(topic.topic, topic.topic_id, asked)
+                else:
+                    target.update(asked)
+        for forgotten in request.forgotten_topics_data:
+            for index in forgotten.partitions:
+                self.targets.pop(_key(forgotten.topic, forgotten.topic_id, index, self.uses_ids), None)
+
+    def select_news(self, answers: list[tuple[Target, PartitionData]]) -> list[tuple[Target, PartitionData]]:
+        """The part of ``answers`` that the client must be told; whoever got records goes to the end of the order."""
+        news = [(target, data) for target, data in answers if target.is_news(data)]
+        for target, data in news:
+            if data.records:
+                key = _key(target.topic, target.topic_id, target.index, self.uses_ids)
+                if key in self.targets:
+                    self.targets[key] = self.targets.pop(key)
+        return news
+
+
+def _key(topic: str, topic_id: UUID, index: int, uses_ids: bool) -> tuple[object, int]:
+    return (topic_id if uses_ids else topic, index)
+
+
+class FetchSessions:
+    """The sessions of one broker."""
+
+    def __init__(self, slots: int, rng: Random, monotonic: Callable[[], float]) -> None:
+        self._slots = slots
+        self._rng = rng
+        self._monotonic = monotonic
+        self._sessions: dict[int, Session] = {}  # the least recently used first
+        self.evictions = 0
+
+    @property
+    def sessions(self) -> int:
+        """How many sessions there are."""
+        return len(self._sessions)
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions all sessions together remember."""
+        return sum(len(session.targets) for session in self._sessions.values())
+
+    def resume(self, request: FetchRequest, *, uses_ids: bool) -> Session | None:
+        """The session that an incremental request continues, updated; None if the request is a full one.
+
+        Raises FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR: the client
+        then begins anew with a full request.
+        """
+        if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            self._sessions.pop(request.session_id, None)
+            return None
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.uses_ids is not uses_ids:
+            raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        if request.session_epoch != session.epoch:
+            raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        session.epoch = 1 if session.epoch == _EPOCH_MAX else session.epoch + 1
+        session.last_used = self._monotonic()
+        self._sessions[session.id] = self._sessions.pop(session.id)
+        session.update(request)
+        return session
+
+    def create(self, targets: list[Target], *, is_follower: bool, uses_ids: bool) -> int:
+        """A new session over the partitions of a full request: its id, or 0 if there is no room for it."""
+        now = self._monotonic()
+        if len(self._sessions) >= self._slots and not self._evict(now, len(targets), is_follower):
+            return NO_SESSION
+        session_id = self._rng.randrange(1, 2**31)
+        while session_id in self._sessions:
+            session_id = self._rng.randrange(1, 2**31)
+        session = Session(session_id, targets, is_follower=is_follower, uses_ids=uses_ids)
+        session.last_used = now
+        self._sessions[session_id] = session
+        return session_id
+
+    def _evict(self, now: float, size: int, is_follower: bool) -> bool:
+        """Make room for a session of ``size`` partitions, if there is one whose place it may take."""
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None:
+            return False
+        victim = oldest
+        if now - oldest.last_used <= EVICTION_S:
+            victim = min(self._sessions.values(), key=lambda session: (session.is_follower, len(session.targets)))
+            if (is_follower, size) <= (victim.is_follower, len(victim.targets)):
+                return False
+        del self._sessions[victim.id]
+        self.evictions += 1
+        return True

@@ -1,0 +1,77 @@
+"""DescribeLogDirs: which disk holds which partition, and how full the disks are (KIP-113, KIP-827)."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections import defaultdict
+from pathlib import Path
+
+from broker.network.dispatch import Handler, RequestContext
+from broker.partition import Partition
+from broker.partitions import Partitions
+from protocol.errors import ErrorCode
+from protocol.messages.log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from storage.manager import LogManager
+
+_Partition = DescribeLogDirsResponse.DescribeLogDirsPartition
+_Topic = DescribeLogDirsResponse.DescribeLogDirsTopic
+_Result = DescribeLogDirsResponse.DescribeLogDirsResult
+
+
+class LogDirsApi:
+    """What lies where on this broker."""
+
+    def __init__(self, partitions: Partitions, logs: LogManager) -> None:
+        self._partitions = partitions
+        self._logs = logs
+
+    def routes(self) -> dict[int, Handler]:
+        return {DescribeLogDirsRequest.API_KEY: self.describe_log_dirs}
+
+    async def describe_log_dirs(
+        self, context: RequestContext, request: DescribeLogDirsRequest
+    ) -> DescribeLogDirsResponse:
+        """The log directories with the partitions asked for (all, if none is named) and the sizes of their volumes."""
+        wanted = None
+        if request.topics is not None:
+            wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+        by_dir: dict[Path, dict[str, list[_Partition]]] = defaultdict(lambda: defaultdict(list))
+        for partition in self._partitions:
+            if (wanted is None or (partition.topic, partition.index) in wanted) and partition.is_open:
+                by_dir[partition.log.directory.parent][partition.topic].append(_described(partition))
+        usage = await asyncio.get_running_loop().run_in_executor(None, self._usage)
+        return DescribeLogDirsResponse(
+            results=[
+                _Result(
+                    log_dir=str(path),
+                    error_code=ErrorCode.NONE if sizes else ErrorCode.KAFKA_STORAGE_ERROR,
+                    total_bytes=sizes[0] if sizes else -1,
+                    usable_bytes=sizes[1] if sizes else -1,
+                    topics=[_Topic(name=name, partitions=found) for name, found in sorted(by_dir[path].items())],
+                )
+                for path, sizes in usage.items()
+            ]
+        )
+
+    def _usage(self) -> dict[Path, tuple[int, int] | None]:
+        """Total and free bytes of each log directory's volume; None for a directory that is offline."""
+        usage: dict[Path, tuple[int, int] | None] = {}
+        for directory in self._logs.directories:
+            try:
+                volume = shutil.disk_usage(directory.path)
+            except OSError:
+                usage[directory.path] = None
+            else:
+                usage[directory.path] = (volume.total, volume.free) if directory.online else None
+        return usage
+
+
+def _described(partition: Partition) -> _Partition:
+    log = partition.log
+    return _Partition(
+        partition_index=partition.index,
+        partition_size=log.size_bytes,
+        offset_lag=max(0, log.log_end_offset - log.high_watermark) if not partition.is_leader else 0,
+        is_future_key=False,
+    )

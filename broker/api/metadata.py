@@ -1,0 +1,223 @@
+"""Metadata, DescribeTopicPartitions: which topics exist, who leads their partitions, where the brokers are reached.
+
+Answers come from the broker's metadata image alone. A broker is given by the address of the listener on which the
+question came, since only that one is known to be reachable from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+from uuid import UUID
+
+from broker.controller.topics import NewTopic, TopicOutcome
+from broker.metadata.current import Metadata
+from broker.metadata.image import MetadataImage
+from broker.metadata.names import INTERNAL_TOPICS, check_topic_name
+from broker.metadata.types import NO_LEADER, PartitionState, TopicImage
+from broker.network.dispatch import Handler, RequestContext
+from broker.security.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.metadata import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from protocol.schema import ZERO_UUID
+
+PARTITIONS_PER_ANSWER_MAX = 2000
+"""The bound of one DescribeTopicPartitions answer, whatever the client asks (KIP-966)."""
+
+
+class TopicCreation(Protocol):
+    """Creates topics that a client merely mentioned."""
+
+    async def create_mentioned(self, topics: list[NewTopic]) -> list[TopicOutcome]:
+        """Create the topics with the cluster's defaults; one that appeared meanwhile counts as created."""
+        ...
+
+    @property
+    def automatic(self) -> bool:
+        """Whether mentioning a topic creates it (``auto.create.topics.enable``)."""
+        ...
+
+
+class MetadataApi:
+    """The read side of the cluster's metadata."""
+
+    def __init__(self, metadata: Metadata, creation: TopicCreation) -> None:
+        self._metadata = metadata
+        self._creation = creation
+
+    def routes(self) -> dict[int, Handler]:
+        return {
+            MetadataRequest.API_KEY: self.metadata,
+            DescribeTopicPartitionsRequest.API_KEY: self.describe_topic_partitions,
+        }
+
+    async def metadata(self, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
+        """Describe the topics asked for (all where none is named), creating absent ones if both sides allow it."""
+        if request.topics is not None and request.allow_auto_topic_creation and self._creation.automatic:
+            await self._create_absent(topic.name for topic in request.topics if topic.name is not None)
+        image = self._metadata.image
+        operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
+        if request.topics is None or (context.api_version == 0 and not request.topics):
+            topics = [self._topic(image, context, topic, operations) for topic in image.topics.values()]
+        else:
+            topics = [self._asked_topic(image, context, asked, operations) for asked in request.topics]
+        return MetadataResponse(
+            brokers=_brokers(image, context.listener),
+            cluster_id=image.cluster_id,
+            controller_id=image.controller_id,
+            topics=topics,
+            cluster_authorized_operations=(
+                CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+            ),
+        )
+
+    async def _create_absent(self, names: Iterable[str]) -> None:
+        image = self._metadata.image
+        absent = [NewTopic(name) for name in dict.fromkeys(names) if name not in image.topics and _is_legal(name)]
+        if absent:
+            await self._creation.create_mentioned(absent)
+
+    def _asked_topic(
+        self,
+        image: MetadataImage,
+        context: RequestContext,
+        asked: MetadataRequest.MetadataRequestTopic,
+        operations: int,
+    ) -> MetadataResponse.MetadataResponseTopic:
+        if asked.topic_id != ZERO_UUID:
+            name = image.topic_names.get(asked.topic_id)
+            if name is None:
+                return _topic_error(None, asked.topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
+        elif asked.name is None:
+            return _topic_error(None, ZERO_UUID, ErrorCode.INVALID_REQUEST)
+        else:
+            name = asked.name
+        topic = image.topics.get(name)
+        if topic is None:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if _is_legal(name) else ErrorCode.INVALID_TOPIC_EXCEPTION
+            return _topic_error(name, ZERO_UUID, code)
+        return self._topic(image, context, topic, operations)
+
+    def _topic(
+        self, image: MetadataImage, context: RequestContext, topic: TopicImage, operations: int
+    ) -> MetadataResponse.MetadataResponseTopic:
+        return MetadataResponse.MetadataResponseTopic(
+            error_code=ErrorCode.NONE,
+            name=topic.name,
+            topic_id=topic.topic_id,
+            is_internal=topic.name in INTERNAL_TOPICS,
+            partitions=[
+                MetadataResponse.MetadataResponsePartition(
+                    error_code=_partition_error(image, state, context),
+                    partition_index=index,
+                    leader_id=state.leader,
+                    leader_epoch=state.leader_epoch,
+                    replica_nodes=list(state.replicas),
+                    isr_nodes=list(state.isr),
+                    offline_replicas=_offline(image, state),
+                )
+                for index, state in enumerate(topic.partitions)
+            ],
+            topic_authorized_operations=operations,
+        )
+
+    def describe_topic_partitions(
+        self, context: RequestContext, request: DescribeTopicPartitionsRequest
+    ) -> DescribeTopicPartitionsResponse:
+        """Describe topics page by page, in the order of their names (KIP-966)."""
+        image = self._metadata.image
+        names = sorted({topic.name for topic in request.topics} if request.topics else image.topics)
+        first_partition = 0
+        if request.cursor is not None:
+            names = [name for name in names if name >= request.cursor.topic_name]
+            if names and names[0] == request.cursor.topic_name:
+                first_partition = max(0, request.cursor.partition_index)
+        room = min(max(1, request.response_partition_limit), PARTITIONS_PER_ANSWER_MAX)
+        answer = DescribeTopicPartitionsResponse(topics=[])
+        for name in names:
+            if room <= 0:
+                answer.next_cursor = DescribeTopicPartitionsResponse.Cursor(topic_name=name, partition_index=0)
+                break
+            described = _described_topic(image, name, first_partition, room)
+            answer.topics.append(described)
+            room -= len(described.partitions)
+            reached = first_partition + len(described.partitions)
+            first_partition = 0
+            if described.error_code == ErrorCode.NONE and reached < len(image.topics[name].partitions):
+                answer.next_cursor = DescribeTopicPartitionsResponse.Cursor(topic_name=name, partition_index=reached)
+                break
+        return answer
+
+
+def _is_legal(name: str) -> bool:
+    try:
+        check_topic_name(name)
+    except KafkaError:
+        return False
+    return True
+
+
+def _brokers(image: MetadataImage, listener: str) -> list[MetadataResponse.MetadataResponseBroker]:
+    return [
+        MetadataResponse.MetadataResponseBroker(
+            node_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack
+        )
+        for broker in image.live_brokers()
+        if (endpoint := broker.endpoint(listener)) is not None
+    ]
+
+
+def _topic_error(name: str | None, topic_id: UUID, code: ErrorCode) -> MetadataResponse.MetadataResponseTopic:
+    return MetadataResponse.MetadataResponseTopic(error_code=code, name=name, topic_id=topic_id, partitions=[])
+
+
+def _offline(image: MetadataImage, state: PartitionState) -> list[int]:
+    return [b for b in state.replicas if b not in image.brokers or image.brokers[b].fenced]
+
+
+def _partition_error(image: MetadataImage, state: PartitionState, context: RequestContext) -> ErrorCode:
+    """Why a client cannot use the partition's leader, if it cannot."""
+    if state.leader == NO_LEADER or state.leader not in image.brokers:
+        return ErrorCode.LEADER_NOT_AVAILABLE
+    if image.brokers[state.leader].endpoint(context.listener) is None:
+        # LISTENER_NOT_FOUND came with version 6 (KIP-207).
+        return ErrorCode.LISTENER_NOT_FOUND if context.api_version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
+    return ErrorCode.NONE
+
+
+def _described_topic(
+    image: MetadataImage, name: str, first_partition: int, room: int
+) -> DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic:
+    topic = image.topics.get(name)
+    if topic is None:
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if _is_legal(name) else ErrorCode.INVALID_TOPIC_EXCEPTION
+        return DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic(
+            error_code=code, name=name, topic_id=ZERO_UUID, partitions=[]
+        )
+    states = topic.partitions[first_partition : first_partition + room]
+    return DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic(
+        error_code=ErrorCode.NONE,
+        name=name,
+        topic_id=topic.topic_id,
+        is_internal=name in INTERNAL_TOPICS,
+        partitions=[
+            DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition(
+                error_code=ErrorCode.LEADER_NOT_AVAILABLE if state.leader == NO_LEADER else ErrorCode.NONE,
+                partition_index=index,
+                leader_id=state.leader,
+                leader_epoch=state.leader_epoch,
+                replica_nodes=list(state.replicas),
+                isr_nodes=list(state.isr),
+                eligible_leader_replicas=[],
+                last_known_elr=[],
+                offline_replicas=_offline(image, state),
+            )
+            for index, state in enumerate(states, start=first_partition)
+        ],
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )

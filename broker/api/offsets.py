@@ -1,0 +1,196 @@
+"""ListOffsets, OffsetForLeaderEpoch: finding offsets by position, by time and by leader epoch.
+
+Positions are negative timestamps, each known from some version on. Those that speak of remote storage are answered as
+Kafka answers without it: the earliest local offset is the log's start, nothing is stored or waits remotely.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Coroutine
+from typing import Any
+
+from broker.network.dispatch import Handler, RequestContext
+from broker.partition import NO_EPOCH, Isolation, Partition
+from broker.partitions import Partitions
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.offsets import (
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
+
+_log = logging.getLogger(__name__)
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+_SINCE = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+"""The version of ListOffsets in which each position came (KIP-734, KIP-405, KIP-1005, KIP-1023)."""
+LEADER_EPOCH_VERSION = 4
+"""The version of ListOffsets whose answers name the leader epoch (KIP-320)."""
+CONSUMER = -1
+
+_PartitionResponse = ListOffsetsResponse.ListOffsetsPartitionResponse
+
+LEADER_EPOCH_SINCE = 4
+"""From this version of ListOffsets on an answer names the leader epoch of the offset (KIP-320)."""
+
+
+class OffsetsApi:
+    """Looks offsets up in the logs this broker leads."""
+
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+
+    def routes(self) -> dict[int, Handler]:
+        return {
+            ListOffsetsRequest.API_KEY: self.list_offsets,
+            OffsetForLeaderEpochRequest.API_KEY: self.offset_for_leader_epoch,
+        }
+
+    def list_offsets(
+        self, context: RequestContext, request: ListOffsetsRequest
+    ) -> ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]:
+        """Find the offset asked for in each partition; a partition named twice is answered INVALID_REQUEST."""
+        if any(reads_records(asked.timestamp) for topic in request.topics for asked in topic.partitions):
+            return self._list_in_thread(context.api_version, request)
+        return self._list_all(context.api_version, request)
+
+    async def _list_in_thread(self, version: int, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        return await asyncio.get_running_loop().run_in_executor(None, self._list_all, version, request)
+
+    def _list_all(self, version: int, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        named = Counter((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions)
+        twice = {name for name, count in named.items() if count > 1}
+        return ListOffsetsResponse(
+            topics=[
+                ListOffsetsResponse.ListOffsetsTopicResponse(
+                    name=topic.name,
+                    partitions=[self._list(version, request, topic.name, asked, twice) for asked in topic.partitions],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def _list(
+        self,
+        version: int,
+        request: ListOffsetsRequest,
+        topic: str,
+        asked: ListOffsetsRequest.ListOffsetsPartition,
+        twice: set[tuple[str, int]],
+    ) -> _PartitionResponse:
+        index = asked.partition_index
+        try:
+            if (topic, index) in twice:
+                raise KafkaError(ErrorCode.INVALID_REQUEST)
+            if version < _SINCE.get(asked.timestamp, 0 if asked.timestamp >= 0 else version + 1):
+                raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+            partition = self._partitions.find(topic, index)
+            partition.check_leader(asked.current_leader_epoch)
+            isolation = _isolation(request)
+            if version == 0:
+                offsets = _segment_starts(partition, asked.timestamp, asked.max_num_offsets, isolation)
+                return _PartitionResponse(partition_index=index, old_style_offsets=offsets)
+            answer = _found(partition, asked.timestamp, isolation, version)
+            if version < LEADER_EPOCH_SINCE:
+                answer.leader_epoch = NO_EPOCH
+            return answer
+        except KafkaError as error:
+            return _PartitionResponse(partition_index=index, error_code=error.code)
+        except Exception:
+            _log.exception("ListOffsets failed", extra={"topic": topic, "partition": index})
+            return _PartitionResponse(partition_index=index, error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    def offset_for_leader_epoch(
+        self, context: RequestContext, request: OffsetForLeaderEpochRequest
+    ) -> OffsetForLeaderEpochResponse:
+        """Say where a leader epoch ends, so that a follower or consumer can find where its log parted (KIP-101)."""
+        return OffsetForLeaderEpochResponse(
+            topics=[
+                OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(
+                    topic=topic.topic, partitions=[self._epoch_end(topic.topic, asked) for asked in topic.partitions]
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def _epoch_end(
+        self, topic: str, asked: OffsetForLeaderEpochRequest.OffsetForLeaderPartition
+    ) -> OffsetForLeaderEpochResponse.EpochEndOffset:
+        try:
+            partition = self._partitions.find(topic, asked.partition)
+            partition.check_leader(asked.current_leader_epoch)
+            epoch, end = partition.log.end_offset_for_epoch(asked.leader_epoch)
+        except KafkaError as error:
+            return OffsetForLeaderEpochResponse.EpochEndOffset(partition=asked.partition, error_code=error.code)
+        except Exception:
+            _log.exception("OffsetForLeaderEpoch failed", extra={"topic": topic, "partition": asked.partition})
+            return OffsetForLeaderEpochResponse.EpochEndOffset(
+                partition=asked.partition, error_code=ErrorCode.UNKNOWN_SERVER_ERROR
+            )
+        return OffsetForLeaderEpochResponse.EpochEndOffset(
+            partition=asked.partition, leader_epoch=epoch, end_offset=end
+        )
+
+
+def reads_records(timestamp: int) -> bool:
+    """Whether finding the offset of ``timestamp`` means reading from the log's files."""
+    return timestamp >= 0 or timestamp == MAX_TIMESTAMP
+
+
+def _isolation(request: ListOffsetsRequest) -> Isolation:
+    if request.replica_id != CONSUMER:
+        return Isolation.LOG_END
+    return Isolation.READ_COMMITTED if request.isolation_level == 1 else Isolation.READ_UNCOMMITTED
+
+
+def _found(partition: Partition, timestamp: int, isolation: Isolation, version: int) -> _PartitionResponse:
+    log = partition.log
+    answer = _PartitionResponse(partition_index=partition.index)
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        answer.offset = log.log_start_offset
+        epoch = log.leader_epochs.epoch_at(answer.offset)
+        answer.leader_epoch = -1 if epoch is None else epoch
+        return answer
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return answer
+    if isolation != Isolation.LOG_END and not partition.knows_high_watermark:
+        # A new leader learns from its followers how far its predecessor had come (KIP-207).
+        raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE if version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE)
+    end = partition.end_visible(isolation)
+    if timestamp == LATEST:
+        answer.offset = end
+        answer.leader_epoch = partition.leader_epoch
+        return answer
+    found = log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
+    if found is not None and found.offset < end:
+        answer.offset = found.offset
+        answer.timestamp = found.timestamp
+        answer.leader_epoch = found.leader_epoch
+    return answer
+
+
+def _segment_starts(partition: Partition, timestamp: int, limit: int, isolation: Isolation) -> list[int]:
+    """Version 0: where segments begin that were written to before ``timestamp``, the newest first."""
+    log = partition.log
+    end = partition.end_visible(isolation)
+    starts = [max(segment.base_offset, log.log_start_offset) for segment in log.segments]
+    if timestamp == EARLIEST:
+        return [log.log_start_offset][:limit]
+    if timestamp == LATEST:
+        starts.append(end)
+    else:
+        starts = [
+            start
+            for start, segment in zip(starts, log.segments, strict=True)
+            if segment.largest_timestamp_ms <= timestamp
+        ]
+    return sorted({start for start in starts if start <= end}, reverse=True)[: max(0, limit)]

@@ -1,0 +1,207 @@
+"""What administrators ask of the controller, as request handlers call it.
+
+Puts together what a decision needs besides the image: the defaults of the cluster, the operator's policies, the rules
+of the configuration, ids and chance.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from random import Random
+from typing import NoReturn
+from uuid import UUID
+
+from broker.config import BrokerConfig, ConfigError, ConfigType
+from broker.config.broker_config import base_key
+from broker.config.dynamic import check_change
+from broker.config.topic_config import TopicConfig, check_topic
+from broker.controller.configs import ConfigChange, ConfigOutcome, alter_configs
+from broker.controller.controller import Controller
+from broker.controller.decision import Decision
+from broker.controller.topics import (
+    MorePartitions,
+    NewTopic,
+    TopicDefaults,
+    TopicOutcome,
+    add_partitions,
+    create_topics,
+    delete_topics,
+)
+from broker.dynamic_config import DynamicConfig
+from broker.groups.journal import OFFSETS_TOPIC
+from broker.metadata.current import Metadata
+from broker.metadata.image import MetadataImage
+from broker.metadata.types import ConfigResource, ResourceType, TopicImage
+from broker.policies import Policy
+from protocol.errors import ErrorCode, KafkaError
+from protocol.schema import ZERO_UUID
+
+log = logging.getLogger(__name__)
+
+
+class Administration:
+    """Topics and configuration, on the broker that is the controller; elsewhere everything raises NOT_CONTROLLER."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        controller: Controller,
+        metadata: Metadata,
+        config: DynamicConfig,
+        rng: Random,
+        opened: Callable[[], Awaitable[None]],
+    ) -> None:
+        """``opened()`` waits until this broker's part of new partitions can be used."""
+        static = config()
+        self._broker_id = broker_id
+        self._controller = controller
+        self._metadata = metadata
+        self._config = config
+        self._rng = rng
+        self._opened = opened
+        self._topic_policy = Policy(static.create_topic_policy_class_name or "", static.given)
+        self._config_policy = Policy(static.alter_config_policy_class_name or "", static.given)
+
+    # -- topics ------------------------------------------------------------------------------------------------
+
+    async def create_topics(self, wanted: Sequence[NewTopic], *, validate_only: bool = False) -> list[TopicOutcome]:
+        """Create topics; each fails for itself."""
+
+        def decide(image: MetadataImage) -> Decision[list[TopicOutcome]]:
+            config = self._config()
+            return create_topics(
+                image,
+                wanted,
+                defaults=TopicDefaults(config.num_partitions, config.default_replication_factor),
+                new_id=self._new_topic_id,
+                rng=self._rng,
+                policy=self._check_new_topic,
+                validate_only=validate_only,
+            )
+
+        outcomes = await self._controller.submit(decide)
+        await self._opened()
+        return outcomes
+
+    def _new_topic_id(self) -> UUID:
+        """A random id (version 4); Kafka keeps the ids 0 and 1 for itself and shows none that begins with a dash."""
+        while True:
+            new = UUID(int=self._rng.getrandbits(128), version=4)
+            if new != ZERO_UUID and new.bytes[0] >> 2 != 0b111110:  # base64url of these six bits is "-"
+                return new
+
+    def _check_new_topic(self, topic: TopicImage, configs: Mapping[str, str]) -> None:
+        try:
+            check_topic(self._config(), configs)
+        except ConfigError as error:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
+        self._topic_policy.check_topic(topic, configs)
+
+    async def delete_topics(self, names: Sequence[str]) -> list[TopicOutcome]:
+        """Delete topics; each fails for itself. Raises TOPIC_DELETION_DISABLED where that is configured."""
+        if not self._config().delete_topic_enable:
+            raise KafkaError(
+                ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled (delete.topic.enable=false)."
+            )
+        return await self._controller.submit(lambda image: delete_topics(image, names))
+
+    async def add_partitions(
+        self, wanted: Sequence[MorePartitions], *, validate_only: bool = False
+    ) -> list[TopicOutcome]:
+        """Add partitions to topics; each fails for itself."""
+        outcomes = await self._controller.submit(
+            lambda image: add_partitions(image, wanted, rng=self._rng, validate_only=validate_only)
+        )
+        await self._opened()
+        return outcomes
+
+    @property
+    def automatic(self) -> bool:
+        """Whether mentioning a topic creates it."""
+        return self._config().auto_create_topics_enable
+
+    async def create_mentioned(self, topics: list[NewTopic]) -> list[TopicOutcome]:
+        """Create topics that a client mentioned; one that appeared meanwhile counts as created."""
+        offsets = [self._offsets_topic() if topic.name == OFFSETS_TOPIC else topic for topic in topics]
+        try:
+            return await self.create_topics(offsets)
+        except KafkaError as error:
+            return [TopicOutcome(topic.name, error=error) for topic in topics]
+
+    async def create_offsets_topic(self) -> None:
+        """Create ``__consumer_offsets`` unless it exists. Raises COORDINATOR_NOT_AVAILABLE where that fails."""
+        (outcome,) = await self.create_topics([self._offsets_topic()])
+        if outcome.error is not None and outcome.error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+            log.error(
+                "the offsets topic cannot be created: consumer groups do not work until it can; with fewer brokers "
+                "than offsets.topic.replication.factor set that key to the number of brokers",
+                extra={"reason": outcome.error.message},
+            )
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, outcome.error.message)
+
+    def _offsets_topic(self) -> NewTopic:
+        config = self._config()
+        return NewTopic(
+            OFFSETS_TOPIC,
+            partitions=config.offsets_topic_num_partitions,
+            replication_factor=config.offsets_topic_replication_factor,
+            configs={
+                "cleanup.policy": "compact",
+                "compression.type": "producer",
+                "segment.bytes": str(config.offsets_topic_segment_bytes),
+            },
+        )
+
+    # -- configuration -----------------------------------------------------------------------------------------
+
+    async def alter_configs(
+        self, wanted: Sequence[ConfigChange], *, validate_only: bool = False
+    ) -> list[ConfigOutcome]:
+        """Change configuration entries; each resource fails for itself."""
+        return await self._controller.submit(
+            lambda image: alter_configs(
+                image, wanted, judge=self._judge, list_base=self._list_base, validate_only=validate_only
+            )
+        )
+
+    def _judge(self, resource: ConfigResource, entries: Mapping[str, str]) -> None:
+        try:
+            if resource.type is ResourceType.TOPIC:
+                check_topic(self._config(), entries)
+            elif resource.type is ResourceType.BROKER:
+                check_change(self._config_of(resource.name), entries, per_broker=bool(resource.name))
+            else:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"A {resource.type.name} has no configuration here.")
+        except ConfigError as error:
+            # Kafka's clients know a refused broker configuration by the one code, a refused topic's by the other.
+            of_topic = resource.type is ResourceType.TOPIC
+            code = ErrorCode.INVALID_CONFIG if of_topic else ErrorCode.INVALID_REQUEST
+            raise KafkaError(code, str(error)) from error
+        self._config_policy.check_configs(resource, entries)
+
+    def _config_of(self, name: str) -> BrokerConfig:
+        """The configuration to judge a change by: that of this broker, whose static properties alone are known here."""
+        if name not in ("", str(self._broker_id)) and not name.isdigit():
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"'{name}' is not the id of a broker.")
+        return self._config()
+
+    def _list_base(self, resource: ConfigResource, name: str) -> list[str]:
+        if resource.type is ResourceType.TOPIC:
+            key = TopicConfig.KEYS.get(name)
+            topic = TopicConfig(self._config(), self._metadata.image.config(ResourceType.TOPIC, resource.name))
+            value = getattr(topic, key.attribute) if key is not None else ()
+            is_list = key is not None and key.type is ConfigType.LIST
+        else:
+            known = base_key(name)
+            value = getattr(self._config(), known.attribute) if known is not None else ()
+            is_list = known is not None and known.type is ConfigType.LIST
+        if not is_list:
+            _not_a_list(name)
+        return list(value or ())
+
+
+def _not_a_list(name: str) -> NoReturn:
+    raise KafkaError(
+        ErrorCode.INVALID_CONFIG, f"Config value append and subtract are for lists only; {name} is not a list."
+    )

@@ -1,0 +1,47 @@
+"""What the broker counts, and how it is read: by Prometheus at ``/metrics``, by whoever asks at ``/healthz``.
+
+:mod:`broker.metrics.catalogue` has every metric; :class:`Metrics` is where one broker's numbers are found;
+:mod:`broker.metrics.exporter` serves them (import it only where ``metrics.listener`` is set: it is not needed else).
+"""
+
+from __future__ import annotations
+
+from broker.metrics.catalogue import (
+    ClusterMetrics,
+    FetchSessionMetrics,
+    FlushMetrics,
+    GroupMetrics,
+    GroupOffsetMetrics,
+    ListenerMetrics,
+    LoadMetrics,
+    LogDirectoryMetrics,
+    LogMetrics,
+    ProcessMetrics,
+    PurgatoryMetrics,
+    ReplicaMetrics,
+    RequestMetrics,
+    TopicMetrics,
+)
+from broker.metrics.health import Health
+from broker.metrics.instruments import Histogram
+from broker.metrics.registry import Metrics
+
+__all__ = [
+    "ClusterMetrics",
+    "FetchSessionMetrics",
+    "FlushMetrics",
+    "GroupMetrics",
+    "GroupOffsetMetrics",
+    "Health",
+    "Histogram",
+    "ListenerMetrics",
+    "LoadMetrics",
+    "LogDirectoryMetrics",
+    "LogMetrics",
+    "Metrics",
+    "ProcessMetrics",
+    "PurgatoryMetrics",
+    "ReplicaMetrics",
+    "RequestMetrics",
+    "TopicMetrics",
+]

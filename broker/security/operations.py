@@ -1,0 +1,63 @@
+"""The operations of Kafka's access control model, and the bit fields in which responses list them (KIP-430)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+
+NOT_ASKED = -(2**31)
+"""The bit field's value where the request did not ask for authorized operations."""
+
+
+class Operation(IntEnum):
+    """The numbers of the ACL APIs."""
+
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+
+
+def bit_field(operations: Iterable[Operation]) -> int:
+    """The operations as one signed 32-bit field: bit n stands for the operation numbered n."""
+    return sum(1 << operation for operation in operations)
+
+
+TOPIC_OPERATIONS = bit_field(
+    (
+        Operation.READ,
+        Operation.WRITE,
+        Operation.CREATE,
+        Operation.DELETE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    )
+)
+CLUSTER_OPERATIONS = bit_field(
+    (
+        Operation.CREATE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.CLUSTER_ACTION,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+        Operation.IDEMPOTENT_WRITE,
+    )
+)
+GROUP_OPERATIONS = bit_field(
+    (
+        Operation.READ,
+        Operation.DELETE,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    )
+)

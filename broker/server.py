@@ -1,0 +1,399 @@
+"""The composition root: everything a broker is made of, put together in the order of its start.
+
+A start goes: addresses bound, store opened, identity settled, logs opened, this broker registered, its partitions
+given their logs, and only then the first connection accepted. Each step that has to be undone says so at once, so that
+a stop is the same steps backwards, however far the start had come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import socket
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from random import Random, SystemRandom
+from uuid import UUID
+
+from broker.api.api_versions import ApiVersionsApi
+from broker.api.cluster import ClusterApi
+from broker.api.configs import ConfigsApi
+from broker.api.fetch import FetchApi
+from broker.api.fetch_sessions import FetchSessions
+from broker.api.group_offsets import GroupOffsetsApi
+from broker.api.groups import GroupsApi
+from broker.api.log_dirs import LogDirsApi
+from broker.api.metadata import MetadataApi
+from broker.api.offsets import OffsetsApi
+from broker.api.produce import ProduceApi
+from broker.api.producers import ProducersApi
+from broker.api.records import RecordsApi
+from broker.api.topics import TopicsApi
+from broker.clock import SYSTEM_CLOCK, Clock
+from broker.cluster_identity import Identity, identify, read_identities, read_store, refusal, remember_store
+from broker.config import BrokerConfig, TopicConfig, log_config
+from broker.controller.administration import Administration
+from broker.controller.adoption import FoundPartition, adopt_partitions
+from broker.controller.liveness import Liveness
+from broker.dynamic_config import DynamicConfig
+from broker.groups.coordinator import GroupCoordinator
+from broker.groups.journal import OFFSETS_TOPIC, Journal
+from broker.groups.offsets_topic import OffsetsTopic
+from broker.groups.offsets_topic_follower import OffsetsTopicFollower
+from broker.metadata.current import Metadata
+from broker.metadata.image import MetadataImage
+from broker.metadata.types import BrokerRegistration, Endpoint, ResourceType
+from broker.metrics import Metrics
+from broker.metrics.health import Health
+from broker.network.dispatch import Dispatcher, Handler
+from broker.network.listener import Admission, Limits, Listener, Load, bind
+from broker.observation import watch
+from broker.partition import Purgatories
+from broker.partitions import Partitions
+from broker.producer_ids import ProducerIds
+from broker.purgatory import Purgatory
+from broker.tasks import TaskSet
+from consensus.errors import WrongStore
+from consensus.recipes.keyvalue import KeyValue
+from consensus.registry import from_kafka_config, open_backend
+from storage.config import LogConfig
+from storage.directory import LogDirectory
+from storage.log import Log
+from storage.manager import LogManager
+from storage.upkeep import UpkeepIntervals
+
+_log = logging.getLogger(__name__)
+
+STOP_GRACE_S = 5.0
+"""How long a stop waits for requests under way, and for peers to take their answers."""
+
+
+class BrokerServer:
+    """One broker. :meth:`start` it, use it, :meth:`stop` it; it is not started twice."""
+
+    def __init__(self, config: BrokerConfig, *, clock: Clock = SYSTEM_CLOCK, rng: Random | None = None) -> None:
+        self.metrics = Metrics()
+        self.health = Health()
+        self.metadata = Metadata(MetadataImage(""))
+        self.endpoints: tuple[Endpoint, ...] = ()
+        """Where clients reach the broker, by listener; known once it is started."""
+        self.identity = Identity("", -1, False)
+        self.failed = asyncio.Event()
+        """Set when the broker cannot go on and should be stopped: its last log directory has failed."""
+        self._static = config
+        self._clock = clock
+        self._rng = rng or SystemRandom()
+        self._tasks = TaskSet()
+        self._upkeep = TaskSet()  # outlives the other tasks, since it ends with the logs
+        self._membership = TaskSet()
+        self._undo = AsyncExitStack()
+        self._stopped = False
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port`` of the first listener, as clients are configured."""
+        first = self.endpoints[0]
+        return f"[{first.host}]:{first.port}" if ":" in first.host else f"{first.host}:{first.port}"
+
+    async def start(self) -> None:
+        """Start; when this returns, clients are served.
+
+        Raises OSError (an address or a disk), CoordinationError (the store), and what the data directories raise that
+        belong to somebody else; then everything is undone.
+        """
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+        self.health.ready()
+        facts = {"cluster": self.identity.cluster_id, "broker": self.identity.broker_id}
+        _log.info("broker started", extra={**facts, "listeners": ",".join(map(_address, self.endpoints))})
+
+    async def stop(self) -> None:
+        """Stop: accept nothing new, answer what is under way, close the logs in order. Idempotent."""
+        if self._stopped:
+            return
+        self._stopped = True
+        self.health.stopping()
+        await self._undo.aclose()
+        _log.info("broker stopped", extra={"broker": self.identity.broker_id})
+
+    # The steps of the start.
+
+    async def _start(self) -> None:
+        for warning in self._static.warnings:
+            _log.warning("configuration", extra={"warning": warning})
+        sockets = await self._bind()
+        await self._join_store()
+        await self._open_logs()
+        self._compose()
+        await self._register()
+        if self.identity.is_new:
+            await self._adopt()
+        await self.partitions.opened()
+        await self._serve(sockets)
+
+    async def _bind(self) -> dict[str, socket.socket]:
+        """Bind every listener, so that its port is known and nobody else gets it."""
+        config = self._static
+        sockets = {}
+        for listener in config.bound:
+            own = config.for_listener(listener.name)
+            sock = bind(
+                listener.host,
+                listener.port,
+                send_buffer=own.socket_send_buffer_bytes,
+                receive_buffer=own.socket_receive_buffer_bytes,
+            )
+            self._undo.callback(sock.close)
+            sockets[listener.name] = sock
+        ports = {name: sock.getsockname()[1] for name, sock in sockets.items()}
+        hostname = ""
+        if any(not each.host for each in config.advertised):  # asking the DNS may take long
+            hostname = await asyncio.get_running_loop().run_in_executor(None, socket.getfqdn)
+        self.endpoints = tuple(
+            Endpoint(each.name, each.protocol, each.host, each.port) for each in config.advertised_at(ports, hostname)
+        )
+        return sockets
+
+    async def _join_store(self) -> None:
+        """Open the coordination store, and settle who we are."""
+        self.health.starting("opening the coordination store")
+        config = self._static
+        backend = open_backend(from_kafka_config(config.given, config.data_dirs[0]))
+        self._undo.push_async_callback(backend.close)
+        directories = list(map(Path, config.data_dirs))
+        loop = asyncio.get_running_loop()
+        try:
+            await backend.open(expect_identity=await loop.run_in_executor(None, read_store, directories))
+        except WrongStore as wrong:
+            raise refusal(wrong, directories) from wrong
+        found = await loop.run_in_executor(None, read_identities, directories)
+        self._backend = backend
+        self.identity = await identify(
+            KeyValue(backend, self._rng),
+            found,
+            broker_id=config.broker_id,
+            reserved_max=config.reserved_broker_max_id,
+            may_generate=config.broker_id_generation_enable,
+            rng=self._rng,
+        )
+
+    async def _open_logs(self) -> None:
+        self.health.starting("opening logs")
+        config = self._static
+        self.logs = LogManager(
+            list(map(Path, config.data_dirs)),
+            default_config=log_config(config, {}),
+            now_ms=self._clock.wall_ms,
+            random=self._rng,
+            start_task=self._upkeep.start,
+            intervals=UpkeepIntervals(
+                retention_check_ms=config.log_retention_check_interval_ms,
+                flush_check_ms=config.log_flush_scheduler_interval_ms,
+                recovery_point_checkpoint_ms=config.log_flush_offset_checkpoint_interval_ms,
+                log_start_checkpoint_ms=config.log_flush_start_offset_checkpoint_interval_ms,
+                high_watermark_checkpoint_ms=config.replica_high_watermark_checkpoint_interval_ms,
+                producer_expiration_check_ms=config.producer_id_expiration_check_interval_ms,
+            ),
+            recovery_threads_per_directory=config.num_recovery_threads_per_data_dir,
+            producer_expiration_ms=config.producer_id_expiration_ms,
+            on_offline=self._on_offline,
+            on_all_offline=self.failed.set,
+        )
+        self._undo.push_async_callback(self._upkeep.close)
+        self._undo.push_async_callback(self.logs.close)
+        await self.logs.open(self.identity.cluster_id, self.identity.broker_id)
+        directories = [each.path for each in self.logs.directories]
+        await asyncio.get_running_loop().run_in_executor(None, remember_store, directories, self._backend.identity)
+
+    def _compose(self) -> None:
+        """Make the parts and tell each of the others. What follows the metadata subscribes in the order of need."""
+        broker_id, clock = self.identity.broker_id, self._clock
+        self.metadata = metadata = Metadata(MetadataImage(self.identity.cluster_id))
+        self._config = DynamicConfig(broker_id, self._static)
+        self.purgatories = Purgatories(produce=Purgatory(), fetch=Purgatory())
+        self.partitions = Partitions(
+            broker_id, self.logs, self._log_config, self.purgatories, self._tasks, self.metrics
+        )
+        offsets = OffsetsTopic(self.partitions, self.purgatories.produce, self._config, clock.wall_ms)
+        journal = Journal(offsets, clock.wall_ms)
+        self.groups = GroupCoordinator(
+            self._config, journal, offsets, self._offsets_partitions, clock.wall_ms, self._tasks, self._rng
+        )
+        self.limits = _limits(self._static)
+        self.load = Load(self.limits.queued_requests, self.limits.queued_bytes)
+        self.admission = Admission(self.limits)
+        self._config.subscribe(self._apply_limits)
+        metadata.subscribe(self._config.apply)
+        metadata.subscribe(self.partitions.apply)
+        metadata.subscribe(OffsetsTopicFollower(broker_id, self.groups, self._tasks).apply)
+        self._liveness = Liveness(
+            self._backend,
+            BrokerRegistration(
+                broker_id=broker_id,
+                epoch=0,
+                incarnation_id=UUID(int=self._rng.getrandbits(128), version=4),
+                endpoints=self.endpoints,
+                rack=self._static.broker_rack,
+            ),
+            metadata,
+            session_ttl_ms=self._static.session_timeout_ms,
+            unclean=self._unclean_allowed,
+            rng=self._rng,
+        )
+
+    async def _register(self) -> None:
+        """Become a member of the cluster, and wait until the metadata says so."""
+        self.health.starting("registering with the controller")
+        self._undo.push_async_callback(self._membership.close)
+        self._undo.push_async_callback(self._tasks.close)
+        life = self._membership.start(self._liveness.run(), name="membership")
+        known = asyncio.ensure_future(self._liveness.until_registered())
+        await asyncio.wait({life, known}, return_when=asyncio.FIRST_COMPLETED)
+        if not known.done():
+            known.cancel()
+            life.result()
+        life.add_done_callback(self._on_life_ended)
+        self._tasks.start(self.groups.expire(), name="expiry of offsets")
+
+    def _on_life_ended(self, life: asyncio.Task[None]) -> None:
+        """Membership ends with the broker; if it ends before, for good, the broker is of no use to the cluster."""
+        if not life.cancelled() and (error := life.exception()) is not None:
+            self.health.trouble("coordination", f"no longer a member of the cluster: {error}", fatal=True)
+            self.failed.set()
+
+    async def _adopt(self) -> None:
+        """Take in the partitions found on disk when the cluster begins with them."""
+        found = [
+            FoundPartition(log.topic, log.partition, log.topic_id, -1 if epoch is None else epoch)
+            for log in self.logs.logs
+            for epoch in (log.leader_epochs.latest_epoch,)
+        ]
+        if found:
+            adopted = await self._liveness.controller.submit(
+                lambda image: adopt_partitions(
+                    image,
+                    found,
+                    broker_id=self.identity.broker_id,
+                    new_id=lambda: UUID(int=self._rng.getrandbits(128), version=4),
+                    compacted=frozenset({OFFSETS_TOPIC}),
+                )
+            )
+            _log.warning(
+                "the cluster begins with the topics found on disk; their settings are not there: they keep everything "
+                "(retention.ms=-1) until you set them with `parley configs`",
+                extra={"topics": ",".join(adopted)},
+            )
+
+    async def _serve(self, sockets: Mapping[str, socket.socket]) -> None:
+        """Accept connections."""
+        dispatcher = Dispatcher(self._routes(), monotonic=self._clock.monotonic)
+        self.dispatcher = dispatcher
+        self.listeners = [
+            Listener(
+                name,
+                dispatcher,
+                limits=self.limits,
+                load=self.load,
+                admission=self.admission,
+                tasks=self._tasks,
+                monotonic=self._clock.monotonic,
+            )
+            for name in sockets
+        ]
+        watch(self.metrics, self)
+        await self._export_metrics()
+        self._undo.push_async_callback(self._close_listeners)
+        for listener, sock in zip(self.listeners, sockets.values(), strict=True):
+            await listener.start(sock, backlog=self._static.socket_listen_backlog_size)
+
+    def _routes(self) -> dict[int, Handler]:
+        broker_id, clock, static = self.identity.broker_id, self._clock, self._static
+        administration = Administration(
+            broker_id, self._liveness.controller, self.metadata, self._config, self._rng, self.partitions.opened
+        )
+        self.sessions = FetchSessions(static.max_incremental_fetch_session_cache_slots, self._rng, clock.monotonic)
+        fetch = FetchApi(
+            self.partitions,
+            self.metadata,
+            self.sessions,
+            self.purgatories.fetch,
+            self._tasks,
+            max_bytes=static.fetch_max_bytes,
+        )
+        apis = (
+            ApiVersionsApi(lambda: self.dispatcher.routes),
+            ClusterApi(self.metadata),
+            ConfigsApi(broker_id, administration, self.metadata, self._config),
+            fetch,
+            GroupOffsetsApi(self.groups, self.metadata, self._config, clock.wall_ms),
+            GroupsApi(self.groups, self.metadata, administration, self._config),
+            LogDirsApi(self.partitions, self.logs),
+            MetadataApi(self.metadata, administration),
+            OffsetsApi(self.partitions),
+            ProduceApi(self.partitions, self.metadata, self.purgatories.produce, wall_ms=clock.wall_ms),
+            ProducersApi(self.partitions, ProducerIds(self._liveness.store)),
+            RecordsApi(self.partitions),
+            TopicsApi(administration, self.metadata, self._config),
+        )
+        return {key: handler for api in apis for key, handler in api.routes().items()}
+
+    async def _export_metrics(self) -> None:
+        address = self._static.metrics_address
+        if address is not None:
+            from broker.metrics.exporter import Exporter  # only who exports pays for prometheus_client
+
+            loop = asyncio.get_running_loop()
+            host, port = address
+            self.exporter = Exporter(self.metrics, self.health, loop=loop, clock=self._clock, host=host, port=port)
+            self._undo.push_async_callback(loop.run_in_executor, None, self.exporter.close)
+
+    async def _close_listeners(self) -> None:
+        """Let every client have what it is owed: nobody waits for news from a broker that stops."""
+        for listener in self.listeners:
+            listener.stop_accepting()
+        self.purgatories.produce.expire_all()
+        self.purgatories.fetch.expire_all()
+        self.groups.resigned_all()
+        await asyncio.gather(*(listener.close(STOP_GRACE_S) for listener in self.listeners))
+
+    # What the parts ask.
+
+    def _log_config(self, image: MetadataImage, topic: str) -> LogConfig:
+        return log_config(self._config(), image.config(ResourceType.TOPIC, topic))
+
+    def _unclean_allowed(self, image: MetadataImage, topic: str) -> bool:
+        config = TopicConfig(self._config(), image.config(ResourceType.TOPIC, topic))
+        return config.unclean_leader_election_enable
+
+    def _offsets_partitions(self) -> int:
+        topic = self.metadata.image.topics.get(OFFSETS_TOPIC)
+        return 0 if topic is None else len(topic.partitions)
+
+    def _on_offline(self, directory: LogDirectory, logs: list[Log]) -> None:
+        self.health.trouble(str(directory), f"offline: {directory.error}")
+        self.partitions.lose_logs(logs)
+
+    def _apply_limits(self, config: BrokerConfig) -> None:
+        self.limits = self.admission.limits = _limits(config)
+
+
+def _limits(config: BrokerConfig) -> Limits:
+    overrides = (pair.rpartition(":") for pair in config.max_connections_per_ip_overrides.split(",") if pair.strip())
+    return Limits(
+        request_bytes=config.socket_request_max_bytes,
+        queued_requests=config.queued_max_requests,
+        queued_bytes=config.queued_max_request_bytes,
+        connections=config.max_connections,
+        connections_per_ip=config.max_connections_per_ip,
+        connections_per_ip_overrides={host.strip(): int(count) for host, _, count in overrides},
+        idle_s=math.inf if config.connections_max_idle_ms < 0 else config.connections_max_idle_ms / 1000,
+    )
+
+
+def _address(endpoint: Endpoint) -> str:
+    return f"{endpoint.listener}://{endpoint.host}:{endpoint.port}"

@@ -1,0 +1,52 @@
+"""The one place where tasks are made.
+
+A task that nobody awaits can fail unseen, and one that nobody stops outlives its broker. A :class:`TaskSet` holds every
+task of its owner: a failure is logged with its traceback, and :meth:`TaskSet.close` ends what is left and waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+class TaskSet:
+    """The running tasks of one owner."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def start(self, work: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
+        """Run ``work`` in the background. Its failure is logged under ``name``, whoever else awaits the task.
+
+        After :meth:`close` the work is not begun: the task answered is cancelled already.
+        """
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        if self._closed:
+            task.cancel()
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("task failed", exc_info=error, extra={"task": task.get_name()})
+
+    async def close(self) -> None:
+        """Cancel every task and wait until each has ended. Idempotent."""
+        self._closed = True
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

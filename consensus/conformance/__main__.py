@@ -1,0 +1,73 @@
+"""``python -m consensus.conformance STORE [--json FILE] [--check NAME]...``: run the kit and print what was found.
+
+STORE is ``memory:`` or ``local:``, or the harness of your backend as ``package.module:Class``. Exit code 0 if every
+check passed, 1 if one did not, 2 if there is no such store or check.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from consensus.conformance.harness import Harness
+from consensus.conformance.runner import Result, all_checks, run
+
+_BUILT_IN = {
+    "memory": "consensus.conformance.stores.memory:MemoryHarness",
+    "local": "consensus.conformance.stores.local:LocalHarness",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m consensus.conformance", description="Prove a coordination store.")
+    parser.add_argument("store", help="memory:, local:, or the harness of your backend as package.module:Class")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results there, for machines")
+    parser.add_argument("--check", action="append", metavar="NAME", help="only this one (while you work on it)")
+    options = parser.parse_args(arguments)
+    names = {each.name: each for each in all_checks()}
+    if unknown := [name for name in options.check or () if name not in names]:
+        parser.error(f"no check is called {unknown[0]}; there are {', '.join(names)}")
+    try:
+        make = find_harness(options.store)
+    except (ImportError, AttributeError, TypeError) as error:
+        parser.error(f"{options.store}: {error}")
+    checks = [names[name] for name in options.check] if options.check else None
+    results = run(make(), checks, on_result=_show)
+    failed = sum(not result.passed for result in results)
+    complete = "" if checks is None else f" (of {len(names)}; a store has to pass all of them)"
+    print(f"\n{len(results) - failed} passed, {failed} failed{complete}, {sum(r.seconds for r in results):.1f} s")
+    if options.json:
+        text = json.dumps({"store": options.store, "checks": [result.as_json() for result in results]}, indent=2)
+        options.json.write_text(text + "\n", encoding="utf-8")
+    return 1 if failed else 0
+
+
+def find_harness(store: str) -> Callable[[], Harness]:
+    """The class of the harness for a command-line argument.
+
+    :raises ImportError, AttributeError, TypeError: there is none.
+    """
+    module, _, name = _BUILT_IN.get(store.rstrip(":"), store).partition(":")
+    if not name:
+        raise TypeError("expected memory:, local:, or a harness as package.module:Class")
+    found: object = getattr(importlib.import_module(module), name)
+    if not (isinstance(found, type) and issubclass(found, Harness)):
+        raise TypeError("not a consensus.conformance.Harness")
+    return found
+
+
+def _show(result: Result) -> None:
+    mark = "passed" if result.passed else "FAILED"
+    measured = "; ".join(map(str, result.measures))
+    print(f"{result.name:<34} {mark} {result.seconds:6.2f} s  {measured}", flush=True)
+    if not result.passed:
+        print(f"    {result.promise}\n    {result.error}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,222 @@
+"""Peers as processes: each runs ``python -m consensus.conformance.child``, and says lines of JSON.
+
+Their wall clock can be moved while they run: a small library, compiled here and preloaded into them, adds to the
+answers of ``clock_gettime(CLOCK_REALTIME)``, ``gettimeofday`` and ``time`` an offset from a file that they all map.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import functools
+import importlib
+import json
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+from abc import abstractmethod
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from consensus.backend import Backend
+from consensus.conformance.harness import Harness, Peer
+
+_OFFSET_FILE = "PARLEY_CONFORMANCE_CLOCK"
+_SHIM = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+static int64_t none;
+static volatile int64_t *offset = &none;
+
+__attribute__((constructor)) static void map_offset(void) {
+    const char *path = getenv("PARLEY_CONFORMANCE_CLOCK");
+    int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd < 0) return;
+    void *mapped = mmap(0, sizeof none, PROT_READ, MAP_SHARED, fd, 0);
+    if (mapped != MAP_FAILED) offset = mapped;
+    close(fd);
+}
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    static int (*real)(clockid_t, struct timespec *);
+    if (!real) real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
+    int result = real(clock, now);
+    if (!result && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) now->tv_sec += *offset;
+    return result;
+}
+int gettimeofday(struct timeval *restrict now, void *restrict zone) {
+    struct timespec exact;
+    clock_gettime(CLOCK_REALTIME, &exact);
+    now->tv_sec = exact.tv_sec;
+    now->tv_usec = exact.tv_nsec / 1000;
+    return 0;
+}
+time_t time(time_t *result) {
+    struct timespec exact;
+    clock_gettime(CLOCK_REALTIME, &exact);
+    if (result) *result = exact.tv_sec;
+    return exact.tv_sec;
+}
+"""
+
+
+class WallClock:
+    """The wall clock of processes started with ``environment``; ``move`` moves it in all of them."""
+
+    def __init__(self, directory: Path) -> None:
+        """:raises RuntimeError: there is no C compiler."""
+        self._offset = directory / "clock"
+        self.move(0)
+        self.environment = {"LD_PRELOAD": str(_shim()), _OFFSET_FILE: str(self._offset)}
+
+    def move(self, seconds: float) -> None:
+        """Put the clock that far off the true time."""
+        descriptor = os.open(self._offset, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            os.pwrite(descriptor, struct.pack("=q", round(seconds)), 0)
+        finally:
+            os.close(descriptor)
+
+
+@functools.cache
+def _shim() -> Path:
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        raise RuntimeError("moving the wall clock of processes needs a C compiler: install gcc or clang")
+    directory = Path(tempfile.mkdtemp(prefix="parley-conformance-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    source, library = directory / "clock.c", directory / "clock.so"
+    source.write_text(_SHIM, encoding="ascii")
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
+    return library
+
+
+class ProcessPeer(Peer):
+    """A peer in a process of its own."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @classmethod
+    async def start(
+        cls, backend: str, url: str, role: str, arguments: Mapping[str, Any], environment: Mapping[str, str]
+    ) -> ProcessPeer:
+        """Start one.
+
+        :param backend: its backend's class, as ``package.module:Class``.
+        :param environment: added to this process's own.
+        """
+        path = os.pathsep.join([entry or os.getcwd() for entry in sys.path])
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "consensus.conformance.child",
+            backend,
+            url,
+            role,
+            json.dumps(arguments),
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": path, **environment},
+        )
+        return cls(process)
+
+    async def said(self) -> list[Any]:
+        assert self._process.stdout is not None
+        line = await self._process.stdout.readline()
+        if not line.endswith(b"\n"):
+            raise EOFError(f"the peer has ended with status {await self._process.wait()}")
+        words: list[Any] = json.loads(line)
+        return words
+
+    async def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+        await self._process.wait()
+
+    async def stop(self) -> None:
+        self._signal(signal.SIGSTOP)
+        while not _is_stopped(self._process.pid):  # noqa: ASYNC110  (the kernel tells nobody)
+            await asyncio.sleep(0.001)
+
+    async def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self._process.pid, number)  # the process's own send_signal would reap it if it has just ended
+
+
+def _is_stopped(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    return status.rpartition(")")[2].split()[0] == "T"
+
+
+class ProcessHarness(Harness):
+    """A harness whose peers are processes. Call ``start`` and ``stop`` of this class from yours."""
+
+    def __init__(self) -> None:
+        self._directory: Path | None = None
+        self._clock: WallClock | None = None
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """The address of the store that was started, for peers."""
+
+    @property
+    @abstractmethod
+    def backend(self) -> str:
+        """The backend's class as ``package.module:Class``, for peers."""
+
+    @property
+    def directory(self) -> Path:
+        """A temporary directory that lives from ``start`` to ``stop``."""
+        assert self._directory is not None
+        return self._directory
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What a process needs in its environment to have the movable wall clock: peers have it, give it to servers."""
+        assert self._clock is not None
+        return self._clock.environment
+
+    async def start(self) -> None:
+        self._directory = Path(tempfile.mkdtemp(prefix="parley-conformance-"))
+        self._clock = WallClock(self._directory)
+
+    async def stop(self) -> None:
+        if self._directory is not None:
+            shutil.rmtree(self._directory)
+            self._directory = None
+
+    def client(self) -> Backend:
+        return load(self.backend).from_url(self.url)
+
+    async def peer(self, role: str, arguments: Mapping[str, Any]) -> Peer:
+        return await ProcessPeer.start(self.backend, self.url, role, arguments, self.environment)
+
+    async def move_wall_clock(self, seconds: float) -> None:
+        assert self._clock is not None
+        self._clock.move(seconds)
+
+
+def load(name: str) -> type[Backend]:
+    """The class called ``package.module:Class``."""
+    module, _, attribute = name.partition(":")
+    found = getattr(importlib.import_module(module), attribute)
+    if not (isinstance(found, type) and issubclass(found, Backend)):
+        raise TypeError(f"{name} is not a consensus.backend.Backend")
+    return found

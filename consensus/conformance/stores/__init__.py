@@ -1,0 +1,1 @@
+"""The harnesses of the stores that come with Parley."""

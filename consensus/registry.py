@@ -1,0 +1,111 @@
+"""From an address to a backend.
+
+The scheme of the URL names the backend. Built-in ones are found here; any other by an entry point of that name in the
+group ``parley.coordination``, which names a subclass of ``Backend``::
+
+    [project.entry-points."parley.coordination"]
+    postgresql = "parley_postgresql:PostgresqlBackend"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from os import PathLike, fspath
+from pathlib import Path
+
+from consensus.backend import Backend
+from consensus.errors import BadConfig
+
+GROUP = "parley.coordination"
+
+# Known without reading the metadata of every installed distribution, which costs more than opening a store.
+_BUILT_IN = {
+    "local": "consensus.local:LocalBackend",
+    "memory": "consensus.memory:MemoryBackend",
+}
+
+
+def schemes() -> tuple[str, ...]:
+    """The schemes that can be opened on this installation, sorted."""
+    return tuple(sorted(_BUILT_IN.keys() | _third_party().keys()))
+
+
+def open_backend(url: str, **options: object) -> Backend:
+    """The backend for an address, not yet connected: ``await backend.open()``, or use it in ``async with``.
+
+    :param options: passed on to the backend's ``from_url``.
+    :raises BadConfig: no such scheme (the message names the known ones), or the backend refuses the address.
+    """
+    scheme, separator, _ = url.partition(":")
+    if not separator:
+        raise BadConfig(f"{url!r} is not an address; it starts with one of {_known()}")
+    return backend_class(scheme).from_url(url, **options)
+
+
+def backend_class(scheme: str) -> type[Backend]:
+    """The class of a scheme.
+
+    :raises BadConfig: no such scheme, its module cannot be imported, or it is not a ``Backend``.
+    """
+    target = _BUILT_IN.get(scheme) or _third_party().get(scheme)
+    if target is None:
+        raise BadConfig(f"no coordination store is known as {scheme!r}; known are {_known()}")
+    module, _, name = target.partition(":")
+    try:
+        found: object = import_module(module)
+        for attribute in name.split("."):
+            found = getattr(found, attribute)
+    except (ImportError, AttributeError) as error:
+        raise BadConfig(f"the coordination store {scheme!r} ({target}) cannot be loaded: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, Backend)):
+        raise BadConfig(f"the coordination store {scheme!r} ({target}) is not a consensus.backend.Backend")
+    return found
+
+
+def default_url(data_dir: str | PathLike[str]) -> str:
+    """The address of the embedded store kept below a data directory."""
+    return f"local://{Path(fspath(data_dir)).absolute() / 'coordination'}"
+
+
+def from_kafka_config(config: Mapping[str, str], data_dir: str | PathLike[str] | None = None) -> str:
+    """The address that a broker's configuration asks for.
+
+    ``coordination.url`` as it stands; else ``zookeeper.connect`` (``h1:2181,h2:2181/chroot``) as a ``zookeeper:``
+    address; else the embedded store below ``data_dir``, or without one below the first of ``log.dirs``, ``log.dir``.
+
+    :raises BadConfig: ``zookeeper.connect`` is malformed, or nothing says where to keep the embedded store.
+    """
+    if url := config.get("coordination.url", "").strip():
+        return url
+    if connect := config.get("zookeeper.connect", "").strip():
+        return _zookeeper_url(connect)
+    if data_dir is None:
+        dirs = config.get("log.dirs") or config.get("log.dir") or ""
+        data_dir = dirs.split(",")[0].strip() or None
+    if data_dir is None:
+        raise BadConfig("set coordination.url, zookeeper.connect, or log.dirs for the embedded store")
+    return default_url(data_dir)
+
+
+def _zookeeper_url(connect: str) -> str:
+    hosts, slash, chroot = connect.partition("/")
+    addresses = [host.strip() for host in hosts.split(",")]
+    chroot = chroot.rstrip("/")
+    if not all(addresses) or "//" in f"/{chroot}":
+        raise BadConfig(f"zookeeper.connect={connect!r}: expected host:port[,host:port...][/chroot]")
+    for address in addresses:
+        host, colon, port = address.rpartition(":")
+        if colon and not address.endswith("]") and not (host and port.isdecimal() and 0 < int(port) < 65536):
+            raise BadConfig(f"zookeeper.connect={connect!r}: {address!r} is not host:port")
+    return f"zookeeper://{','.join(addresses)}{slash if chroot else ''}{chroot}"
+
+
+def _third_party() -> dict[str, str]:
+    from importlib.metadata import entry_points  # slow to import, and seldom needed
+
+    return {point.name: point.value for point in entry_points(group=GROUP)}
+
+
+def _known() -> str:
+    return ", ".join(f"{scheme}:" for scheme in schemes())

@@ -1,0 +1,373 @@
+"""A thin asyncio client: negotiated versions, one connection per broker, pipelining, time limits.
+
+It sends the messages of `protocol.messages` and returns the answers as they are: an error code inside a response is for
+the caller to read. `KafkaError` is raised only where there is no answer:
+
+- NETWORK_EXCEPTION: no connection, or it ended before the answer came. A request that had been sent may have been
+  carried out.
+- REQUEST_TIMED_OUT: no answer in time. The request may still be carried out; the connection stays usable.
+- UNSUPPORTED_VERSION: the broker does not have the API, or no version of it that we have.
+- BROKER_NOT_AVAILABLE: none of the bootstrap addresses answers, or the cluster has no broker with this id.
+
+Nothing is retried. Connections are made when needed, and again after they have been lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Iterable
+from functools import cache
+from importlib import metadata as distributions
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self, cast
+
+from protocol.connection import ClientConnection
+from protocol.errors import ErrorCode, KafkaError, MalformedMessage
+from protocol.messages import APIS
+from protocol.messages.api_versions import ApiVersionsRequest
+from protocol.messages.groups import FindCoordinatorRequest
+from protocol.messages.metadata import MetadataRequest, MetadataResponse
+from protocol.schema import Request, Response, VersionRange
+
+__all__ = ["Address", "Client", "parse_bootstrap"]
+
+_FRAME_BYTES_MAX: Final = 256 * 1024 * 1024
+_TIMEOUT_S: Final = 30.0
+_CONNECT_TIMEOUT_S: Final = 10.0
+_DEFAULT_PORT: Final = 9092
+
+
+class Address(NamedTuple):
+    """Where a broker listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_bootstrap(text: str) -> list[Address]:
+    """The addresses in "host:port,host,[::1]:port"; the port is 9092 if none is given. Raises ValueError."""
+    addresses = []
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        host, colon, port = part.rpartition(":")
+        if not colon or (part.startswith("[") and part.endswith("]")):
+            host, port = part, str(_DEFAULT_PORT)
+        if not port.isdecimal() or not 0 < int(port) < 65536 or not host:
+            raise ValueError(f"{part!r} is no host:port")
+        addresses.append(Address(host.strip("[]"), int(port)))
+    if not addresses:
+        raise ValueError("no bootstrap address is given")
+    return addresses
+
+
+@cache
+def _software_version() -> str:
+    try:
+        return distributions.version("parley")
+    except distributions.PackageNotFoundError:
+        return "unknown"
+
+
+class _Link(asyncio.BufferedProtocol):
+    """One connection: answers go to the futures of their requests."""
+
+    def __init__(self, address: Address, client_id: str | None, max_frame_bytes: int) -> None:
+        self.address = address
+        self.is_open = True
+        self.versions: dict[int, tuple[int, int]] = {}  # API key -> the broker's lowest and highest version
+        self._connection = ClientConnection(client_id, max_frame_bytes)
+        self._waiting: dict[int, asyncio.Future[Response]] = {}
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ended: Exception | None = None
+
+    # What the transport calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its class
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._connection.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            for correlation_id, response in self._connection.buffer_updated(nbytes):
+                waiting = self._waiting.pop(correlation_id)
+                if not waiting.done():
+                    waiting.set_result(response)
+        except MalformedMessage as malformed:
+            self._ended = malformed
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_open = False
+        reason = self._ended or exc or "the broker closed the connection"
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{self.address}: {reason}"))
+        self._waiting.clear()
+        self._writable.set()
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    # What the client calls.
+
+    async def ask(self, request: Request, version: int) -> Response | None:
+        """Send and wait for the answer; None where there is none (``acks=0``)."""
+        await self._writable.wait()
+        if not self.is_open:
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{self.address}: the connection has ended")
+        correlation_id, frame = self._connection.send(request, version)
+        if correlation_id is not None:
+            waiting = self._waiting[correlation_id] = asyncio.get_running_loop().create_future()
+        self._transport.writelines(frame)
+        return None if correlation_id is None else await waiting
+
+    async def negotiate(self) -> None:
+        """Learn the broker's versions; one that does not know our ApiVersions tells which it knows (KIP-511)."""
+        request = ApiVersionsRequest(client_software_name="parley", client_software_version=_software_version())
+        answer: Any = await self.ask(request, request.VERSIONS.max)
+        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            known = next((api.max_version for api in answer.api_keys if api.api_key == request.API_KEY), 0)
+            answer = await self.ask(request, min(known, request.VERSIONS.max))
+        if answer.error_code:
+            raise KafkaError(ErrorCode(answer.error_code), f"{self.address} refused ApiVersions")
+        self.versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+
+    def version_for(self, api_key: int, ours: VersionRange) -> int:
+        """The highest version both ends have."""
+        name = APIS[api_key].name
+        if api_key not in self.versions:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{self.address} does not have {name}")
+        lowest, highest = self.versions[api_key]
+        version = min(highest, ours.max)
+        if version < max(lowest, ours.min):
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"{self.address} has versions {lowest}-{highest} of {name}, this client {ours}",
+            )
+        return version
+
+    async def close(self, limit: float) -> None:
+        """Send what has been written, for at most `limit` seconds, then end the connection."""
+        self._transport.close()
+        try:
+            async with asyncio.timeout(limit):
+                await asyncio.shield(self._closed)
+        except TimeoutError:
+            self.abort()
+
+    def abort(self) -> None:
+        self.is_open = False
+        self._transport.abort()
+
+
+class Client:
+    """Sends requests to the brokers of a cluster; see the module's rules for what it raises.
+
+    ``async with Client("localhost:9092") as client: answer = await client.send(request)``. Nodes are broker ids; the
+    addresses of brokers come from the cluster's own metadata. Time limits are in seconds.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Iterable[tuple[str, int]],
+        *,
+        client_id: str | None = "parley",
+        ssl: ssl.SSLContext | None = None,
+        timeout: float = _TIMEOUT_S,
+        connect_timeout: float = _CONNECT_TIMEOUT_S,
+        max_frame_bytes: int = _FRAME_BYTES_MAX,
+    ) -> None:
+        if isinstance(bootstrap, str):
+            self._bootstrap = parse_bootstrap(bootstrap)
+        else:
+            self._bootstrap = [Address(*address) for address in bootstrap]
+        self._client_id = client_id
+        self._ssl = ssl
+        self._timeout = timeout
+        self._connect_timeout = connect_timeout
+        self._max_frame_bytes = max_frame_bytes
+        self._brokers: dict[int, Address] = {}
+        self._leaders: dict[tuple[str, int], int] = {}
+        self._links: dict[int | None, _Link] = {}  # None: to a bootstrap address, its node unknown
+        self._connecting: dict[int | None, asyncio.Lock] = {}
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._link(None)
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections; requests in flight fail with NETWORK_EXCEPTION. May be called again."""
+        links, self._links = list(self._links.values()), {}
+        for link in links:
+            await link.close(self._timeout)
+
+    async def send(
+        self, request: Request, *, node: int | None = None, version: int | None = None, timeout: float | None = None
+    ) -> Any:
+        """Send a request to a broker (None: to any) and return its response, or None if it is a produce with acks=0.
+
+        `version` is the highest both ends have unless given. Raises ValueError if the request has values that the
+        version cannot carry, and KafkaError as the module says.
+        """
+        link = await self._link(node)
+        if version is None:
+            version = link.version_for(request.API_KEY, request.VERSIONS)
+        limit = self._timeout if timeout is None else timeout
+        try:
+            async with asyncio.timeout(limit):
+                return await link.ask(request, version)
+        except TimeoutError:
+            what = f"{APIS[request.API_KEY].name} v{version}"
+            raise KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT, f"no answer to {what} from {link.address} within {limit:g} s"
+            ) from None
+
+    async def version_for(self, request: type[Request], *, node: int | None = None) -> int:
+        """The version in which `send` would send such a request."""
+        return (await self._link(node)).version_for(request.API_KEY, request.VERSIONS)
+
+    # The cluster.
+
+    async def metadata(self, topics: Iterable[str] | None = None, *, create: bool = False) -> MetadataResponse:
+        """The brokers, and the topics named (None: all). `create` makes missing ones if the broker allows that."""
+        version = await self.version_for(MetadataRequest)
+        asked = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
+        if version == 0 and asked is None:
+            asked = []  # which means all in version 0
+        request = MetadataRequest(topics=asked, allow_auto_topic_creation=create or version < 4)
+        answer: MetadataResponse = await self.send(request, version=version)
+        self._brokers = {broker.node_id: Address(broker.host, broker.port) for broker in answer.brokers}
+        for topic in answer.topics:
+            for partition in topic.partitions:
+                self._leaders[topic.name or "", partition.partition_index] = partition.leader_id
+        return answer
+
+    async def controller(self) -> int:
+        """The node that creates and deletes topics; raises KafkaError(NOT_CONTROLLER) while there is none."""
+        node = (await self.metadata([])).controller_id
+        if node < 0:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, "the cluster has no controller at this moment")
+        return node
+
+    async def leader(self, topic: str, partition: int, *, fresh: bool = False) -> int:
+        """The node that leads the partition, from memory unless `fresh`.
+
+        Raises KafkaError with the code the cluster gives for the topic or partition, as UNKNOWN_TOPIC_OR_PARTITION or
+        LEADER_NOT_AVAILABLE.
+        """
+        node = self._leaders.get((topic, partition), -1)
+        if node >= 0 and not fresh:
+            return node
+        described = next((one for one in (await self.metadata([topic])).topics if one.name == topic), None)
+        if described is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, topic)
+        if described.error_code:
+            raise KafkaError(ErrorCode(described.error_code), topic)
+        found = next((one for one in described.partitions if one.partition_index == partition), None)
+        if found is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic} has no partition {partition}")
+        if found.leader_id < 0:
+            code = ErrorCode(found.error_code) if found.error_code else ErrorCode.LEADER_NOT_AVAILABLE
+            raise KafkaError(code, f"{topic}-{partition}")
+        return found.leader_id
+
+    async def coordinator(self, key: str, key_type: int = 0) -> int:
+        """The node that coordinates a group (`key_type` 0) or a transactional id (1).
+
+        Raises KafkaError with the code the broker gives, as COORDINATOR_NOT_AVAILABLE.
+        """
+        version = await self.version_for(FindCoordinatorRequest)
+        if version >= 4:
+            request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
+        else:
+            request = FindCoordinatorRequest(key_type=key_type, key=key)
+        answer = await self.send(request, version=version)
+        found = answer.coordinators[0] if answer.coordinators else answer
+        if found.error_code:
+            raise KafkaError(ErrorCode(found.error_code), found.error_message or key)
+        self._brokers[found.node_id] = Address(found.host, found.port)
+        return int(found.node_id)
+
+    # Connections.
+
+    async def _link(self, node: int | None) -> _Link:
+        """A connection to the node, made if there is none."""
+        link = self._open_link(node)
+        if link is not None:
+            return link
+        async with self._connecting.setdefault(node, asyncio.Lock()):
+            link = self._open_link(node)
+            if link is None:
+                link = await (self._connect_any() if node is None else self._connect_node(node))
+                self._links[node] = link
+        return link
+
+    def _open_link(self, node: int | None) -> _Link | None:
+        link = self._links.get(node)
+        if link is not None and link.is_open:
+            return link
+        if node is None:
+            return next((other for other in self._links.values() if other.is_open), None)
+        return None
+
+    async def _connect_any(self) -> _Link:
+        """A connection to the first address that answers, bootstrap ones first."""
+        failures = []
+        for address in dict.fromkeys([*self._bootstrap, *self._brokers.values()]):
+            try:
+                return await self._connect(address)
+            except KafkaError as error:
+                failures.append(error.message)
+        raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "no broker answers: " + "; ".join(failures))
+
+    async def _connect_node(self, node: int) -> _Link:
+        if node not in self._brokers:
+            await self.metadata([])
+        if node not in self._brokers:
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"the cluster has no broker {node}")
+        try:
+            return await self._connect(self._brokers[node])
+        except KafkaError:
+            self._brokers.pop(node, None)  # it may have another address by now
+            raise
+
+    async def _connect(self, address: Address) -> _Link:
+        loop = asyncio.get_running_loop()
+        limit = self._connect_timeout
+        try:
+            async with asyncio.timeout(limit):
+                _, link = await loop.create_connection(
+                    lambda: _Link(address, self._client_id, self._max_frame_bytes), *address, ssl=self._ssl
+                )
+                try:
+                    await link.negotiate()
+                except BaseException:
+                    link.abort()
+                    raise
+        except TimeoutError:
+            text = f"{address} does not answer within {limit:g} s"
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, text) from None
+        except OSError as error:
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"cannot connect to {address}: {error}") from error
+        return link

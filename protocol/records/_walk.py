@@ -1,0 +1,430 @@
+"""Loops over the bytes of v2 records: checking, reading and writing. Compiled by mypyc where a C compiler is present.
+
+A record is a length and that many bytes; every number in it is a zigzag varint (protocol guide, "Record Format")::
+
+    length  attributes(1 byte)  timestamp delta  offset delta  key length, key  value length, value
+    header count, then for each header: key length, key, value length, value
+
+Rules of this module:
+
+* It reads ``bytes`` only, by index: that is what mypyc turns into a load. Callers copy a piece at a time.
+* Bytes that are no records raise ValueError with the reason, and nothing else; the caller makes it a protocol error.
+* Compiled and interpreted forms agree on every input. So a number that a 64-bit integer does not hold is refused
+  before it is made, and no constant in a loop exceeds 61 bits (mypyc would make an object of it each time).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+Fields = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
+"""Offset, timestamp, key, value and headers of a record."""
+
+_EVERYDAY: Final = 1 << 60
+"""Timestamps between this and its negative can be added without a thought of overflow."""
+_OVERFLOW: Final = "a timestamp is longer than 64 bits"
+
+
+def read_varint(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
+    """The zigzag varint of up to 32 bits at ``pos``, and the position behind it."""
+    value: i64 = 0
+    shift: i64 = 0
+    while pos < end:
+        byte: i64 = data[pos]
+        pos += 1
+        if shift == 28 and byte > 15:
+            raise ValueError("a number is longer than 32 bits")
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), pos
+        shift += 7
+    raise ValueError("the bytes end inside a number")
+
+
+def read_varlong(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
+    """The zigzag varint of up to 64 bits at ``pos``, and the position behind it."""
+    value: i64 = 0
+    shift: i64 = 0
+    while pos < end:
+        byte: i64 = data[pos]
+        pos += 1
+        if shift == 63:
+            if byte > 1:
+                raise ValueError("a number is longer than 64 bits")
+            # Put together without the 64th bit, which is the sign of a C integer.
+            return ((value >> 1) | (byte << 62)) ^ -(value & 1), pos
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), pos
+        shift += 7
+    raise ValueError("the bytes end inside a number")
+
+
+def _rest(data: bytes, pos: i64, value: i64) -> tuple[i64, i64]:
+    """What `read_varint` would return, unsigned, when two bytes were read and more follow.
+
+    ``value`` is those two, the second with its continuation bit.
+    """
+    value -= 0x4000
+    shift: i64 = 14
+    while True:
+        byte: i64 = data[pos]
+        pos += 1
+        if shift == 28 and byte > 15:
+            raise ValueError("a number is longer than 32 bits")
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, pos
+        shift += 7
+
+
+def _plus(base: i64, delta: i64) -> i64:
+    """``base + delta``, refused where it leaves 64 bits."""
+    if -_EVERYDAY < base < _EVERYDAY and -_EVERYDAY < delta < _EVERYDAY:
+        return base + delta
+    if delta > 0:
+        if base > 0x7FFF_FFFF_FFFF_FFFF - delta:
+            raise ValueError(_OVERFLOW)
+    elif base < -0x7FFF_FFFF_FFFF_FFFF - 1 - delta:
+        raise ValueError(_OVERFLOW)
+    return base + delta
+
+
+class Walk:
+    """What has been seen of one batch's records, fed piece by piece."""
+
+    def __init__(self, base_timestamp: i64, consecutive: bool) -> None:
+        self.base_timestamp: i64 = base_timestamp
+        self.consecutive = consecutive
+        """Offset deltas must be 0, 1, 2, ...; else they must only rise (compaction leaves gaps)."""
+        self.count: i64 = 0
+        self.last_delta: i64 = -1
+        self.max_timestamp: i64 = -1
+        self.min_timestamp: i64 = 0x7FFF_FFFF_FFFF_FFFF
+        """The least timestamp of the records that have one (-1 is none)."""
+        self.first_null_key: i64 = -1
+        """The index of the first record without a key; -1 when all have one."""
+        self.wanted: i64 = 0
+        """After `feed`: how many bytes the record needs that was cut off (0: even its length was)."""
+
+    def feed(self, data: bytes, pos: i64, end: i64, count_max: i64) -> i64:
+        """Check the whole records in ``data[pos:end]``; the position of the first byte not used.
+
+        What was not used must be at the start of the next piece. ``count_max`` is the number of records of the whole
+        batch: one more raises ValueError. After a ValueError ``count`` is the index of the record that is wrong.
+        """
+        if end > len(data) or pos < 0:
+            raise ValueError("the piece is outside its bytes")
+        try:
+            return self._feed(data, pos, end, count_max)
+        except IndexError:
+            raise ValueError("the bytes end inside a record") from None
+
+    def _feed(self, data: bytes, pos: i64, end: i64, count_max: i64) -> i64:
+        # Two bytes of each number are read in place: calls would cost twice as much as all the rest. What leads past
+        # the end of a record is noticed at its end, what leads past the end of the data is an IndexError.
+        byte: i64 = 0
+        number: i64 = 0
+        delta: i64 = self.last_delta
+        max_timestamp: i64 = self.max_timestamp
+        min_timestamp: i64 = self.min_timestamp
+        base: i64 = self.base_timestamp
+        everyday: bool = -_EVERYDAY < base < _EVERYDAY
+        while pos < end:
+            start: i64 = pos
+            if end - pos < 5 and not _ends(data, pos, end):
+                break
+            number = data[pos]
+            pos += 1
+            if number >= 0x80:
+                byte = data[pos]
+                pos += 1
+                number += (byte << 7) - 0x80
+                if byte >= 0x80:
+                    number, pos = _rest(data, pos, number)
+            number = (number >> 1) ^ -(number & 1)
+            if number < 0:
+                raise ValueError("the length of a record is negative")
+            if number > end - pos:
+                self.wanted = pos - start + number
+                pos = start
+                break
+            stop: i64 = pos + number
+            if self.count >= count_max:
+                raise ValueError("there are more records than the batch says")
+
+            pos += 1  # attributes: none is in use
+            number = data[pos]
+            pos += 1
+            if number >= 0x80:
+                byte = data[pos]
+                pos += 1
+                if byte >= 0x80:
+                    number, pos = read_varlong(data, pos - 2, stop)
+                else:
+                    number += (byte << 7) - 0x80
+                    number = (number >> 1) ^ -(number & 1)
+            else:
+                number = (number >> 1) ^ -(number & 1)
+            if everyday and -_EVERYDAY < number < _EVERYDAY:
+                number += base
+            else:
+                number = _plus(base, number)
+            if number > max_timestamp:
+                max_timestamp = number
+            if number < min_timestamp and number != -1:
+                min_timestamp = number
+
+            number = data[pos]
+            pos += 1
+            if number >= 0x80:
+                byte = data[pos]
+                pos += 1
+                number += (byte << 7) - 0x80
+                if byte >= 0x80:
+                    number, pos = _rest(data, pos, number)
+            number = (number >> 1) ^ -(number & 1)
+            if number != delta + 1:
+                if self.consecutive:
+                    raise ValueError("the offsets of the records are not consecutive")
+                if number <= delta:
+                    raise ValueError("the offsets of the records do not rise")
+            delta = number
+
+            number = data[pos]
+            pos += 1
+            if number >= 0x80:
+                byte = data[pos]
+                pos += 1
+                number += (byte << 7) - 0x80
+                if byte >= 0x80:
+                    number, pos = _rest(data, pos, number)
+            number = (number >> 1) ^ -(number & 1)
+            if number >= 0:
+                if number > stop - pos:
+                    raise ValueError("a key is longer than its record")
+                pos += number
+            elif number != -1:
+                raise ValueError("the length of a key is negative")
+            elif self.first_null_key < 0:
+                self.first_null_key = self.count
+
+            number = data[pos]
+            pos += 1
+            if number >= 0x80:
+                byte = data[pos]
+                pos += 1
+                number += (byte << 7) - 0x80
+                if byte >= 0x80:
+                    number, pos = _rest(data, pos, number)
+            number = (number >> 1) ^ -(number & 1)
+            if number > 0:
+                if number > stop - pos:
+                    raise ValueError("a value is longer than its record")
+                pos += number
+            elif number < -1:
+                raise ValueError("the length of a value is negative")
+
+            if data[pos] == 0:
+                pos += 1
+            else:
+                pos = _skip_headers(data, pos, stop)
+            if pos != stop:
+                raise ValueError("the fields of a record do not fill its length")
+            self.count += 1
+        self.last_delta = delta
+        self.max_timestamp = max_timestamp
+        self.min_timestamp = min_timestamp
+        return pos
+
+
+def _ends(data: bytes, pos: i64, end: i64) -> bool:
+    """Whether a varint that begins at ``pos`` ends before ``end``."""
+    while pos < end:
+        byte: i64 = data[pos]
+        if byte < 0x80:
+            return True
+        pos += 1
+    return False
+
+
+def _skip_headers(data: bytes, pos: i64, end: i64) -> i64:
+    """The position behind the headers that begin at ``pos``."""
+    size: i64 = 0
+    count, pos = read_varint(data, pos, end)
+    if count < 0:
+        raise ValueError("the number of headers is negative")
+    if count > (end - pos) // 2:
+        raise ValueError("there are more headers than bytes for them")
+    while count > 0:
+        size, pos = read_varint(data, pos, end)
+        if size < 0:
+            raise ValueError("the key of a header is null")
+        if size > end - pos:
+            raise ValueError("the key of a header is longer than its record")
+        pos += size
+        size, pos = read_varint(data, pos, end)
+        if size < -1:
+            raise ValueError("the length of a header's value is negative")
+        if size > 0:
+            if size > end - pos:
+                raise ValueError("the value of a header is longer than its record")
+            pos += size
+        count -= 1
+    return pos
+
+
+def read_records(
+    data: bytes,
+    pos: i64,
+    count_max: i64,
+    base_offset: i64,
+    base_timestamp: i64,
+    fixed_timestamp: int | None,
+    make: Callable[[Any, Fields], Any],
+    record: Any,
+) -> tuple[list[Any], i64]:
+    """At most ``count_max`` records, each as ``make(record, fields)``, and the position behind them.
+
+    ``fixed_timestamp`` is the timestamp of all records where the broker set it (LogAppendTime).
+    """
+    end: i64 = len(data)
+    size: i64 = 0
+    number: i64 = 0
+    records: list[Any] = []
+    while count_max > 0:
+        count_max -= 1
+        size, pos = read_varint(data, pos, end)
+        if size < 0 or size > end - pos:
+            raise ValueError("a record is longer than its batch")
+        stop: i64 = pos + size
+        number, pos = read_varlong(data, pos + 1, stop)
+        timestamp: i64 = _plus(base_timestamp, number)
+        number, pos = read_varint(data, pos, stop)
+        offset: i64 = _plus(base_offset, number)
+        key: bytes | None = None
+        value: bytes | None = None
+        number, pos = read_varint(data, pos, stop)
+        if number >= 0:
+            if number > stop - pos:
+                raise ValueError("a key is longer than its record")
+            key = data[pos : pos + number]
+            pos += number
+        number, pos = read_varint(data, pos, stop)
+        if number >= 0:
+            if number > stop - pos:
+                raise ValueError("a value is longer than its record")
+            value = data[pos : pos + number]
+            pos += number
+        headers: tuple[tuple[str, bytes | None], ...] = ()
+        if pos < stop and data[pos] == 0:
+            pos += 1
+        else:
+            headers, pos = _read_headers(data, pos, stop)
+        if pos != stop:
+            raise ValueError("the fields of a record do not fill its length")
+        when: int = timestamp if fixed_timestamp is None else fixed_timestamp
+        records.append(make(record, (offset, when, key, value, headers)))
+    return records, pos
+
+
+def _read_headers(data: bytes, pos: i64, end: i64) -> tuple[tuple[tuple[str, bytes | None], ...], i64]:
+    size: i64 = 0
+    count, pos = read_varint(data, pos, end)
+    if count < 0 or count > (end - pos) // 2:
+        raise ValueError("there are more headers than bytes for them")
+    headers: list[tuple[str, bytes | None]] = []
+    while count > 0:
+        count -= 1
+        size, pos = read_varint(data, pos, end)
+        if size < 0 or size > end - pos:
+            raise ValueError("the key of a header is longer than its record")
+        # Bytes that are no UTF-8 survive a round trip (`encode_records` does the same).
+        name = data[pos : pos + size].decode("utf-8", "surrogateescape")
+        pos += size
+        size, pos = read_varint(data, pos, end)
+        value: bytes | None = None
+        if size >= 0:
+            if size > end - pos:
+                raise ValueError("the value of a header is longer than its record")
+            value = data[pos : pos + size]
+            pos += size
+        headers.append((name, value))
+    return tuple(headers), pos
+
+
+def _varint_bytes(value: int) -> bytes:
+    zigzag = 2 * value if value >= 0 else -2 * value - 1
+    if zigzag >> 64:
+        raise ValueError("a number is longer than 64 bits")
+    out = bytearray()
+    while zigzag > 0x7F:
+        out.append(0x80 | (zigzag & 0x7F))
+        zigzag >>= 7
+    out.append(zigzag)
+    return bytes(out)
+
+
+_VARINTS: Final[list[bytes]] = [_varint_bytes(value) for value in range(2048)]
+_NULL: Final = _varint_bytes(-1)
+
+
+def varint(value: int) -> bytes:
+    """A signed number of up to 64 bits as a zigzag varint."""
+    if 0 <= value < 2048:
+        return _VARINTS[value]
+    return _varint_bytes(value)
+
+
+def encode_records(records: list[Any], base_offset: int | None, base_timestamp: int) -> bytes:
+    """Records of (offset, timestamp, key, value, headers) as v2 record bytes; key and value are buffers or None.
+
+    Offset deltas are counted from ``base_offset``; where it is None they are 0, 1, 2, ... whatever the offsets.
+    """
+    out: list[Any] = []
+    index: int = 0
+    for offset, timestamp, key, value, headers in records:
+        time = varint(timestamp - base_timestamp)
+        delta = varint(index if base_offset is None else offset - base_offset)
+        index += 1  # noqa: SIM113 (enumerate makes a tuple where this is compiled)
+        key_size = _NULL if key is None else varint(len(key))
+        value_size = _NULL if value is None else varint(len(value))
+        size: int = 2 + len(time) + len(delta) + len(key_size) + len(value_size)
+        if key is not None:
+            size += len(key)
+        if value is not None:
+            size += len(value)
+        tail: bytes = b"\x00"
+        if headers:
+            tail = _encode_headers(headers)
+            size += len(tail) - 1
+        out.append(varint(size))
+        out.append(b"\x00")
+        out.append(time)
+        out.append(delta)
+        out.append(key_size)
+        if key is not None:
+            out.append(key)
+        out.append(value_size)
+        if value is not None:
+            out.append(value)
+        out.append(tail)
+    return b"".join(out)
+
+
+def _encode_headers(headers: Any) -> bytes:
+    out: list[Any] = [varint(len(headers))]
+    for name, value in headers:
+        encoded: bytes = name.encode("utf-8", "surrogateescape")
+        out.append(varint(len(encoded)))
+        out.append(encoded)
+        if value is None:
+            out.append(_NULL)
+        else:
+            out.append(varint(len(value)))
+            out.append(value)
+    return b"".join(out)

@@ -1,0 +1,64 @@
+"""Compiles the byte-walking modules with mypyc.
+
+The same sources run interpreted where no C compiler is found: the extensions are optional, so a failed
+compilation costs speed, never the installation. The digest of each compiled source is written beside the package
+(``protocol/_built.json``), wherever the extensions went; ``protocol.compiled`` reads it to notice a compiled module
+older than its source.
+"""
+
+import hashlib
+import json
+import os
+import tomllib
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).parent
+COMPILED: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["parley"]["compiled"]
+
+
+def extensions() -> list[Extension]:
+    if os.environ.get("PARLEY_PURE"):
+        return []
+    from mypyc.build import mypycify
+
+    built: list[Extension] = mypycify(
+        ["--config-file=", "--python-version=3.11", *COMPILED], opt_level="3", group_name="parley"
+    )
+    for extension in built:
+        extension.optional = True
+    return built
+
+
+class BuildAndNote(build_ext):
+    """Notes what was compiled; where that failed, no extension of an earlier build is left to be taken for it."""
+
+    def run(self) -> None:
+        self.succeeded: list[str] = []
+        super().run()
+        target = ROOT if self.inplace or self.editable_mode else Path(self.build_lib)
+        note = target / "protocol" / "_built.json"
+        if len(self.succeeded) == len(self.extensions):
+            note.write_text(json.dumps({module(source): digest(source) for source in COMPILED}, indent=1) + "\n")
+            return
+        note.unlink(missing_ok=True)
+        for source in COMPILED:
+            for leftover in (target / source).parent.glob(f"{Path(source).stem}.*.so"):
+                leftover.unlink()
+
+    def build_extension(self, ext: Extension) -> None:
+        super().build_extension(ext)
+        self.succeeded.append(ext.name)
+
+
+def module(source: str) -> str:
+    return source.removesuffix(".py").replace("/", ".")
+
+
+def digest(source: str) -> str:
+    return hashlib.sha256((ROOT / source).read_bytes()).hexdigest()
+
+
+setup(ext_modules=extensions(), cmdclass={"build_ext": BuildAndNote})

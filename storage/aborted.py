@@ -1,0 +1,174 @@
+"""The aborted transactions whose markers lie in one segment: the ``.txnindex`` file beside it.
+
+A read_committed fetch needs to know which transactions in its range were aborted. Rules:
+
+1. Entries are in the order of their markers, so last offsets rise. A transaction is indexed in the segment that holds
+   its marker, though its records may begin in an earlier one.
+2. An entry remembers the last stable offset at the abort. No transaction that is aborted later can begin below it, so
+   a search may end at the first entry whose last stable offset reaches the end of the range.
+3. The file is made by the first abort; most segments have none.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_VERSION = 0
+_ENTRY = struct.Struct(">hqqqq")
+"""version, producer id, first offset, last offset, last stable offset"""
+_ENTRIES_PER_READ = 1024
+
+
+class CorruptTransactionIndex(ValueError):
+    """The file cannot be what was written: its segment must be recovered."""
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedTransaction:
+    """A transaction that ended in an abort marker.
+
+    ``first_offset`` is its first record, ``last_offset`` the marker; ``last_stable_offset`` was the log's just after
+    the abort.
+    """
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class TransactionIndex:
+    """The index at ``path``, whose name begins with the base offset of its segment. Opened when first needed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd = -1
+        self._size = 0
+        self._last_offset = -1
+        if path.exists():
+            self._open()
+
+    @property
+    def count(self) -> int:
+        """How many aborted transactions are indexed."""
+        return self._size // _ENTRY.size
+
+    def append(self, aborted: AbortedTransaction) -> None:
+        """Add the transaction that was aborted last; ``ValueError`` if it was not. Raises ``OSError``."""
+        if aborted.last_offset <= self._last_offset:
+            raise ValueError(f"{aborted} does not come after offset {self._last_offset} in {self.path}")
+        if self._fd < 0:
+            self._open()
+        entry = _ENTRY.pack(
+            _VERSION, aborted.producer_id, aborted.first_offset, aborted.last_offset, aborted.last_stable_offset
+        )
+        if os.pwrite(self._fd, entry, self._size) < _ENTRY.size:
+            raise OSError(errno.ENOSPC, "the entry was written in part", str(self.path))
+        self._size += _ENTRY.size
+        self._last_offset = aborted.last_offset
+
+    def find(self, start: int, end: int) -> tuple[list[AbortedTransaction], bool]:
+        """The aborted transactions that touch offsets from ``start`` to before ``end``, and whether that is all.
+
+        When the second value is False, the next segment's index must be searched as well. Reads the file: raises
+        ``OSError``, and :class:`CorruptTransactionIndex` on entries of an unknown version.
+        """
+        found = []
+        for aborted in self._entries(self._first_ending_at(start)):
+            if aborted.first_offset < end:
+                found.append(aborted)
+            if aborted.last_stable_offset >= end:
+                return found, True
+        return found, False
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the transactions whose markers lie at ``offset`` or later. Raises ``OSError``."""
+        kept = self._first_ending_at(offset)
+        if kept < self.count:
+            self._resize(kept)
+
+    def reset(self) -> None:
+        """Drop every entry, before they are found again by reading the segment. Raises ``OSError``."""
+        if self._fd >= 0:
+            self._resize(0)
+
+    def sanity_check(self) -> None:
+        """Raise :class:`CorruptTransactionIndex` unless the file holds whole entries, in order, of this segment."""
+        if self._fd < 0:
+            return
+        if os.fstat(self._fd).st_size != self._size:
+            raise CorruptTransactionIndex(f"{self.path} ends within an entry")
+        previous = int(self.path.name.split(".")[0]) - 1
+        for aborted in self._entries(0):
+            if aborted.last_offset <= previous:
+                raise CorruptTransactionIndex(f"{self.path}: {aborted} does not come after offset {previous}")
+            if aborted.first_offset > aborted.last_offset:
+                raise CorruptTransactionIndex(f"{self.path}: {aborted} ends before it begins")
+            previous = aborted.last_offset
+
+    def flush(self) -> None:
+        """Bring the entries to disk. Blocks; raises ``OSError``."""
+        if self._fd >= 0:
+            os.fsync(self._fd)
+
+    def moved_to(self, path: Path) -> None:
+        """Note that the file, if there is one, was renamed to ``path``."""
+        self.path = path
+
+    def close(self) -> None:
+        """Give back the file. Idempotent; nothing else may be called after it but :meth:`delete`."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def delete(self) -> None:
+        """Close and remove the file, if there is one. Raises ``OSError``."""
+        self.close()
+        self.path.unlink(missing_ok=True)
+
+    def _open(self) -> None:
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        size = os.fstat(self._fd).st_size
+        self._size = size - size % _ENTRY.size
+        if self._size:
+            self._last_offset = self._last_offset_of(self.count - 1)
+
+    def _resize(self, count: int) -> None:
+        os.ftruncate(self._fd, count * _ENTRY.size)
+        self._size = count * _ENTRY.size
+        self._last_offset = self._last_offset_of(count - 1) if count else -1
+
+    def _last_offset_of(self, index: int) -> int:
+        entry = os.pread(self._fd, _ENTRY.size, index * _ENTRY.size)
+        if len(entry) < _ENTRY.size:
+            raise CorruptTransactionIndex(f"{self.path} became shorter")
+        last_offset: int = _ENTRY.unpack(entry)[3]
+        return last_offset
+
+    def _first_ending_at(self, offset: int) -> int:
+        low, high = 0, self.count
+        while low < high:
+            middle = (low + high) // 2
+            if self._last_offset_of(middle) < offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _entries(self, first: int) -> Iterator[AbortedTransaction]:
+        position = first * _ENTRY.size
+        while position < self._size:
+            wanted = min(self._size - position, _ENTRIES_PER_READ * _ENTRY.size)
+            chunk = os.pread(self._fd, wanted, position)
+            if len(chunk) < wanted:
+                raise CorruptTransactionIndex(f"{self.path} became shorter")
+            for version, producer_id, first_offset, last_offset, last_stable_offset in _ENTRY.iter_unpack(chunk):
+                if version != _VERSION:
+                    raise CorruptTransactionIndex(f"{self.path}: an entry of version {version}, not {_VERSION}")
+                yield AbortedTransaction(producer_id, first_offset, last_offset, last_stable_offset)
+            position += wanted

@@ -1,0 +1,68 @@
+"""The settings of one log: Kafka's topic configuration, in Kafka's units, with Kafka's defaults.
+
+Sizes are bytes, times milliseconds; -1 means "no limit" where a limit may be lifted. The broker makes one value per
+topic from its own configuration and the topic's overrides, and assigns a new one to a running log when they change;
+a log reads it at each decision, so that a change counts from the next roll, flush or clean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+DAY_MS: Final = 86_400_000
+UNLIMITED: Final = -1
+NEVER: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """What governs one partition's log. Attribute names are Kafka's topic config keys with underscores."""
+
+    # Segments: when the active one is closed and a new one begun.
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 7 * DAY_MS
+    segment_jitter_ms: int = 0
+    segment_index_bytes: int = 10 << 20
+    index_interval_bytes: int = 4096
+    preallocate: bool = False
+
+    # What is kept.
+    cleanup_policy: frozenset[str] = frozenset({"delete"})
+    retention_bytes: int = UNLIMITED
+    retention_ms: int = 7 * DAY_MS
+    file_delete_delay_ms: int = 60_000
+
+    # Compaction.
+    delete_retention_ms: int = DAY_MS
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = NEVER
+    min_cleanable_dirty_ratio: float = 0.5
+
+    # When the log is forced to disk, besides at each roll.
+    flush_messages: int = NEVER
+    flush_ms: int = NEVER
+
+    # What may be appended.
+    max_message_bytes: int = (1 << 20) + 12
+    message_timestamp_type: str = "CreateTime"
+    message_timestamp_before_max_ms: int = NEVER
+    message_timestamp_after_max_ms: int = 3_600_000
+    compression_type: str = "producer"
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
+
+    # Replication.
+    min_insync_replicas: int = 1
+    unclean_leader_election_enable: bool = False
+
+    @property
+    def delete(self) -> bool:
+        """Whether old segments are deleted by age and size."""
+        return "delete" in self.cleanup_policy
+
+    @property
+    def compact(self) -> bool:
+        """Whether only the last value of each key is kept."""
+        return "compact" in self.cleanup_policy

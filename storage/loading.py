@@ -1,0 +1,134 @@
+"""Opening all logs of one directory at a start, in several threads.
+
+Rules:
+
+1. What the last broker left is read once, before any log is opened: whether it stopped in order, and the checkpoints.
+2. Logs are opened in no order, by as many threads as call :meth:`DirectoryLoader.work`. An ``OSError`` of the disk ends
+   the work on the directory: it is offline. Anything else stops the start.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from uuid import UUID
+
+from storage.checkpoints import TopicPartition
+from storage.config import LogConfig
+from storage.directory import LogDirectory, is_of_disk
+from storage.identity import MalformedIdentity, read_topic_id
+from storage.log import Log
+from storage.recovery import LastKnown
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """What a log is opened with."""
+
+    config: LogConfig
+    now_ms: Callable[[], int]
+    random: Random
+    producer_expiration_ms: int
+
+    def open(
+        self,
+        path: Path,
+        partition: TopicPartition,
+        topic_id: UUID | None,
+        known: LastKnown,
+        on_io_error: Callable[[OSError], None],
+    ) -> Log:
+        """Open the log in ``path``. Blocks, perhaps for long; raises ``OSError``."""
+        return Log.open(
+            path,
+            *partition,
+            self.config,
+            now_ms=self.now_ms,
+            random=self.random,
+            topic_id=topic_id,
+            known=known,
+            producer_expiration_ms=self.producer_expiration_ms,
+            on_io_error=on_io_error,
+        )
+
+
+class DirectoryLoader:
+    """The opening of the logs in one directory. Every method blocks."""
+
+    def __init__(self, directory: LogDirectory, settings: LogSettings, on_io_error: Callable[[OSError], None]) -> None:
+        self.directory = directory
+        self.logs: dict[TopicPartition, Log] = {}
+        self.partitions: list[TopicPartition] = []
+        """Those that have a log here, opened or not."""
+        self.deleted: list[Path] = []
+        """Partitions that were deleted before, and are still to be removed."""
+        self._settings = settings
+        self._on_io_error = on_io_error
+        self._waiting: deque[tuple[TopicPartition, Path]] = deque()
+        self._clean = False
+        self._recovery_points: dict[TopicPartition, int] = {}
+        self._log_starts: dict[TopicPartition, int] = {}
+        self._high_watermarks: dict[TopicPartition, int] = {}
+
+    def prepare(self, cluster_id: str, broker_id: int) -> None:
+        """Take the directory over and look what is in it; an ``OSError`` takes it offline.
+
+        Raises what :meth:`LogDirectory.open <storage.directory.LogDirectory.open>` raises to stop the broker.
+        """
+        directory = self.directory
+        try:
+            directory.open(cluster_id, broker_id)
+            contents = directory.contents()
+            self._recovery_points = directory.recovery_points.read()
+            self._log_starts = directory.log_start_offsets.read()
+            self._high_watermarks = directory.high_watermarks.read()
+            self._clean = directory.take_clean_shutdown()
+        except OSError as error:
+            self._failed(error)
+            return
+        self.deleted = contents.deleted
+        self.partitions = list(contents.partitions)
+        self._waiting.extend(contents.partitions.items())
+        if self.partitions and not self._clean:
+            _log.warning("%s was not closed in order: recovering its %d logs", directory, len(self.partitions))
+
+    def work(self) -> None:
+        """Open logs until none waits. Several threads may do so."""
+        while self.directory.online:
+            try:
+                partition, path = self._waiting.popleft()
+            except IndexError:
+                return
+            try:
+                self.logs[partition] = self._open(partition, path)
+            except OSError as error:
+                self._failed(error)
+
+    def release(self) -> None:
+        """Give back what was opened, as it is; after a start that failed."""
+        for log in self.logs.values():
+            log.release()
+        self.directory.close()
+
+    def _open(self, partition: TopicPartition, path: Path) -> Log:
+        try:
+            topic_id = read_topic_id(path)
+        except MalformedIdentity as error:
+            _log.warning("%s; going on as if it were missing", error)
+            topic_id = None
+        known = LastKnown(self._clean, self._recovery_points.get(partition, 0), self._log_starts.get(partition, 0))
+        log = self._settings.open(path, partition, topic_id, known, self._on_io_error)
+        log.high_watermark = self._high_watermarks.get(partition, 0)
+        return log
+
+    def _failed(self, error: OSError) -> None:
+        if not is_of_disk(error):
+            raise error
+        if self.directory.fail(error):
+            _log.error("%s is offline: %s", self.directory, error)

@@ -1,0 +1,412 @@
+"""All logs of a broker, over all its log directories (``log.dirs``): opening, creating, deleting, closing them.
+
+Rules:
+
+1. Everything that may wait for a disk runs in the loop's executor; the tables here are changed on the loop only.
+2. A directory whose disk fails goes offline with all its logs, once, and is not used again until the broker starts
+   anew; the others go on. With the last one the broker must stop.
+3. Checkpoints follow what they speak of: a deleted log's entries are gone before its name is free again, so that a new
+   log of that name never inherits them.
+4. What is deleted is renamed at once and removed after ``file.delete.delay.ms``; a stop forgets nothing, as the next
+   start finds the renamed files.
+5. Nothing of a log that was found on disk is let go before :meth:`LogManager.get_or_create` has told its topic's
+   configuration.
+6. A log is made, given its topic's id, and deleted by one at a time: who deletes it while it is made waits.
+7. Work in the executor is never left alone: who is cancelled while waiting for it ends when it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+from uuid import UUID
+
+from protocol.errors import ErrorCode, KafkaError
+from storage.checkpoints import TopicPartition
+from storage.config import LogConfig
+from storage.directory import NAME_MAX, LogDirectory, is_of_disk, partition_name
+from storage.identity import write_topic_id
+from storage.loading import DirectoryLoader, LogSettings
+from storage.log import Log
+from storage.recovery import LastKnown
+from storage.upkeep import StartTask, Upkeep, UpkeepIntervals
+
+PROGRESS_SECONDS = 10.0
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+class NoLogDirectory(RuntimeError):
+    """None of the log directories can be used."""
+
+
+class TwinLogs(RuntimeError):
+    """Two directories have a log of the same partition."""
+
+
+class LogManager:
+    """The logs of one broker, on one event loop: :meth:`open` first, :meth:`close` at the end."""
+
+    def __init__(
+        self,
+        directories: Sequence[Path],
+        *,
+        default_config: LogConfig,
+        now_ms: Callable[[], int],
+        random: Random,
+        start_task: StartTask,
+        intervals: UpkeepIntervals,
+        recovery_threads_per_directory: int = 1,
+        producer_expiration_ms: int = 86_400_000,
+        on_offline: Callable[[LogDirectory, list[Log]], None] = lambda directory, logs: None,
+        on_all_offline: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``default_config`` is for topics that no configuration is given for; ``start_task`` runs the upkeep.
+
+        ``on_offline`` hears of each directory that fails, with its logs, which must not be used any more;
+        ``on_all_offline`` when it was the last one. Raises ``ValueError`` when a directory is named twice.
+        """
+        resolved = [path.resolve() for path in directories]
+        for path in resolved:
+            if resolved.count(path) > 1:
+                raise ValueError(f"log.dirs names {path} more than once")
+        self.directories = tuple(LogDirectory(path) for path in resolved)
+        self._settings = LogSettings(
+            config=default_config,
+            now_ms=now_ms,
+            random=random,
+            producer_expiration_ms=producer_expiration_ms,
+        )
+        self._threads = max(1, recovery_threads_per_directory)
+        self._on_offline = on_offline
+        self._on_all_offline = on_all_offline
+        self._start_task = start_task
+        self._upkeep = Upkeep(self, start_task, intervals, now_ms)
+        self._logs: dict[TopicPartition, Log] = {}
+        self._homes: dict[TopicPartition, LogDirectory] = {}
+        self._in: dict[LogDirectory, dict[TopicPartition, Log]] = {directory: {} for directory in self.directories}
+        self._reserved: Counter[LogDirectory] = Counter()
+        self._busy: dict[TopicPartition, asyncio.Future[None]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._open = False
+
+    # Opening and closing
+
+    async def open(self, cluster_id: str, broker_id: int) -> None:
+        """Take the directories over and open every log in them.
+
+        Recovers after a crash, however long it takes, and says how far it is. Raises :class:`NoLogDirectory`, and what
+        :meth:`LogDirectory.open <storage.directory.LogDirectory.open>` raises to stop the broker, and ``OSError`` when
+        the process may not have so many files open; then everything is given back.
+        """
+        self._loop = asyncio.get_running_loop()
+        settings = replace(self._settings, config=replace(self._settings.config, cleanup_policy=frozenset()))
+        loaders = [DirectoryLoader(each, settings, partial(self._on_io_error, each)) for each in self.directories]
+        try:
+            await self._in_threads([partial(loader.prepare, cluster_id, broker_id) for loader in loaders])
+            _refuse_twins(loaders)
+            work = [loader.work for loader in loaders for _ in range(self._threads)]
+            await self._in_threads(work, partial(_report, loaders))
+            if not any(loader.directory.online for loader in loaders):
+                raise NoLogDirectory("; ".join(f"{each}: {each.error}" for each in self.directories))
+        except BaseException:
+            for loader in loaders:
+                loader.release()
+            raise
+        self._open = True
+        self._upkeep.start(self.directories)
+        for loader in loaders:
+            self._adopt(loader)
+
+    def _adopt(self, loader: DirectoryLoader) -> None:
+        directory = loader.directory
+        if not directory.online:
+            loader.release()
+            self._homes.update(dict.fromkeys(loader.partitions, directory))
+            return
+        for partition, log in loader.logs.items():
+            self._add(partition, log, directory)
+        self._upkeep.remove_later(directory, loader.deleted, 0)
+
+    async def close(self) -> None:
+        """Flush and close every log, and note in each directory that it was closed in order. Idempotent."""
+        if not self._open:
+            return
+        self._open = False
+        await self._upkeep.stop()
+        while self._busy:
+            await asyncio.wait(self._busy.values())
+        closing = [_Closing(directory, self._in[directory]) for directory in self.online()]
+        await self._in_threads([each.work for each in closing for _ in range(self._threads)])
+        for each in closing:
+            if each.whole and each.directory.online:
+                try:
+                    await self._upkeep.checkpoint(each.directory)
+                    await self.run(each.directory, each.directory.mark_clean_shutdown)
+                except KafkaError as error:
+                    _log.error("%s is not closed in order: %s", each.directory, error)
+        for directory in self.directories:
+            directory.close()
+            self._in[directory].clear()
+        self._logs.clear()
+        self._homes.clear()
+
+    async def _in_threads(self, work: Sequence[Callable[[], None]], report: Callable[[], None] = lambda: None) -> None:
+        """Run all of ``work`` in the executor to its end, even if some fails or the caller is cancelled."""
+        loop = asyncio.get_running_loop()
+        futures = [loop.run_in_executor(None, each) for each in work]
+        await _ended(futures, report)
+        for future in futures:
+            future.result()
+
+    # The logs
+
+    def get(self, topic: str, partition: int) -> Log | None:
+        """The log of a partition, or None where there is none.
+
+        Raises :class:`KafkaError` KAFKA_STORAGE_ERROR when it lies in a directory that is offline.
+        """
+        log = self._logs.get((topic, partition))
+        if log is None and (home := self._homes.get((topic, partition))) is not None and not home.online:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} is in {home}, which is offline")
+        return log
+
+    @property
+    def logs(self) -> list[Log]:
+        """Every log that can be used."""
+        return list(self._logs.values())
+
+    def online(self) -> list[LogDirectory]:
+        """The directories that work."""
+        return [directory for directory in self.directories if directory.online]
+
+    def logs_in(self, directory: LogDirectory) -> list[Log]:
+        """The logs in a directory, none if it is offline."""
+        return list(self._in[directory].values())
+
+    def directory_of(self, log: Log) -> LogDirectory:
+        """Where the log lies."""
+        return self._homes[log.topic, log.partition]
+
+    async def get_or_create(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        topic_id: UUID | None = None,
+        config: LogConfig | None = None,
+        is_new: bool = True,
+    ) -> Log:
+        """The log of a partition, made in the directory with the fewest partitions if there is none.
+
+        ``is_new`` is False for a replica that was here before: then none is made while a directory is offline, for the
+        log may be in it. Raises :class:`KafkaError`: KAFKA_STORAGE_ERROR, INCONSISTENT_TOPIC_ID when the log is that of
+        an earlier topic of the name (delete it first).
+        """
+        key = (topic, partition)
+        while (busy := self._busy.get(key)) is not None:
+            await asyncio.wait([busy])
+        log = self.get(topic, partition)
+        if log is None:
+            log = await self._create(key, topic_id, config or self._settings.config, is_new)
+        elif config is not None:
+            log.config = config
+        if topic_id is not None and log.topic_id != topic_id:
+            await self._identify(log, topic_id)
+        return log
+
+    async def _create(self, key: TopicPartition, topic_id: UUID | None, config: LogConfig, is_new: bool) -> Log:
+        if len(partition_name(*key)) > NAME_MAX:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition_name(*key)} is too long for a directory")
+        online = self.online()
+        if not online or (not is_new and len(online) < len(self.directories)):
+            offline = ", ".join(str(each) for each in self.directories if not each.online)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition_name(*key)} may be in {offline}: offline")
+        directory = min(online, key=lambda each: len(self._in[each]) + self._reserved[each])
+        settings = replace(self._settings, config=config)
+        self._reserved[directory] += 1
+        with _Busy(self._busy, key):
+            try:
+                log = await self.run(directory, self._create_in, directory, key, topic_id, settings)
+            finally:
+                self._reserved[directory] -= 1
+            if not directory.online:
+                log.release()
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{directory} is offline: {directory.error}")
+            self._add(key, log, directory)
+            return log
+
+    def _create_in(
+        self, directory: LogDirectory, key: TopicPartition, topic_id: UUID | None, settings: LogSettings
+    ) -> Log:
+        path = directory.create(*key, topic_id)
+        return settings.open(path, key, topic_id, LastKnown(), partial(self._on_io_error, directory))
+
+    async def _identify(self, log: Log, topic_id: UUID) -> None:
+        if log.topic_id is not None:
+            raise KafkaError(
+                ErrorCode.INCONSISTENT_TOPIC_ID, f"{log!r} is of the topic with id {log.topic_id}, not {topic_id}"
+            )
+        with _Busy(self._busy, (log.topic, log.partition)):
+            await self.run(self.directory_of(log), write_topic_id, log.directory, topic_id)
+            log.topic_id = topic_id
+
+    async def delete(self, topic: str, partition: int, *, topic_id: UUID | None = None) -> bool:
+        """Delete the log of a partition; False if there is none. Its name is free when this returns.
+
+        With a ``topic_id`` only a log of that topic is, not that of another topic of the name; one that does not say
+        whose it is may be. Raises :class:`KafkaError` KAFKA_STORAGE_ERROR.
+        """
+        key = (topic, partition)
+        while (busy := self._busy.get(key)) is not None:
+            await asyncio.wait([busy])
+        log = self.get(topic, partition)
+        if log is None or (topic_id is not None and log.topic_id not in (None, topic_id)):
+            return False
+        directory = self._homes[key]
+        with _Busy(self._busy, key):
+            self._remove(key)
+            aside = await self.run(directory, self._set_aside, directory, log)
+            await self._upkeep.checkpoint(directory)
+            self._upkeep.remove_later(directory, [aside], log.config.file_delete_delay_ms)
+        return True
+
+    def _set_aside(self, directory: LogDirectory, log: Log) -> Path:
+        log.release()
+        aside = directory.set_aside(log.directory, self._settings.random)
+        log.moved(aside)
+        return aside
+
+    async def checkpoint(self, log: Log) -> None:
+        """Write the checkpoints of the log's directory now: after its end or start went back.
+
+        Raises :class:`KafkaError` KAFKA_STORAGE_ERROR.
+        """
+        await self._upkeep.checkpoint(self.directory_of(log))
+
+    def _add(self, key: TopicPartition, log: Log, directory: LogDirectory) -> None:
+        self._logs[key] = self._in[directory][key] = log
+        self._homes[key] = directory
+
+    def _remove(self, key: TopicPartition) -> None:
+        del self._logs[key]
+        del self._in[self._homes.pop(key)][key]
+
+    # Disks that fail
+
+    async def run(self, directory: LogDirectory, work: Callable[..., T], *args: Any) -> T:
+        """``work(*args)`` in the executor; an ``OSError`` is a ``KafkaError`` and takes the directory offline."""
+        future = asyncio.get_running_loop().run_in_executor(None, partial(work, *args))
+        await _ended([future])
+        try:
+            return future.result()
+        except OSError as error:
+            if is_of_disk(error):
+                self._fail(directory, error)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{directory}: {error}") from error
+
+    def _on_io_error(self, directory: LogDirectory, error: OSError) -> None:
+        """A log in ``directory`` met ``error``; called in any thread."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._fail, directory, error)
+
+    def _fail(self, directory: LogDirectory, error: OSError) -> None:
+        if not self._open or not directory.fail(error):
+            return
+        logs = self.logs_in(directory)
+        _log.error("%s is offline, and its %d logs with it: %s", directory, len(logs), error)
+        for key in self._in[directory]:
+            del self._logs[key]
+        self._in[directory].clear()
+        directory.close()
+        self._start_task(self._release(logs), name=f"release of {directory}")
+        self._on_offline(directory, logs)
+        if not self.online():
+            self._on_all_offline()
+
+    async def _release(self, logs: list[Log]) -> None:
+        await self._in_threads([partial(_release, logs)])
+
+
+class _Busy:
+    """While it is entered, the partition's log is being made or deleted, and others wait."""
+
+    def __init__(self, busy: dict[TopicPartition, asyncio.Future[None]], key: TopicPartition) -> None:
+        self._busy = busy
+        self._key = key
+
+    def __enter__(self) -> None:
+        self._busy[self._key] = asyncio.get_running_loop().create_future()
+
+    def __exit__(self, *_: object) -> None:
+        self._busy.pop(self._key).set_result(None)
+
+
+class _Closing:
+    """The closing of all logs of one directory, by as many threads as call :meth:`work`."""
+
+    def __init__(self, directory: LogDirectory, logs: Mapping[TopicPartition, Log]) -> None:
+        self.directory = directory
+        self.whole = True
+        self._waiting = deque(logs.values())
+
+    def work(self) -> None:
+        """Close logs until none is left."""
+        while True:
+            try:
+                log = self._waiting.popleft()
+            except IndexError:
+                return
+            try:
+                log.close()
+            except KafkaError as error:
+                self.whole = False
+                _log.error("%r is not closed in order: %s", log, error)
+
+
+def _refuse_twins(loaders: Sequence[DirectoryLoader]) -> None:
+    """A partition must lie in one directory only: nobody can tell which of two is right."""
+    seen: dict[TopicPartition, LogDirectory] = {}
+    for loader in loaders:
+        for partition in loader.partitions:
+            twin = seen.setdefault(partition, loader.directory)
+            if twin is not loader.directory:
+                raise TwinLogs(
+                    f"{partition_name(*partition)} is in {twin} and in {loader.directory}: move one of them away"
+                )
+
+
+def _release(logs: Sequence[Log]) -> None:
+    for log in logs:
+        log.release()
+
+
+async def _ended(futures: Sequence[asyncio.Future[Any]], report: Callable[[], None] = lambda: None) -> None:
+    """Wait until all are done, through any cancellation, which is raised then; ``report`` while it takes long."""
+    cancelled = None
+    pending = set(futures)
+    while pending:
+        try:
+            _, pending = await asyncio.wait(pending, timeout=PROGRESS_SECONDS)
+        except asyncio.CancelledError as error:
+            cancelled = error
+        if pending:
+            report()
+    if cancelled is not None:
+        raise cancelled
+
+
+def _report(loaders: Sequence[DirectoryLoader]) -> None:
+    for loader in loaders:
+        opened, total = len(loader.logs), len(loader.partitions)
+        if opened < total and loader.directory.online:
+            _log.info("%s: %d of %d logs are open", loader.directory, opened, total)

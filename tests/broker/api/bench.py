@@ -1,0 +1,123 @@
+"""A broker's data path without network, controller or store: metadata, partitions, purgatories, logs in a directory."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID, uuid4
+
+from broker.metadata.changes import Change, Delta, PartitionChanged, TopicCreated, TopicDeleted
+from broker.metadata.current import Metadata
+from broker.metadata.image import MetadataImage
+from broker.metadata.types import BrokerRegistration, Endpoint, PartitionState, TopicImage
+from broker.metrics import Metrics
+from broker.network.dispatch import RequestContext
+from broker.partition import Partition, Purgatories
+from broker.partitions import Partitions
+from broker.purgatory import Purgatory
+from broker.tasks import TaskSet
+from protocol.records.batch import Record, build
+from storage.config import LogConfig
+from storage.log import Log
+
+BROKER, OTHER = 1, 2
+NOW_MS = 1_700_000_000_000
+
+
+class Logs:
+    """Opens logs below one directory, as the broker's LogManager does."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.deleted: list[tuple[str, int]] = []
+
+    async def get_or_create(
+        self, topic: str, partition: int, *, topic_id: UUID, config: LogConfig, is_new: bool = True
+    ) -> Log:
+        directory = self.directory / f"{topic}-{partition}"
+        directory.mkdir(exist_ok=True)
+        rng = random.Random(1)
+        return Log.open(directory, topic, partition, config, now_ms=lambda: NOW_MS, random=rng, topic_id=topic_id)
+
+    async def delete(self, topic: str, partition: int, *, topic_id: UUID | None = None) -> None:
+        self.deleted.append((topic, partition))
+
+
+class Bench:
+    """Broker 1, and a registered broker 2 that does nothing."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        brokers = {
+            i: BrokerRegistration(i, 1, uuid4(), (Endpoint("PLAINTEXT", "PLAINTEXT", f"host{i}", 9090 + i),))
+            for i in (BROKER, OTHER)
+        }
+        self.metadata = Metadata(MetadataImage("test", brokers=brokers))
+        self.purgatories = Purgatories(produce=Purgatory(), fetch=Purgatory())
+        self.tasks = TaskSet()
+        self.metrics = Metrics()
+        self.logs = Logs(directory)
+        self.configs: dict[str, LogConfig] = {}
+        self.partitions = Partitions(
+            BROKER,
+            self.logs,  # type: ignore[arg-type]
+            lambda image, topic: self.configs.get(topic, LogConfig()),
+            self.purgatories,
+            self.tasks,
+            self.metrics,
+        )
+        self.metadata.subscribe(self.partitions.apply)
+
+    def change(self, *changes: Change) -> None:
+        image = self.metadata.image.with_changes(changes)
+        self.metadata.apply(Delta(image.controller_epoch, image.version, changes))
+
+    async def create(
+        self,
+        name: str,
+        partitions: int = 1,
+        *,
+        replicas: Sequence[int] = (BROKER,),
+        leader: int = BROKER,
+        config: LogConfig | None = None,
+    ) -> UUID:
+        if config is not None:
+            self.configs[name] = config
+        topic_id = uuid4()
+        state = PartitionState(tuple(replicas), tuple(replicas), leader)
+        self.change(TopicCreated(TopicImage(name, topic_id, (state,) * partitions)))
+        await self.partitions.opened()
+        return topic_id
+
+    @staticmethod
+    async def idle() -> None:
+        """Let the loop go round once."""
+        await asyncio.sleep(0)
+
+    def delete(self, name: str) -> None:
+        self.change(TopicDeleted(name, self.metadata.image.topics[name].topic_id))
+
+    def alter(self, name: str, index: int = 0, **changes: object) -> None:
+        """A new state of a partition, a new leader epoch with it if the leader changes."""
+        state = self.metadata.image.topics[name].partitions[index]
+        epoch = state.leader_epoch + (1 if "leader" in changes else 0)
+        new = replace(state, **{"leader_epoch": epoch, **changes}, partition_epoch=state.partition_epoch + 1)
+        self.change(PartitionChanged(name, index, new))
+
+    def partition(self, name: str, index: int = 0) -> Partition:
+        return self.partitions.find(name, index)
+
+    def write(self, name: str, count: int = 1, *, index: int = 0, size: int = 100) -> int:
+        """Append one batch of ``count`` records; its first offset."""
+        return self.partition(name, index).append(batch(count, size=size), acks=1, now_ms=NOW_MS).first_offset
+
+
+def batch(count: int = 1, *, size: int = 100, timestamp: int = NOW_MS) -> bytearray:
+    return build([Record(i, timestamp + i, None, b"v" * size, ()) for i in range(count)])
+
+
+def context(version: int, *, client_id: str = "test", api_key: int = 1) -> RequestContext:
+    return RequestContext(api_key, version, 1, client_id, "127.0.0.1", 1, "PLAINTEXT", "User:ANONYMOUS", 0.0)

@@ -1,0 +1,305 @@
+"""Produce: what is appended, what is refused and how, and when the answer is given."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from broker.api import produce as produce_module
+from broker.api.produce import ProduceApi
+from broker.network.dispatch import Disconnect
+from protocol.errors import ErrorCode
+from protocol.messages.produce import ProduceRequest, ProduceResponse
+from protocol.records import legacy
+from protocol.records.batch import Record, build, records
+from protocol.records.compression import Compression
+from protocol.records.header import headers, read_header
+from storage.config import LogConfig
+from tests.broker.api.bench import BROKER, NOW_MS, OTHER, Bench, batch, context
+
+Outcome = ProduceResponse.PartitionProduceResponse
+
+
+class ProduceBench(Bench):
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.api = ProduceApi(self.partitions, self.metadata, self.purgatories.produce, wall_ms=lambda: NOW_MS)
+
+    async def produce(self, *sent: Any, **options: Any) -> list[Outcome]:
+        answer = self.begin(*sent, **options)
+        while answer is not None and not isinstance(answer, ProduceResponse):
+            answer = await answer
+        return [] if answer is None else outcomes(answer)
+
+    def begin(
+        self, *sent: Any, acks: int = 1, timeout_ms: int = 60_000, version: int = 9, client_id: str = "test"
+    ) -> Any:
+        topics = []
+        for topic, index, data in sent:
+            partition = ProduceRequest.PartitionProduceData(index=index, records=data)
+            name = {"topic_id": topic} if isinstance(topic, UUID) else {"name": topic}
+            topics.append(ProduceRequest.TopicProduceData(partition_data=[partition], **name))
+        request = ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=topics)
+        asked = context(version, client_id=client_id, api_key=0)
+        asked.size_bytes = sum(len(data or b"") for _, _, data in sent)
+        return self.api.produce(asked, request)
+
+    def stored(self, name: str, index: int = 0) -> list[Record]:
+        log = self.partition(name, index).log
+        data = log.read(log.log_start_offset, 1 << 30, up_to=log.log_end_offset).read()
+        return [record for position, _ in headers(data) for record in records(data, position)]
+
+
+def outcomes(answer: ProduceResponse) -> list[Outcome]:
+    return [outcome for topic in answer.responses for outcome in topic.partition_responses]
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[ProduceBench]:
+    bench = ProduceBench(tmp_path)
+    yield bench
+    await bench.tasks.close()
+    assert bench.purgatories.produce.waiting == 0
+
+
+async def test_appends_and_says_where(bench: ProduceBench) -> None:
+    await bench.create("a")
+    await bench.create("b", 2)
+    first = await bench.produce(("a", 0, batch(3)), ("b", 1, batch(2)))
+    assert [(o.index, o.error_code, o.base_offset) for o in first] == [(0, 0, 0), (1, 0, 0)]
+    (second,) = await bench.produce(("a", 0, batch(1)))
+    assert (second.base_offset, second.log_start_offset, second.log_append_time_ms) == (3, 0, -1)
+    assert [record.offset for record in bench.stored("a")] == [0, 1, 2, 3]
+    assert len(bench.stored("b", 1)) == 2
+    assert bench.metrics.topic("a").records_in == 4
+    assert bench.metrics.topic("b").produce_requests == 1
+
+
+async def test_refuses_what_it_must(bench: ProduceBench) -> None:
+    await bench.create("t", config=LogConfig(max_message_bytes=1000))
+    await bench.create("elsewhere", replicas=(OTHER,), leader=OTHER)
+    await bench.create("__consumer_offsets")
+    broken = batch(1)
+    broken[-1] ^= 1
+    cases = [
+        ("nothing", 0, batch(), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("t", 5, batch(), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("t", -1, batch(), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("elsewhere", 0, batch(), ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        ("__consumer_offsets", 0, batch(), ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("t", 0, broken, ErrorCode.CORRUPT_MESSAGE),
+        ("t", 0, b"", ErrorCode.INVALID_RECORD),
+        ("t", 0, None, ErrorCode.INVALID_RECORD),
+        ("t", 0, b"\xff" * 100, ErrorCode.CORRUPT_MESSAGE),
+        ("t", 0, batch(2, size=600), ErrorCode.MESSAGE_TOO_LARGE),
+        ("t", 0, batch(), ErrorCode.NONE),
+    ]
+    answered = await bench.produce(*[case[:3] for case in cases])
+    assert [ErrorCode(o.error_code) for o in answered] == [case[3] for case in cases]
+    assert all((o.base_offset == -1) is bool(o.error_code) for o in answered)
+    assert all(bool(o.error_message) is bool(o.error_code) for o in answered)
+    assert len(bench.stored("t")) == 1
+    (allowed,) = await bench.produce(("__consumer_offsets", 0, batch()), client_id="__admin_client")
+    assert allowed.error_code == ErrorCode.NONE
+
+
+async def test_a_wrong_number_of_acks(bench: ProduceBench) -> None:
+    await bench.create("t")
+    for acks in (2, -2, 32767):
+        (outcome,) = await bench.produce(("t", 0, batch()), acks=acks)
+        assert outcome.error_code == ErrorCode.INVALID_REQUIRED_ACKS
+    assert not bench.stored("t")
+
+
+async def test_topics_by_id(bench: ProduceBench) -> None:
+    topic_id = await bench.create("t")
+    good, bad = await bench.produce((topic_id, 0, batch()), (uuid4(), 0, batch()), version=13)
+    assert (good.error_code, bad.error_code) == (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID)
+
+
+async def test_a_producer_at_the_wrong_broker_is_told_the_right_one(bench: ProduceBench) -> None:
+    topic_id = await bench.create("t", replicas=(OTHER,), leader=OTHER)
+    answer = bench.begin((topic_id, 0, batch()), version=13)
+    (outcome,) = outcomes(answer)
+    assert (outcome.current_leader.leader_id, outcome.current_leader.leader_epoch) == (OTHER, 0)
+    assert [(node.node_id, node.host, node.port) for node in answer.node_endpoints] == [(OTHER, "host2", 9092)]
+
+
+async def test_acks_0_is_not_answered_and_an_error_disconnects(bench: ProduceBench) -> None:
+    await bench.create("t")
+    assert bench.begin(("t", 0, batch()), acks=0) is None
+    assert len(bench.stored("t")) == 1
+    with pytest.raises(Disconnect, match="UNKNOWN_TOPIC_OR_PARTITION"):
+        bench.begin(("nothing", 0, batch()), acks=0)
+
+
+# Waiting for replicas.
+
+
+async def test_acks_all_waits_for_the_whole_isr(bench: ProduceBench) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER))
+    assert (await bench.produce(("t", 0, batch())))[0].base_offset == 0
+    first, second = (bench.begin(("t", 0, batch()), acks=-1) for _ in range(2))
+    assert not first.done()
+    partition = bench.partition("t")
+    partition.follower_fetched(OTHER, 2, 0, now_s=0.0)
+    assert first.done()
+    assert not second.done()
+    partition.follower_fetched(OTHER, 3, 0, now_s=0.0)
+    assert [outcomes(await answer)[0].base_offset for answer in (first, second)] == [1, 2]
+
+
+async def test_acks_all_ends_with_the_time_or_the_leadership(bench: ProduceBench) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER))
+    (late,) = await bench.produce(("t", 0, batch()), acks=-1, timeout_ms=10)
+    assert (late.error_code, late.base_offset) == (ErrorCode.REQUEST_TIMED_OUT, -1)
+    waiting = bench.begin(("t", 0, batch()), acks=-1)
+    bench.alter("t", leader=OTHER)
+    assert outcomes(await waiting)[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_min_insync_replicas(bench: ProduceBench) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER), config=LogConfig(min_insync_replicas=2))
+    waiting = bench.begin(("t", 0, batch()), acks=-1)
+    bench.alter("t", isr=(BROKER,))
+    assert outcomes(await waiting)[0].error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    (refused,) = await bench.produce(("t", 0, batch()), acks=-1)
+    assert refused.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+    (accepted,) = await bench.produce(("t", 0, batch()), acks=1)
+    assert accepted.base_offset == 1, "only acks=all asks for replicas"
+
+
+async def test_several_partitions_are_answered_together(bench: ProduceBench) -> None:
+    await bench.create("alone")
+    await bench.create("t", 2, replicas=(BROKER, OTHER))
+    waiting = bench.begin(("alone", 0, batch()), ("t", 0, batch()), ("t", 1, batch()), acks=-1)
+    bench.partition("t", 1).follower_fetched(OTHER, 1, 0, now_s=0.0)
+    assert not waiting.done()
+    bench.partition("t", 0).follower_fetched(OTHER, 1, 0, now_s=0.0)
+    assert [o.error_code for o in outcomes(await waiting)] == [0, 0, 0]
+
+
+# Idempotence.
+
+
+async def test_a_retry_is_answered_as_the_first_time(bench: ProduceBench) -> None:
+    await bench.create("t")
+
+    def sequenced(sequence: int, epoch: int = 0) -> bytearray:
+        return build(
+            [Record(i, NOW_MS, None, b"v", ()) for i in range(2)],
+            producer_id=7,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+        )
+
+    sent = [sequenced(0), sequenced(2), sequenced(2), sequenced(6), sequenced(4), sequenced(0, 1), sequenced(6)]
+    answered = [(await bench.produce(("t", 0, data), acks=-1))[0] for data in sent]
+    assert [(ErrorCode(o.error_code), o.base_offset) for o in answered] == [
+        (ErrorCode.NONE, 0),
+        (ErrorCode.NONE, 2),
+        (ErrorCode.NONE, 2),
+        (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1),
+        (ErrorCode.NONE, 4),
+        (ErrorCode.NONE, 6),
+        (ErrorCode.INVALID_PRODUCER_EPOCH, -1),
+    ]
+
+
+# What topics demand.
+
+
+async def test_compacted_topics_want_keys(bench: ProduceBench) -> None:
+    await bench.create("t", config=LogConfig(cleanup_policy=frozenset({"compact"})))
+    mixed = build([Record(0, NOW_MS, b"k", b"v", ()), Record(1, NOW_MS, None, b"v", ())])
+    (outcome,) = await bench.produce(("t", 0, mixed))
+    assert outcome.error_code == ErrorCode.INVALID_RECORD
+    assert [error.batch_index for error in outcome.record_errors] == [1]
+
+
+async def test_timestamps_are_bounded_or_the_brokers_own(bench: ProduceBench) -> None:
+    await bench.create("bounded", config=LogConfig(message_timestamp_after_max_ms=1000))
+    (outcome,) = await bench.produce(("bounded", 0, batch(timestamp=NOW_MS + 2000)))
+    assert outcome.error_code == ErrorCode.INVALID_TIMESTAMP
+    assert len(outcome.record_errors) == 1
+    await bench.create("own", config=LogConfig(message_timestamp_type="LogAppendTime"))
+    (outcome,) = await bench.produce(("own", 0, batch(timestamp=5)))
+    assert outcome.log_append_time_ms == NOW_MS
+    assert bench.stored("own")[0].timestamp == NOW_MS
+
+
+@pytest.mark.parametrize("size", [100, 400_000])
+async def test_topics_may_choose_the_compression(bench: ProduceBench, size: int) -> None:
+    await bench.create("t", config=LogConfig(compression_type="gzip"))
+    (outcome,) = await bench.produce(("t", 0, batch(2, size=size)))
+    assert outcome.error_code == ErrorCode.NONE
+    log = bench.partition("t").log
+    assert read_header(log.read(0, 1 << 20, up_to=1 << 40).read()).compression is Compression.GZIP
+    assert len(bench.stored("t")) == 2
+
+
+async def test_a_changed_configuration_counts_at_once(bench: ProduceBench) -> None:
+    await bench.create("t")
+    await bench.produce(("t", 0, batch()))
+    bench.partition("t").log.config = LogConfig(max_message_bytes=10)
+    (outcome,) = await bench.produce(("t", 0, batch()))
+    assert outcome.error_code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+async def test_small_records_that_become_large_are_prepared_off_the_loop(bench: ProduceBench) -> None:
+    await bench.create("t")
+    bomb = build([Record(0, NOW_MS, None, bytes(50_000_000), ())], compression=Compression.ZSTD)
+    assert len(bomb) < 20_000
+    modest = build([Record(0, NOW_MS, None, bytes(1_000_000), ())], compression=Compression.ZSTD)
+    answer = bench.begin(("t", 0, modest), ("t", 0, bomb))
+    assert asyncio.iscoroutine(answer)
+    assert not bench.stored("t"), "nothing is appended before all of it is prepared"
+    assert [outcome.error_code for outcome in outcomes(await answer)] == [0, 0]
+    assert not asyncio.iscoroutine(bench.begin(("t", 0, modest)))
+    assert [len(record.value or b"") for record in bench.stored("t")] == [1_000_000, 50_000_000, 1_000_000]
+
+
+@pytest.mark.parametrize("compression", list(Compression))
+async def test_large_compressed_batches_are_prepared_off_the_loop(
+    bench: ProduceBench, compression: Compression
+) -> None:
+    await bench.create("t")
+    rng = random.Random(1)
+    big = [Record(i, NOW_MS, None, rng.randbytes(1000), ()) for i in range(500)]
+    data = build(big, compression=compression)
+    answer = bench.begin(("t", 0, data), ("nothing", 0, data))
+    assert asyncio.iscoroutine(answer) is (compression is not Compression.NONE)
+    answer = await answer if asyncio.iscoroutine(answer) else answer
+    assert [o.error_code for o in outcomes(answer)] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert [record.value for record in bench.stored("t")] == [record.value for record in big]
+
+
+async def test_a_topic_that_wants_every_record_on_disk(bench: ProduceBench) -> None:
+    await bench.create("t", config=LogConfig(flush_messages=1))
+    (outcome,) = await bench.produce(("t", 0, batch(3)))
+    assert outcome.base_offset == 0
+    assert bench.partition("t").log.recovery_point == 3
+
+
+@pytest.mark.parametrize("version", range(14))
+async def test_every_version_appends(bench: ProduceBench, version: int) -> None:
+    topic_id = await bench.create("t")
+    data: Any = batch(2)
+    if version < 3:
+        magic = 1 if version == 2 else 0
+        data = legacy.build([Record(i, NOW_MS, b"k", b"v", ()) for i in range(2)], magic)
+    (outcome,) = await bench.produce((topic_id if version >= 13 else "t", 0, data), version=version)
+    assert outcome.error_code == ErrorCode.NONE
+    assert [record.offset for record in bench.stored("t")] == [0, 1]
+
+
+def test_looks_at_nothing_but_what_it_needs() -> None:
+    assert not produce_module.is_compressed(None)
+    assert not produce_module.is_compressed(b"\xff" * 20)
+    assert produce_module.is_compressed(build([Record(0, 0, None, b"v", ())], compression=Compression.LZ4))

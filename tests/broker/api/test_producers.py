@@ -1,0 +1,55 @@
+"""Producer ids, and what the broker remembers of idempotent producers."""
+
+from __future__ import annotations
+
+from broker import Broker
+from protocol.client import Client
+from protocol.errors import ErrorCode
+from protocol.messages.produce import ProduceRequest
+from protocol.messages.producers import DescribeProducersRequest, InitProducerIdRequest
+from protocol.messages.topics import CreateTopicsRequest
+from protocol.records.batch import Record, build
+
+
+async def produce(
+    client: Client, producer_id: int, epoch: int, sequence: int, *, transactional: bool = False
+) -> tuple[ErrorCode, int]:
+    batch = build(
+        [Record(0, 1, None, b"v", ())],
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        transactional=transactional,
+    )
+    partition = ProduceRequest.PartitionProduceData(index=0, records=batch)
+    data = ProduceRequest.TopicProduceData(name="t", partition_data=[partition])
+    answer = await client.send(ProduceRequest(acks=-1, timeout_ms=5000, topic_data=[data]), version=9)
+    (response,) = answer.responses[0].partition_responses
+    return ErrorCode(response.error_code), response.base_offset
+
+
+async def test_an_idempotent_producer_is_remembered_and_held_to_its_sequence() -> None:
+    async with Broker() as broker, Client(broker.bootstrap_servers) as client:
+        topic = CreateTopicsRequest.CreatableTopic(
+            name="t", num_partitions=1, replication_factor=1, assignments=[], configs=[]
+        )
+        await client.send(CreateTopicsRequest(topics=[topic], timeout_ms=5000))
+        first = await client.send(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000))
+        second = await client.send(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000))
+        assert first.error_code == second.error_code == 0
+        assert first.producer_id != second.producer_id
+        me = first.producer_id
+        assert await produce(client, me, 0, 0) == (ErrorCode.NONE, 0)
+        assert await produce(client, me, 0, 1) == (ErrorCode.NONE, 1)
+        assert await produce(client, me, 0, 1) == (ErrorCode.NONE, 1), "a repetition is answered as the first time"
+        assert (await produce(client, me, 0, 5))[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert await produce(client, me, 1, 0) == (ErrorCode.NONE, 2)
+        assert (await produce(client, me, 0, 2))[0] == ErrorCode.INVALID_PRODUCER_EPOCH
+        in_no_transaction = await produce(client, second.producer_id, 0, 0, transactional=True)
+        assert in_no_transaction[0] == ErrorCode.INVALID_TXN_STATE, "it would hold up readers for ever"
+        asked = DescribeProducersRequest.TopicRequest(name="t", partition_indexes=[0, 7])
+        answer = await client.send(DescribeProducersRequest(topics=[asked]))
+        known, unknown = answer.topics[0].partitions
+        (producer,) = known.active_producers
+        assert (producer.producer_id, producer.producer_epoch, producer.last_sequence) == (me, 1, 0)
+        assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

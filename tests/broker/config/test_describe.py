@@ -1,0 +1,113 @@
+"""What DescribeConfigs answers: values, where they come from, what else they could have come from."""
+
+from __future__ import annotations
+
+from broker.config import BrokerConfig, ConfigType
+from broker.config.describe import (
+    ConfigSource,
+    Entry,
+    Synonym,
+    describe_broker,
+    describe_cluster_default,
+    describe_topic,
+)
+
+BROKER = BrokerConfig.from_properties(
+    {
+        "broker.id": "1",
+        "log.retention.hours": "5",
+        "log.cleaner.threads": " 1",
+        "my.own.key": "x",
+        "ssl.key.password": "p",
+    }
+).with_dynamic(
+    {"log.segment.bytes": "30000000", "log.cleaner.threads": "2"},
+    {"log.segment.bytes": "20000000", "log.retention.ms": "600000", "listener.name.plaintext.max.connections": "7"},
+)
+
+
+def by_name(entries: list[Entry]) -> dict[str, Entry]:
+    assert len({entry.name for entry in entries}) == len(entries)
+    return {entry.name: entry for entry in entries}
+
+
+def test_a_brokers_value_has_all_its_sources() -> None:
+    entry = by_name(describe_broker(BROKER))["log.segment.bytes"]
+    assert (entry.value, entry.source, entry.type) == ("20000000", ConfigSource.PER_BROKER, ConfigType.INT)
+    assert not entry.read_only
+    assert not entry.is_default
+    assert entry.synonyms == (
+        Synonym("log.segment.bytes", "20000000", ConfigSource.PER_BROKER),
+        Synonym("log.segment.bytes", "30000000", ConfigSource.CLUSTER_DEFAULT),
+        Synonym("log.segment.bytes", "1073741824", ConfigSource.DEFAULT),
+    )
+
+
+def test_a_key_has_the_keys_it_takes_over_from_as_synonyms() -> None:
+    entries = by_name(describe_broker(BROKER))
+    entry = entries["log.retention.ms"]
+    assert (entry.value, entry.source) == ("600000", ConfigSource.PER_BROKER)
+    assert entry.synonyms == (
+        Synonym("log.retention.ms", "600000", ConfigSource.PER_BROKER),
+        Synonym("log.retention.hours", "5", ConfigSource.STATIC),
+        Synonym("log.retention.hours", "168", ConfigSource.DEFAULT),
+    )
+    assert (entries["log.retention.hours"].value, entries["log.retention.hours"].read_only) == ("5", True)
+    assert (entries["log.retention.minutes"].value, entries["log.retention.minutes"].synonyms) == (None, ())
+
+
+def test_values_are_written_as_kafka_writes_them() -> None:
+    entries = by_name(describe_broker(BROKER))
+    assert entries["log.cleaner.io.max.bytes.per.second"].value == "1.7976931348623157E308"
+    assert entries["auto.create.topics.enable"].value == "true"
+    assert entries["ssl.enabled.protocols"].value == "TLSv1.2,TLSv1.3"
+    static = by_name(describe_broker(BrokerConfig.from_properties({"log.cleaner.threads": " 3 "})))
+    assert static["log.cleaner.threads"].value == "3"
+
+
+def test_secrets_and_unknown_keys_are_not_shown() -> None:
+    entries = by_name(describe_broker(BROKER))
+    for name in ("ssl.key.password", "my.own.key"):
+        assert entries[name].is_sensitive
+        assert entries[name].value is None
+        assert entries[name].source is ConfigSource.STATIC
+        assert [synonym.value for synonym in entries[name].synonyms] == [None]
+    assert entries["my.own.key"].read_only
+    assert entries["my.own.key"].type is ConfigType.UNKNOWN
+
+
+def test_a_listeners_own_value_falls_back_to_the_key() -> None:
+    entry = by_name(describe_broker(BROKER))["listener.name.plaintext.max.connections"]
+    assert entry.value == "7"
+    assert entry.synonyms == (
+        Synonym("listener.name.plaintext.max.connections", "7", ConfigSource.PER_BROKER),
+        Synonym("max.connections", "2147483647", ConfigSource.DEFAULT),
+    )
+
+
+def test_the_default_of_all_brokers_has_what_was_set_there() -> None:
+    entries = by_name(describe_cluster_default(BROKER))
+    assert set(entries) == {"log.segment.bytes", "log.cleaner.threads"}
+    assert entries["log.cleaner.threads"].synonyms == (
+        Synonym("log.cleaner.threads", "2", ConfigSource.CLUSTER_DEFAULT),
+    )
+
+
+def test_a_topics_value_goes_back_to_the_broker() -> None:
+    entries = by_name(describe_topic(BROKER, {"retention.ms": "1000"}))
+    entry = entries["retention.ms"]
+    assert (entry.value, entry.source, entry.read_only) == ("1000", ConfigSource.TOPIC, False)
+    assert entry.synonyms == (
+        Synonym("retention.ms", "1000", ConfigSource.TOPIC),
+        Synonym("log.retention.ms", "600000", ConfigSource.PER_BROKER),
+        Synonym("log.retention.hours", "5", ConfigSource.STATIC),
+        Synonym("log.retention.hours", "168", ConfigSource.DEFAULT),
+    )
+    assert (entries["segment.bytes"].value, entries["segment.bytes"].source) == ("20000000", ConfigSource.PER_BROKER)
+    assert entries["remote.storage.enable"].synonyms == ()
+    assert entries["remote.storage.enable"].is_default
+
+
+def test_every_entry_is_documented() -> None:
+    for entry in [*describe_broker(BROKER), *describe_topic(BROKER, {})]:
+        assert entry.documentation or entry.name == "my.own.key"

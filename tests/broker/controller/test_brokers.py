@@ -1,0 +1,66 @@
+"""Brokers come and go: what that makes of the partitions they hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+from broker.controller.brokers import broker_joined, broker_lost
+from broker.metadata.changes import Change, TopicCreated
+from broker.metadata.image import MetadataImage
+from broker.metadata.types import NO_LEADER, BrokerRegistration, PartitionState, TopicImage
+
+
+def never(image: MetadataImage, topic: str) -> bool:
+    return False
+
+
+def broker(broker_id: int, epoch: int = 1, incarnation: int = 1) -> BrokerRegistration:
+    return BrokerRegistration(broker_id, epoch, UUID(int=incarnation), ())
+
+
+def image_with(*partitions: PartitionState) -> MetadataImage:
+    topic = TopicImage("t", UUID(int=9), partitions)
+    brokers = {i: broker(i) for i in (1, 2)}
+    changes: list[Change] = [TopicCreated(topic)]
+    return replace(MetadataImage("c"), brokers=brokers).with_changes(changes)
+
+
+def test_a_lost_broker_is_fenced_and_its_leaders_move() -> None:
+    image = image_with(PartitionState((1, 2), (1, 2), 1), PartitionState((2,), (2,), 2))
+    after = image.with_changes(broker_lost(image, 1, never).changes)
+    assert after.brokers[1].fenced
+    assert after.partition("t", 0) == PartitionState((1, 2), (2,), 2, 1, 1)
+    assert after.partition("t", 1) == image.partition("t", 1)
+    assert broker_lost(after, 1, never).changes == ()
+
+
+def test_the_only_replica_leads_again_under_a_new_epoch() -> None:
+    image = image_with(PartitionState((1,), (1,), 1, leader_epoch=4))
+    gone = image.with_changes(broker_lost(image, 1, never).changes)
+    assert gone.partition("t", 0) == PartitionState((1,), (1,), NO_LEADER, 5, 1)
+    back = gone.with_changes(broker_joined(gone, broker(1, epoch=2, incarnation=2), never).changes)
+    assert back.partition("t", 0) == PartitionState((1,), (1,), 1, 6, 2)
+    assert back.brokers[1] == broker(1, epoch=2, incarnation=2)
+
+
+def test_a_restart_nobody_noticed_counts_as_a_loss() -> None:
+    image = image_with(PartitionState((1,), (1,), 1, leader_epoch=4))
+    after = image.with_changes(broker_joined(image, broker(1, epoch=2, incarnation=2), never).changes)
+    state = after.partition("t", 0)
+    assert state is not None
+    assert (state.leader, state.leader_epoch) == (1, 6)
+
+
+def test_what_is_known_or_old_changes_nothing() -> None:
+    image = image_with(PartitionState((1,), (1,), 1))
+    assert broker_joined(image, broker(1), never).changes == ()
+    newer = image.with_changes(broker_joined(image, broker(1, epoch=3, incarnation=3), never).changes)
+    assert broker_joined(newer, broker(1, epoch=2, incarnation=2), never).changes == ()
+
+
+def test_a_fenced_broker_of_the_same_session_returns() -> None:
+    image = image_with(PartitionState((1,), (1,), 1))
+    gone = image.with_changes(broker_lost(image, 1, never).changes)
+    back = gone.with_changes(broker_joined(gone, broker(1), never).changes)
+    assert not back.brokers[1].fenced

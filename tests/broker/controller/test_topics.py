@@ -1,0 +1,138 @@
+"""Decisions about topics, as functions of the image."""
+
+from __future__ import annotations
+
+from random import Random
+from uuid import UUID, uuid4
+
+import pytest
+
+from broker.controller.topics import (
+    PARTITIONS_MAX,
+    MorePartitions,
+    NewTopic,
+    TopicDefaults,
+    TopicOutcome,
+    add_partitions,
+    create_topics,
+    delete_topics,
+)
+from broker.metadata.image import MetadataImage
+from broker.metadata.types import BrokerRegistration, ConfigResource, ResourceType
+from protocol.errors import ErrorCode, KafkaError
+
+
+def image_of(brokers: int) -> MetadataImage:
+    return MetadataImage("c", brokers={i: BrokerRegistration(i, 1, UUID(int=i), ()) for i in range(brokers)})
+
+
+def create(
+    image: MetadataImage, *wanted: NewTopic, validate_only: bool = False
+) -> tuple[MetadataImage, list[TopicOutcome]]:
+    decision = create_topics(
+        image, wanted, defaults=TopicDefaults(3, 2), new_id=uuid4, rng=Random(0), validate_only=validate_only
+    )
+    return image.with_changes(decision.changes), decision.result
+
+
+def code(outcome: TopicOutcome) -> ErrorCode:
+    return outcome.error.code if outcome.error else ErrorCode.NONE
+
+
+def test_defaults_fill_what_the_request_leaves_open() -> None:
+    image, (outcome,) = create(image_of(3), NewTopic("t", configs={"retention.ms": "5"}))
+    assert outcome.topic == image.topics["t"]
+    assert [len(p.replicas) for p in image.topics["t"].partitions] == [2, 2, 2]
+    assert all(p.isr == p.replicas and p.leader == p.replicas[0] for p in image.topics["t"].partitions)
+    assert image.config(ResourceType.TOPIC, "t") == {"retention.ms": "5"}
+    assert image.topic_names[image.topics["t"].topic_id] == "t"
+
+
+def test_validate_only_changes_nothing() -> None:
+    image, (outcome,) = create(image_of(3), NewTopic("t"), validate_only=True)
+    assert outcome.topic is not None
+    assert not image.topics
+
+
+@pytest.mark.parametrize(
+    ("new", "expected"),
+    [
+        (NewTopic("a/b"), ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (NewTopic(""), ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (NewTopic(".."), ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (NewTopic("x" * 250), ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (NewTopic("taken"), ErrorCode.TOPIC_ALREADY_EXISTS),
+        (NewTopic("a_b"), ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (NewTopic("t", partitions=0), ErrorCode.INVALID_PARTITIONS),
+        (NewTopic("t", partitions=PARTITIONS_MAX + 1), ErrorCode.INVALID_PARTITIONS),
+        (NewTopic("t", replication_factor=0), ErrorCode.INVALID_REPLICATION_FACTOR),
+        (NewTopic("t", replication_factor=4), ErrorCode.INVALID_REPLICATION_FACTOR),
+        (NewTopic("t", partitions=1, assignment={0: (0,)}), ErrorCode.INVALID_REQUEST),
+        (NewTopic("t", assignment={1: (0,)}), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (NewTopic("t", assignment={0: ()}), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (NewTopic("t", assignment={0: (0, 0)}), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (NewTopic("t", assignment={0: (0, 1), 1: (0,)}), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (NewTopic("t", assignment={0: (9,)}), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+    ],
+)
+def test_what_is_refused_is_refused_alone(new: NewTopic, expected: ErrorCode) -> None:
+    image, _ = create(image_of(3), NewTopic("taken"), NewTopic("a.b"))
+    after, (refused, fine) = create(image, new, NewTopic("other"))
+    assert code(refused) == expected
+    assert code(fine) == ErrorCode.NONE
+    assert set(after.topics) == {"taken", "a.b", "other"}
+
+
+def test_an_assignment_is_taken_as_it_is() -> None:
+    image, _ = create(image_of(3), NewTopic("t", assignment={0: (2, 0), 1: (1, 2)}))
+    assert [p.replicas for p in image.topics["t"].partitions] == [(2, 0), (1, 2)]
+    assert [p.leader for p in image.topics["t"].partitions] == [2, 1]
+
+
+def test_a_policy_has_the_last_word() -> None:
+    def no_small_topics(topic: object, configs: object) -> None:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, "no")
+
+    decision = create_topics(
+        image_of(3), [NewTopic("t")], defaults=TopicDefaults(1, 1), new_id=uuid4, rng=Random(0), policy=no_small_topics
+    )
+    assert (code(decision.result[0]), decision.changes) == (ErrorCode.POLICY_VIOLATION, ())
+
+
+def test_delete_takes_the_configuration_along() -> None:
+    image, _ = create(image_of(3), NewTopic("t", configs={"retention.ms": "5"}), NewTopic("u"))
+    decision = delete_topics(image, ["t", "absent", "t"])
+    after = image.with_changes(decision.changes)
+    assert [code(o) for o in decision.result] == [
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+    assert set(after.topics) == {"u"}
+    assert set(after.topic_names.values()) == {"u"}
+    assert ConfigResource(ResourceType.TOPIC, "t") not in after.configs
+
+
+def test_partitions_are_only_ever_added() -> None:
+    image, _ = create(image_of(3), NewTopic("t", partitions=2))
+    decision = add_partitions(
+        image,
+        [
+            MorePartitions("t", 4),
+            MorePartitions("t", 2),
+            MorePartitions("t", 3, [[0], [1]]),
+            MorePartitions("t", 3, [[0]]),
+            MorePartitions("absent", 3),
+        ],
+        rng=Random(0),
+    )
+    assert [code(o) for o in decision.result] == [
+        ErrorCode.NONE,
+        ErrorCode.INVALID_PARTITIONS,
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+    after = image.with_changes(decision.changes)
+    assert len(after.topics["t"].partitions) == 4
+    assert after.topics["t"].partitions[:2] == image.topics["t"].partitions

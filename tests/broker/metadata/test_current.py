@@ -1,0 +1,28 @@
+"""Everybody who subscribed hears of a change of the metadata, whoever else fails."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.metadata.changes import ControllerElected, Delta
+from broker.metadata.current import Metadata
+from broker.metadata.image import MetadataImage
+
+ELECTED = Delta(7, 1, (ControllerElected(1, 7),))
+
+
+def test_a_subscriber_that_fails_keeps_no_other_from_hearing(caplog: pytest.LogCaptureFixture) -> None:
+    metadata = Metadata(MetadataImage("cluster"))
+    heard: list[tuple[Delta, MetadataImage]] = []
+
+    def fails(delta: Delta, image: MetadataImage) -> None:
+        raise ValueError("boom")
+
+    metadata.subscribe(fails)
+    metadata.subscribe(lambda delta, image: heard.append((delta, image)))
+    metadata.apply(ELECTED)
+    assert heard == [(ELECTED, metadata.image)]
+    assert metadata.image.controller_id == 1
+    metadata.replace(MetadataImage("cluster"), ELECTED)
+    assert heard[1:] == [(ELECTED, metadata.image)]
+    assert [record.levelname for record in caplog.records] == ["ERROR"] * 2

@@ -1,0 +1,179 @@
+"""``/metrics`` and ``/healthz`` over real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from http.client import HTTPConnection
+from typing import NamedTuple
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from broker.clock import SYSTEM_CLOCK
+from broker.metrics import Health, Metrics, RequestMetrics
+from broker.metrics import exporter as exporter_module
+from broker.metrics.catalogue import CATALOGUE
+from broker.metrics.exporter import Exporter
+
+
+class Served(NamedTuple):
+    """An exporter, and what it exports."""
+
+    metrics: Metrics
+    health: Health
+    exporter: Exporter
+    loop: asyncio.AbstractEventLoop
+
+    async def get(self, path: str, method: str = "GET") -> tuple[int, str]:
+        return await asyncio.to_thread(_get, self.exporter.port, path, method)
+
+
+def _get(port: int, path: str, method: str = "GET") -> tuple[int, str]:
+    connection = HTTPConnection("127.0.0.1", port, timeout=20)
+    try:
+        connection.request(method, path)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    metrics, health, loop = Metrics(), Health(), asyncio.get_running_loop()
+    exporter = Exporter(metrics, health, loop=loop, clock=SYSTEM_CLOCK, host="127.0.0.1", port=0)
+    yield Served(metrics, health, exporter, loop)
+    exporter.close()
+
+
+async def test_every_metric_is_there(served: Served) -> None:
+    status, text = await served.get("/metrics")
+    assert status == 200
+    for instruments in CATALOGUE:
+        for instrument in instruments.INSTRUMENTS.values():
+            assert f"# TYPE {instrument.exported_name} {instrument.kind}\n" in text
+    assert "python_gc_collections_total" in text
+    assert "process_resident_memory_bytes" in text
+
+
+async def test_numbers_arrive(served: Served) -> None:
+    served.metrics.topic('a"b').bytes_in += 7
+    route = RequestMetrics(requests=2)
+    for microseconds in (10, 100, 10**9):
+        route.total_time.observe(microseconds)
+    served.metrics.watch(RequestMetrics, lambda: [(("Produce",), route)])
+
+    _, text = await served.get("/metrics")
+    samples = {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    assert samples["parley_topic_in_bytes_total", (("topic", 'a"b'),)] == 7
+    api = ("api", "Produce")
+    assert samples["parley_requests_total", (api,)] == 2
+    name = "parley_request_duration_seconds"
+    assert samples[f"{name}_count", (api,)] == 3
+    assert samples[f"{name}_sum", (api,)] == pytest.approx(1000.00011)
+    assert samples[f"{name}_bucket", (api, ("le", "6.4e-05"))] == 1
+    assert samples[f"{name}_bucket", (api, ("le", "0.000128"))] == 2
+    assert samples[f"{name}_bucket", (api, ("le", "67.108864"))] == 2
+    assert samples[f"{name}_bucket", (api, ("le", "+Inf"))] == 3
+    assert samples["parley_event_loop_delay_seconds", ()] > 0
+
+
+async def test_some_metrics_can_be_asked_for_by_name(served: Served) -> None:
+    _, text = await served.get("/metrics?name[]=parley_start_time_seconds")
+    assert [line for line in text.splitlines() if not line.startswith("#")] == ["parley_start_time_seconds 0.0"]
+
+
+async def test_health_is_a_status_and_json(served: Served) -> None:
+    assert await served.get("/healthz") == (503, '{"status": "starting"}\n')
+    served.health.ready()
+    served.health.trouble("directory /a", "I/O error")
+    status, body = await served.get("/healthz")
+    assert (status, json.loads(body)) == (200, {"status": "ready", "problems": {"directory /a": "I/O error"}})
+
+
+async def test_other_pages_are_not_there(served: Served) -> None:
+    assert (await served.get("/"))[0] == 404
+    assert (await served.get("/metrics", "POST"))[0] == 405
+
+
+async def test_a_stuck_loop_is_said(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporter_module, "LOOP_TIMEOUT_S", 0.05)
+    served.health.ready()
+    answers: list[tuple[int, str]] = []
+    port = served.exporter.port
+    asking = threading.Thread(target=lambda: answers.extend([_get(port, "/healthz"), _get(port, "/metrics")]))
+    asking.start()
+    asking.join()  # the loop is stuck here, in its own thread
+    (health_status, body), (metrics_status, text) = answers
+    assert (health_status, metrics_status) == (503, 503)
+    assert json.loads(body)["problems"] == {"event loop": "the event loop has not answered within 0.05 s"}
+    assert "has not answered" in text
+
+
+async def test_a_failing_source_costs_the_scrape_not_the_broker(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken() -> Iterator[tuple[tuple[str, ...], object]]:
+        raise KeyError("x")
+
+    served.metrics.watch(RequestMetrics, broken)
+    assert (await served.get("/metrics"))[0] == 500
+    assert "the metrics could not be collected" in caplog.text
+    served.health.ready()
+    assert (await served.get("/healthz"))[0] == 200
+
+
+async def test_connections_are_bounded_and_silent_ones_end(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporter_module._Request, "timeout", 0.2)
+    address = ("127.0.0.1", served.exporter.port)
+
+    def silent() -> list[bytes]:
+        sockets = [socket.create_connection(address, timeout=20) for _ in range(exporter_module.CONNECTIONS_MAX + 3)]
+        try:
+            return [sock.recv(1) for sock in sockets]
+        finally:
+            for sock in sockets:
+                sock.close()
+
+    assert set(await asyncio.to_thread(silent)) == {b""}
+    assert (await served.get("/metrics"))[0] == 200
+
+
+async def test_garbage_on_the_port_is_refused(served: Served) -> None:
+    def send(garbage: bytes) -> bytes:
+        with socket.create_connection(("127.0.0.1", served.exporter.port), timeout=20) as sock:
+            sock.sendall(garbage)
+            sock.shutdown(socket.SHUT_WR)
+            return sock.recv(12)
+
+    for garbage in (
+        b"\x00\x00\x00\x12\x00\x03",
+        b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n",
+        b"GET /metrics\r\n" * 3,
+    ):
+        await asyncio.to_thread(send, garbage)
+    assert (await served.get("/metrics"))[0] == 200
+
+
+async def test_an_address_in_use_is_named(served: Served) -> None:
+    with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{served.exporter.port} for metrics"):
+        Exporter(Metrics(), Health(), loop=served.loop, clock=SYSTEM_CLOCK, host="127.0.0.1", port=served.exporter.port)
+
+
+async def test_nothing_is_left_after_closing() -> None:
+    before = threading.active_count()
+    exporter = Exporter(
+        Metrics(), Health(), loop=asyncio.get_running_loop(), clock=SYSTEM_CLOCK, host="127.0.0.1", port=0
+    )
+    exporter.close()
+    assert threading.active_count() == before
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", exporter.port))

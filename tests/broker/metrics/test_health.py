@@ -1,0 +1,29 @@
+"""Whether a broker says it can serve."""
+
+from __future__ import annotations
+
+from broker.metrics import Health
+
+
+def test_a_broker_serves_between_its_start_and_its_stop() -> None:
+    health = Health()
+    health.starting("reading logs")
+    assert health.report() == (False, {"status": "starting", "detail": "reading logs"})
+    health.ready()
+    assert health.report() == (True, {"status": "ready"})
+    health.stopping()
+    assert health.report() == (False, {"status": "stopping"})
+
+
+def test_trouble_is_told_and_only_fatal_trouble_turns_clients_away() -> None:
+    health = Health()
+    health.ready()
+    health.trouble("directory /a", "I/O error")
+    assert health.report() == (True, {"status": "ready", "problems": {"directory /a": "I/O error"}})
+    health.trouble("coordination", "out of reach", fatal=True)
+    fine, body = health.report()
+    assert not fine
+    assert body["problems"]["coordination"] == "out of reach"
+    health.solved("coordination")
+    health.solved("coordination")
+    assert health.report()[0]

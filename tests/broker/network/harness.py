@@ -1,0 +1,91 @@
+"""A listener on a free port with handlers of the test's own, and a client that writes and reads raw bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from broker.api.api_versions import ApiVersionsApi
+from broker.network.dispatch import Dispatcher, Handler
+from broker.network.listener import Admission, Limits, Listener, Load, bind
+from broker.tasks import TaskSet
+from protocol.codec import decode, request_frame
+from protocol.messages import APIS
+from protocol.schema import Request
+
+
+@asynccontextmanager
+async def serving(routes: Mapping[int, Handler], **limits: Any) -> AsyncIterator[Listener]:
+    """A started listener that serves ``routes`` and ApiVersions."""
+    api_versions = ApiVersionsApi(lambda: dispatcher.routes)
+    dispatcher = Dispatcher({**api_versions.routes(), **routes}, monotonic=time.monotonic)
+    bounds = Limits(**limits)
+    tasks = TaskSet()
+    listener = Listener(
+        "PLAINTEXT",
+        dispatcher,
+        limits=bounds,
+        load=Load(bounds.queued_requests, bounds.queued_bytes),
+        admission=Admission(bounds),
+        tasks=tasks,
+        monotonic=time.monotonic,
+    )
+    await listener.start(bind("127.0.0.1", 0), backlog=2000)
+    try:
+        yield listener
+    finally:
+        await listener.close(5)
+        await tasks.close()
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Let the loop run until ``condition`` holds; the test's time limit is the only other end."""
+    while not condition():  # noqa: ASYNC110  what is waited for happens in the kernel
+        await asyncio.sleep(0.001)
+
+
+class RawClient:
+    """Speaks the protocol without any of our connection code."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    @classmethod
+    async def connect(cls, listener: Listener) -> RawClient:
+        return cls(*await asyncio.open_connection("127.0.0.1", listener.port))
+
+    async def send(self, request: Request, version: int, correlation_id: int = 0) -> None:
+        self.writer.write(b"".join(request_frame(request, version, correlation_id, "test")))
+        await self.writer.drain()
+
+    async def frame(self) -> bytes:
+        (size,) = struct.unpack(">i", await self.reader.readexactly(4))
+        return await self.reader.readexactly(size)
+
+    async def answer(self, request: type[Request], version: int) -> tuple[int, Any]:
+        """Correlation id and body of the next answer."""
+        frame = await self.frame()
+        response = APIS[request.API_KEY].response
+        offset = 4 + (1 if response.header_version(version) else 0)
+        return int.from_bytes(frame[:4], "big"), decode(response, version, frame, offset)
+
+    async def ask(self, request: Request, version: int) -> Any:
+        await self.send(request, version)
+        return (await self.answer(type(request), version))[1]
+
+    async def is_closed(self) -> bool:
+        """Whether the broker has closed the connection, waiting until it says something or closes it."""
+        try:
+            return await self.reader.read(1) == b""
+        except ConnectionResetError:
+            return True
+
+    async def close(self) -> None:
+        self.writer.close()
+        with suppress(ConnectionError):
+            await self.writer.wait_closed()

@@ -1,0 +1,521 @@
+"""What connections promise: order, back-pressure, limits, and that a bad peer harms nobody but itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Awaitable
+from typing import Any
+
+import pytest
+
+from broker.network.dispatch import Disconnect, RequestContext
+from protocol.codec import request_frame
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.api_versions import ApiVersionsRequest
+from protocol.messages.fetch import FetchRequest, FetchResponse
+from protocol.messages.groups import SyncGroupRequest, SyncGroupResponse
+from protocol.messages.metadata import MetadataRequest, MetadataResponse
+from protocol.messages.produce import ProduceRequest, ProduceResponse
+from protocol.messages.topics import DeleteTopicsRequest
+from tests.broker.network.harness import RawClient, eventually, serving
+
+VERSIONS_3 = ApiVersionsRequest(client_software_name="test", client_software_version="1")
+VERSIONS_0 = ApiVersionsRequest()
+METADATA = MetadataRequest(topics=[])
+
+
+def produce(acks: int = 1, records: bytes = b"") -> ProduceRequest:
+    data = ProduceRequest.PartitionProduceData(index=0, records=records)
+    topic = ProduceRequest.TopicProduceData(name="t", partition_data=[data])
+    return ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[topic])
+
+
+def fetch() -> FetchRequest:
+    return FetchRequest(max_wait_ms=0, min_bytes=0, topics=[])
+
+
+class Held:
+    """A handler that answers each request when the test says so."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+        self.futures: list[asyncio.Future[Any]] = []
+        self.begun = asyncio.Semaphore(0)
+
+    def __call__(self, context: RequestContext, request: Any) -> Awaitable[Any]:
+        future = asyncio.get_running_loop().create_future()
+        self.futures.append(future)
+        self.begun.release()
+        return future
+
+    async def wait_for(self, count: int) -> None:
+        while len(self.futures) < count:
+            await self.begun.acquire()
+
+    def release(self, index: int) -> None:
+        self.futures[index].set_result(self.answer)
+
+
+async def test_answers_api_versions_with_what_is_routed() -> None:
+    async with serving({0: lambda context, request: None, 3: lambda context, request: None}) as listener:
+        client = await RawClient.connect(listener)
+        answer = await client.ask(VERSIONS_3, 3)
+        assert [key.api_key for key in answer.api_keys] == [0, 3, 18]
+        assert answer.error_code == 0
+        await client.close()
+
+
+async def test_unsupported_api_versions_is_answered_in_version_0() -> None:
+    async with serving({}) as listener:
+        client = await RawClient.connect(listener)
+        client.writer.write(struct.pack(">ihhihB", 11, 18, 99, 7, -1, 0))
+        correlation_id, answer = await client.answer(ApiVersionsRequest, 0)
+        assert correlation_id == 7
+        assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert [(key.api_key, key.min_version, key.max_version) for key in answer.api_keys] == [(18, 0, 4)]
+        assert (await client.ask(VERSIONS_0, 0)).error_code == 0
+        await client.close()
+
+
+async def test_what_follows_a_request_is_let_be() -> None:
+    """librdkafka 2.16 asks for all topics with an array count of the old form in a flexible version."""
+    async with serving({}) as listener:
+        client = await RawClient.connect(listener)
+        client.writer.write(struct.pack(">ihhih", 10 + 3, 18, 0, 7, -1) + b"abc")
+        correlation_id, answer = await client.answer(ApiVersionsRequest, 0)
+        assert (correlation_id, answer.error_code) == (7, 0)
+        await client.close()
+
+
+@pytest.mark.parametrize("name", ["", "-librdkafka", "a b", "é"])
+async def test_client_software_names_are_checked(name: str) -> None:
+    async with serving({}) as listener:
+        client = await RawClient.connect(listener)
+        request = ApiVersionsRequest(client_software_name=name, client_software_version="1.0")
+        assert (await client.ask(request, 3)).error_code == ErrorCode.INVALID_REQUEST
+        await client.close()
+
+
+GARBAGE = {
+    "http": b"GET / HTTP/1.1\r\n\r\n",
+    "tls": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    "negative size": struct.pack(">i", -1),
+    "too large": struct.pack(">i", (100 << 20) + 1),
+    "empty frame": struct.pack(">i", 0),
+    "short header": struct.pack(">ihh", 4, 18, 0),
+    "unknown key": struct.pack(">ihhih", 10, 999, 0, 1, -1),
+    "negative key": struct.pack(">ihhih", 10, -5, 0, 1, -1),
+    "unsupported version": struct.pack(">ihhih", 10, 3, 99, 1, -1),
+    "negative version": struct.pack(">ihhih", 10, 3, -2, 1, -1),
+    "client id past the end": struct.pack(">ihhih", 10, 3, 0, 1, 500),
+    "negative client id": struct.pack(">ihhih", 10, 3, 0, 1, -7),
+    "client id not utf-8": struct.pack(">ihhih1s", 11, 3, 0, 1, 1, b"\xff"),
+    "no body": struct.pack(">ihhih", 10, 3, 0, 1, -1),
+    "array bomb": struct.pack(">ihhihi", 14, 3, 0, 1, -1, 2**31 - 1),
+    "compact array bomb": struct.pack(">ihhih", 17, 3, 12, 1, -1) + b"\x00\xff\xff\xff\xff\x0f\x00",
+    "header tags cut": struct.pack(">ihhih", 11, 3, 12, 1, -1) + b"\x05",
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
+async def test_garbage_closes_its_connection_with_one_line(garbage: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    answer = MetadataResponse(brokers=[], topics=[])
+    async with serving({3: lambda context, request: answer}) as listener:
+        bystander, client = await RawClient.connect(listener), await RawClient.connect(listener)
+        with caplog.at_level(logging.INFO):
+            client.writer.write(garbage)
+            assert await client.is_closed()
+        assert len(caplog.records) == 1
+        assert "Traceback" not in caplog.text
+        assert (await bystander.ask(METADATA, 1)).topics == []
+        assert listener.metrics.killed == 1
+        await client.close()
+        await bystander.close()
+
+
+async def test_a_flood_of_garbage_does_not_flood_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving({}) as listener:
+        for _ in range(100):
+            client = await RawClient.connect(listener)
+            client.writer.write(b"garbage!")
+            assert await client.is_closed()
+            await client.close()
+        assert listener.metrics.killed == 100
+        assert len(caplog.records) <= 40
+
+
+async def test_frames_arrive_in_any_pieces() -> None:
+    async with serving({}) as listener:
+        client = await RawClient.connect(listener)
+        frames = b"".join(b"".join(request_frame(VERSIONS_0, 0, i, "x" * i)) for i in range(20))
+        for i in range(0, len(frames), 7):
+            client.writer.write(frames[i : i + 7])
+            await client.writer.drain()
+            await asyncio.sleep(0)
+        for i in range(20):
+            assert (await client.answer(ApiVersionsRequest, 0))[0] == i
+        await client.close()
+
+
+async def test_large_frames_arrive_whole() -> None:
+    seen: list[bytes] = []
+
+    def handler(context: RequestContext, request: ProduceRequest) -> ProduceResponse:
+        seen.append(bytes(request.topic_data[0].partition_data[0].records))  # type: ignore[arg-type]
+        return ProduceResponse(responses=[])
+
+    async with serving({0: handler}) as listener:
+        client = await RawClient.connect(listener)
+        payloads = [bytes([i]) * size for i, size in enumerate((5_000_000, 10, 200_000, 131_072, 0, 131_000))]
+        for payload in payloads:
+            await client.send(produce(records=payload), 3)
+        for _ in payloads:
+            await client.answer(ProduceRequest, 3)
+        assert seen == payloads
+        await client.close()
+
+
+async def test_answers_keep_the_order_of_requests() -> None:
+    held = Held(MetadataResponse(brokers=[], topics=[]))
+    async with serving({3: held}) as listener:
+        client = await RawClient.connect(listener)
+        await client.send(METADATA, 1, 1)
+        await client.send(VERSIONS_0, 0, 2)
+        await client.send(METADATA, 1, 3)
+        await held.wait_for(1)
+        await asyncio.sleep(0.02)
+        assert len(held.futures) == 1, "the next request begins when the previous one is answered"
+        held.release(0)
+        assert (await client.answer(MetadataRequest, 1))[0] == 1
+        assert (await client.answer(ApiVersionsRequest, 0))[0] == 2
+        await held.wait_for(2)
+        held.release(1)
+        assert (await client.answer(MetadataRequest, 1))[0] == 3
+        await client.close()
+
+
+async def test_waiting_produce_requests_are_pipelined_in_order() -> None:
+    held = Held(ProduceResponse(responses=[]))
+    async with serving({0: held}) as listener:
+        client = await RawClient.connect(listener)
+        for i in range(5):
+            await client.send(produce(-1), 7, i)
+        await client.send(VERSIONS_0, 0, 5)
+        await held.wait_for(5)
+        for i in (4, 2, 3, 1, 0):
+            held.release(i)
+        for i in range(5):
+            assert (await client.answer(ProduceRequest, 7))[0] == i
+        assert (await client.answer(ApiVersionsRequest, 0))[0] == 5
+        await client.close()
+
+
+async def test_produce_that_is_still_worked_on_is_not_overtaken() -> None:
+    order: list[int] = []
+    waiting = asyncio.Event()
+
+    async def work(context: RequestContext) -> ProduceResponse:
+        await waiting.wait()
+        order.append(context.correlation_id)
+        return ProduceResponse(responses=[])
+
+    def handler(context: RequestContext, request: ProduceRequest) -> Any:
+        if context.correlation_id == 0:
+            return work(context)
+        order.append(context.correlation_id)
+        return ProduceResponse(responses=[])
+
+    async with serving({0: handler}) as listener:
+        client = await RawClient.connect(listener)
+        await client.send(produce(), 7, 0)
+        await client.send(produce(), 7, 1)
+        await asyncio.sleep(0.02)
+        waiting.set()
+        assert [(await client.answer(ProduceRequest, 7))[0] for _ in range(2)] == [0, 1]
+        assert order == [0, 1]
+        await client.close()
+
+
+async def test_work_may_end_with_a_future_behind_which_produce_goes_on() -> None:
+    held = Held(ProduceResponse(responses=[]))
+
+    async def work(context: RequestContext) -> Any:
+        await asyncio.sleep(0)
+        return held(context, None)
+
+    async with serving({0: lambda context, request: work(context)}) as listener:
+        client = await RawClient.connect(listener)
+        await client.send(produce(-1), 7, 0)
+        await client.send(produce(-1), 7, 1)
+        await held.wait_for(2)
+        held.release(1)
+        held.release(0)
+        assert [(await client.answer(ProduceRequest, 7))[0] for _ in range(2)] == [0, 1]
+        await client.close()
+
+
+async def test_no_answer_to_a_handler_that_gives_none() -> None:
+    async with serving({0: lambda context, request: None}) as listener:
+        client = await RawClient.connect(listener)
+        await client.send(produce(0), 7, 1)
+        await client.send(VERSIONS_0, 0, 2)
+        assert (await client.answer(ApiVersionsRequest, 0))[0] == 2
+        await client.close()
+
+
+async def test_a_failing_handler_costs_one_answer(caplog: pytest.LogCaptureFixture) -> None:
+    def fails(context: RequestContext, request: Any) -> None:
+        raise RuntimeError("boom")
+
+    async def fails_later(context: RequestContext, request: Any) -> None:
+        await asyncio.sleep(0)
+        raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+
+    async with serving({1: fails_later, 18: fails}) as listener:
+        client = await RawClient.connect(listener)
+        assert (await client.ask(VERSIONS_0, 0)).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+        assert "boom" in caplog.text
+        caplog.clear()
+        answer: FetchResponse = await client.ask(fetch(), 12)
+        assert answer.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        assert not caplog.records, "an error of the protocol is no failure of the broker"
+        await client.close()
+
+
+async def test_an_error_the_answer_cannot_carry_closes_the_connection() -> None:
+    def fails(context: RequestContext, request: Any) -> None:
+        raise RuntimeError("boom")
+
+    def refuses(context: RequestContext, request: Any) -> None:
+        raise Disconnect("cannot be answered")
+
+    async with serving({20: fails, 0: refuses}) as listener:
+        for request, version in ((DeleteTopicsRequest(timeout_ms=1), 1), (produce(0), 7)):
+            client = await RawClient.connect(listener)
+            await client.send(request, version)
+            assert await client.is_closed()
+            await client.close()
+
+
+async def test_answers_given_before_garbage_are_sent() -> None:
+    async with serving({}) as listener:
+        client = await RawClient.connect(listener)
+        client.writer.write(b"".join(request_frame(VERSIONS_0, 0, 1, "t")) + GARBAGE["unknown key"])
+        assert (await client.answer(ApiVersionsRequest, 0))[0] == 1
+        assert await client.is_closed()
+        await client.close()
+
+
+async def test_a_peer_that_does_not_read_stops_being_served() -> None:
+    answer = SyncGroupResponse(error_code=0, assignment=bytes(300_000))
+    request = SyncGroupRequest(group_id="g", generation_id=1, member_id="m", assignments=[])
+    begun = 0
+
+    def handler(context: RequestContext, request: Any) -> SyncGroupResponse:
+        nonlocal begun
+        begun += 1
+        return answer
+
+    async with serving({SyncGroupRequest.API_KEY: handler}) as listener:
+        client = await RawClient.connect(listener)
+        for i in range(200):
+            client.writer.write(b"".join(request_frame(request, 0, i, "t")))
+        for _ in range(50):
+            await asyncio.sleep(0.005)
+        assert begun < 100, "the socket's buffers are full long before"
+        for i in range(200):
+            assert (await client.answer(SyncGroupRequest, 0))[0] == i
+        assert begun == 200
+        await client.close()
+
+
+async def test_the_load_limit_holds_back_other_connections() -> None:
+    started = asyncio.Semaphore(0)
+    go_on = asyncio.Event()
+
+    async def work(context: RequestContext, request: Any) -> MetadataResponse:
+        started.release()
+        await go_on.wait()
+        return MetadataResponse(brokers=[], topics=[])
+
+    async with serving({3: work}, queued_requests=2) as listener:
+        clients = [await RawClient.connect(listener) for _ in range(5)]
+        for client in clients:
+            await client.send(METADATA, 1)
+        await started.acquire()
+        await started.acquire()
+        await asyncio.sleep(0.02)
+        assert listener.load.requests_in_progress == 2
+        assert started.locked()
+        go_on.set()
+        for client in clients:
+            await client.answer(MetadataRequest, 1)
+            await client.close()
+        assert listener.load.requests_in_progress == 0
+
+
+async def test_large_requests_wait_for_memory() -> None:
+    go_on = asyncio.Event()
+    sizes: list[int] = []
+
+    async def work(context: RequestContext, request: ProduceRequest) -> ProduceResponse:
+        sizes.append(context.size_bytes)
+        await go_on.wait()
+        return ProduceResponse(responses=[])
+
+    size = 1_000_000
+    async with serving({0: work}, queued_bytes=2_500_000) as listener:
+        clients = [await RawClient.connect(listener) for _ in range(4)]
+        sending = [asyncio.ensure_future(client.send(produce(records=b"x" * size), 7)) for client in clients]
+        small = await RawClient.connect(listener)
+        await small.ask(VERSIONS_0, 0)
+        await eventually(lambda: len(sizes) == 2)
+        await small.ask(VERSIONS_0, 0)
+        assert len(sizes) == 2, "two are all that fit"
+        assert 2 * size < listener.load.request_bytes_held < 2 * size + 1000
+        go_on.set()
+        await asyncio.gather(*sending)
+        for client in clients:
+            await client.answer(ProduceRequest, 7)
+        await eventually(lambda: not listener.load.request_bytes_held)
+        alone = await RawClient.connect(listener)
+        await alone.send(produce(records=b"x" * 5_000_000), 7)
+        await alone.answer(ProduceRequest, 7)
+        assert max(sizes) > 5_000_000, "a request larger than the limit is taken alone"
+        await eventually(lambda: not listener.load.request_bytes_held)
+        for client in (*clients, small, alone):
+            await client.close()
+
+
+async def test_memory_for_a_request_that_never_comes_is_given_back() -> None:
+    async with serving({}, queued_bytes=2_000_000) as listener:
+        begun, waiting = await RawClient.connect(listener), await RawClient.connect(listener)
+        begun.writer.write(struct.pack(">i", 1_500_000) + b"x" * 200_000)
+        await eventually(lambda: listener.load.request_bytes_held == 1_500_000)
+        frame = b"".join(request_frame(VERSIONS_0, 0, 1, "t"))
+        waiting.writer.write(frame + struct.pack(">i", 1_400_000) + b"x" * 200_000)
+        await waiting.answer(ApiVersionsRequest, 0)
+        assert listener.load.request_bytes_held == 1_500_000
+        await begun.close()
+        await eventually(lambda: listener.load.request_bytes_held == 1_400_000)
+        await waiting.close()
+        await eventually(lambda: not listener.load.request_bytes_held)
+
+
+async def test_a_peer_that_takes_nothing_is_idle() -> None:
+    data = FetchResponse.PartitionData(partition_index=0, high_watermark=0, records=bytes(30_000_000))
+    answer = FetchResponse(responses=[FetchResponse.FetchableTopicResponse(topic="t", partitions=[data])])
+    async with serving({1: lambda context, request: answer}, idle_s=0.3) as listener:
+        client = await RawClient.connect(listener)
+        await client.send(fetch(), 12)
+        await eventually(lambda: listener.metrics.idle_closed == 1)
+        await client.close()
+
+
+@pytest.mark.parametrize("leave", ["eof", "reset"])
+async def test_a_peer_that_leaves_while_its_answer_waits_harms_nobody(
+    leave: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    held = Held(MetadataResponse(brokers=[], topics=[]))
+    async with serving({3: held}) as listener:
+        client = await RawClient.connect(listener)
+        await client.send(METADATA, 1)
+        await held.wait_for(1)
+        if leave == "eof":
+            client.writer.write_eof()
+        else:
+            client.writer.transport.abort()
+        await eventually(lambda: not len(listener))
+        held.release(0)
+        await client.close()
+        bystander = await RawClient.connect(listener)
+        await bystander.ask(VERSIONS_0, 0)
+        await bystander.close()
+    assert not caplog.records
+
+
+async def test_connections_beyond_the_limits_are_closed(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving({}, connections_per_ip=3) as listener:
+        clients = [await RawClient.connect(listener) for _ in range(3)]
+        for client in clients:
+            await client.ask(VERSIONS_0, 0)
+        refused = await RawClient.connect(listener)
+        assert await refused.is_closed()
+        assert "max.connections.per.ip" in caplog.records[0].reason  # type: ignore[attr-defined]
+        await refused.close()
+        await clients.pop().close()
+        await eventually(lambda: len(listener) <= 2)
+        again = await RawClient.connect(listener)
+        await again.ask(VERSIONS_0, 0)
+        for client in (*clients, again):
+            await client.close()
+    async with serving({}, connections=1, connections_per_ip_overrides={"127.0.0.1": 5}) as listener:
+        first, second = await RawClient.connect(listener), await RawClient.connect(listener)
+        assert await second.is_closed()
+        assert listener.metrics.refused == 1
+        await first.close()
+        await second.close()
+
+
+async def test_idle_connections_are_closed_and_busy_ones_are_not() -> None:
+    held = Held(MetadataResponse(brokers=[], topics=[]))
+    async with serving({3: held}, idle_s=0.2) as listener:
+        idle, waiting = await RawClient.connect(listener), await RawClient.connect(listener)
+        await waiting.send(METADATA, 1)
+        half_open = await RawClient.connect(listener)
+        half_open.writer.write(b"\x00\x00")
+        assert await idle.is_closed()
+        assert await half_open.is_closed()
+        held.release(0)
+        await waiting.answer(MetadataRequest, 1)
+        assert await waiting.is_closed()
+        assert listener.metrics.idle_closed == 3
+        for client in (idle, waiting, half_open):
+            await client.close()
+
+
+async def test_closing_sends_what_is_owed_and_begins_nothing_new() -> None:
+    held = Held(MetadataResponse(brokers=[], topics=[]))
+    async with serving({3: held}) as listener:
+        client = await RawClient.connect(listener)
+        await client.send(METADATA, 1, 1)
+        await held.wait_for(1)
+        await client.send(METADATA, 1, 2)
+        closing = asyncio.ensure_future(listener.close(5))
+        await asyncio.sleep(0.01)
+        held.release(0)
+        assert (await client.answer(MetadataRequest, 1))[0] == 1
+        assert await client.is_closed()
+        await closing
+        assert len(held.futures) == 1
+        with pytest.raises(OSError, match=r"refused|failed"):
+            await RawClient.connect(listener)
+        await client.close()
+
+
+async def test_closing_does_not_wait_forever(caplog: pytest.LogCaptureFixture) -> None:
+    held = Held(None)
+    async with serving({3: held}) as listener:
+        client = await RawClient.connect(listener)
+        await client.send(METADATA, 1)
+        await held.wait_for(1)
+        await listener.close(0.05)
+        assert caplog.messages == ["connections cut at the end of the grace period"]
+        assert await client.is_closed()
+        await client.close()
+
+
+async def test_a_thousand_idle_connections_cost_little() -> None:
+    async with serving({}) as listener:
+        clients = [await RawClient.connect(listener) for _ in range(1000)]
+        await eventually(lambda: len(listener) == 1000)
+        for client in clients[::100]:
+            await client.ask(VERSIONS_0, 0)
+        held = sum(len(connection._reader._buffer) for connection in listener._connections)
+        assert held <= 1000 * 4096
+        for client in clients:
+            client.writer.close()
+        await eventually(lambda: not len(listener))
+        assert listener.metrics.connections == 0

@@ -1,0 +1,151 @@
+"""Everything arrives, in order, from memory and from files, however slowly the peer reads."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from broker.network.sending import FileSlice, Part, SliceLost, SocketSender, TransportSender
+
+CONTENT = random.Random(1).randbytes(3_000_000)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> int:
+    path = tmp_path / "log"
+    path.write_bytes(CONTENT)
+    return os.open(path, os.O_RDONLY)
+
+
+def mixture(file: int) -> tuple[list[list[Part]], bytes]:
+    """Parts as several answers bring them, and the bytes they amount to."""
+    rng = random.Random(2)
+    answers: list[list[Part]] = []
+    expected = bytearray()
+    for _ in range(30):
+        answer: list[Part] = []
+        for _ in range(rng.randrange(1, 6)):
+            if rng.random() < 0.4:
+                position, size = rng.randrange(1_000_000), rng.choice([1, 100, 20_000, 500_000])
+                answer.append(FileSlice(file, position, size, None))
+                expected += CONTENT[position : position + size]
+            else:
+                data = rng.randbytes(rng.choice([1, 70, 4000, 40_000]))
+                answer.append(rng.choice([bytes, bytearray, memoryview])(data))
+                expected += data
+        answers.append(answer)
+    return answers, bytes(expected)
+
+
+async def read_slowly(sock: socket.socket, size: int) -> bytes:
+    loop = asyncio.get_running_loop()
+    received = bytearray()
+    while len(received) < size:
+        data = await loop.sock_recv(sock, 70_000)
+        if not data:
+            break
+        received += data
+    return bytes(received)
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    theirs.setblocking(False)
+    return ours, theirs
+
+
+async def test_a_socket_gets_everything_in_order(file: int) -> None:
+    ours, theirs = pair()
+    drained = 0
+
+    def on_drained() -> None:
+        nonlocal drained
+        drained += 1
+
+    sender = SocketSender(ours, asyncio.get_running_loop(), on_drained, pytest.fail)
+    answers, expected = mixture(file)
+    for answer in answers:
+        sender.send(answer)
+    assert sender.blocked
+    assert await read_slowly(theirs, len(expected)) == expected
+    assert not sender.blocked
+    assert drained == 1
+    sender.send([b"last"])
+    assert await read_slowly(theirs, 4) == b"last"
+    sender.close()
+    sender.close()
+    theirs.close()
+
+
+async def test_a_file_that_became_shorter_breaks_the_connection(file: int) -> None:
+    ours, theirs = pair()
+    sender = SocketSender(ours, asyncio.get_running_loop(), lambda: None, pytest.fail)
+    with pytest.raises(SliceLost):
+        sender.send([b"head", FileSlice(file, len(CONTENT) - 10, 11, None)])
+    sender.close()
+    theirs.close()
+
+
+async def test_a_peer_that_is_gone_is_noticed_while_it_is_waited_for(file: int) -> None:
+    ours, theirs = pair()
+    broken: asyncio.Future[OSError] = asyncio.get_running_loop().create_future()
+    sender = SocketSender(ours, asyncio.get_running_loop(), lambda: None, broken.set_result)
+    sender.send([FileSlice(file, 0, len(CONTENT), None)])
+    assert sender.blocked
+    theirs.close()
+    assert isinstance(await broken, OSError)
+    sender.close()
+
+
+class RecordingTransport(asyncio.WriteTransport):
+    """Takes a bounded number of bytes before it asks for a pause."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = bytearray()
+        self.room = 0
+        self.on_full: Callable[[], None] = lambda: None
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += data
+        self.room -= len(data)
+        if self.room <= 0:
+            self.on_full()
+
+
+async def test_a_transport_is_given_no_more_than_it_asks_for(file: int) -> None:
+    transport = RecordingTransport()
+    drained: list[int] = []
+    sender = TransportSender(transport, lambda: drained.append(len(transport.written)))
+    transport.on_full = sender.pause
+    transport.room = 1_500_000
+    answers, expected = mixture(file)
+    for answer in answers:
+        sender.send(answer)
+    assert sender.blocked
+    rounds = 0
+    while sender.blocked:
+        assert len(transport.written) <= 1_500_000 * (rounds + 1) + (1 << 20)
+        rounds += 1
+        transport.room = 1_500_000
+        sender.resume()
+    assert transport.written == expected
+    assert drained == [len(expected)]
+    with pytest.raises(SliceLost):
+        sender.send([FileSlice(file, len(CONTENT), 1, None)])
+    sender.close()
+
+
+def test_a_slice_knows_whether_it_is_in_memory(file: int) -> None:
+    part = FileSlice(file, 100, 2_000_000, None)
+    part.load()
+    assert part.is_cached()
+    assert part.read(5, 10) == CONTENT[105:115]
+    assert len(part.read(1_999_990, 1000)) == 10

@@ -1,0 +1,89 @@
+"""A broker that comes back on the same directory, or on one it should not touch."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from broker import Broker
+from broker.cluster_identity import STORE_FILE
+from consensus.errors import WrongStore
+from protocol.client import Client
+from protocol.messages.fetch import FetchRequest
+from protocol.messages.metadata import MetadataResponse
+from protocol.messages.produce import ProduceRequest
+from protocol.messages.topics import CreateTopicsRequest
+from protocol.records.batch import Record, build
+
+
+async def create(client: Client, name: str) -> None:
+    topic = CreateTopicsRequest.CreatableTopic(
+        name=name, num_partitions=2, replication_factor=1, assignments=[], configs=[]
+    )
+    answer = await client.send(CreateTopicsRequest(topics=[topic], timeout_ms=5000))
+    assert [topic.error_code for topic in answer.topics] == [0]
+
+
+async def produce(client: Client, topic: str, value: bytes) -> int:
+    partition = ProduceRequest.PartitionProduceData(index=0, records=build([Record(0, 1, None, value, ())]))
+    data = ProduceRequest.TopicProduceData(name=topic, partition_data=[partition])
+    answer = await client.send(ProduceRequest(acks=-1, timeout_ms=5000, topic_data=[data]), version=9)
+    (response,) = answer.responses[0].partition_responses
+    assert response.error_code == 0
+    return int(response.base_offset)
+
+
+async def fetched(client: Client, topic: str) -> bytes:
+    partition = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    request = FetchRequest(
+        max_wait_ms=100, min_bytes=1, topics=[FetchRequest.FetchTopic(topic=topic, partitions=[partition])]
+    )
+    answer = await client.send(request, version=11)
+    return bytes(answer.responses[0].partitions[0].records or b"")
+
+
+async def described(client: Client) -> MetadataResponse:
+    return await client.metadata(None)
+
+
+async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
+    async with Broker(data_dir=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
+        await create(client, "t")
+        assert await produce(client, "t", b"first") == 0
+        before = await described(client)
+    async with Broker(data_dir=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
+        after = await described(client)
+        assert after.cluster_id == before.cluster_id
+        assert [(t.name, t.topic_id) for t in after.topics] == [(t.name, t.topic_id) for t in before.topics]
+        old, new = before.topics[0].partitions[0], after.topics[0].partitions[0]
+        assert new.leader_epoch > old.leader_epoch, "a leader that came back leads under a new epoch"
+        assert b"first" in await fetched(client, "t")
+        assert await produce(client, "t", b"second") == 1
+
+
+async def test_a_store_that_was_wiped_is_refused(tmp_path: Path) -> None:
+    async with Broker(data_dir=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
+        await create(client, "t")
+        await produce(client, "t", b"precious")
+    shutil.rmtree(tmp_path / "coordination")
+    with pytest.raises(WrongStore, match=STORE_FILE):
+        async with Broker(data_dir=tmp_path):
+            pass
+    assert (tmp_path / "t-0").is_dir(), "nothing was touched"
+
+
+async def test_the_refusal_says_how_to_begin_anew_with_what_is_on_disk(tmp_path: Path) -> None:
+    async with Broker(data_dir=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
+        await create(client, "t")
+        await produce(client, "t", b"precious")
+        before = await described(client)
+    shutil.rmtree(tmp_path / "coordination")
+    (tmp_path / STORE_FILE).unlink()
+    async with Broker(data_dir=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
+        after = await described(client)
+        assert [(t.name, t.topic_id) for t in after.topics] == [(t.name, t.topic_id) for t in before.topics]
+        assert after.cluster_id == before.cluster_id
+        assert b"precious" in await fetched(client, "t")
+        assert await produce(client, "t", b"more") == 1

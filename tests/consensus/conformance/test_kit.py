@@ -1,0 +1,173 @@
+"""The kit itself: nothing is left out, failures are told, faults are real, and it stands alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from consensus.conformance import Harness
+from consensus.conformance.__main__ import find_harness, main
+from consensus.conformance.harness import Peer
+from consensus.conformance.lab import CHECKS, Broken, Check, Lab, refused, require
+from consensus.conformance.runner import all_checks, run, run_check
+from consensus.conformance.stores.local import LocalHarness
+from consensus.conformance.stores.memory import MemoryHarness
+from consensus.errors import Closed, Unavailable
+
+
+def test_every_check_has_a_name_a_promise_and_a_place() -> None:
+    checks = all_checks()
+    assert len(checks) == len(CHECKS) >= 49
+    assert [check.name for check in checks][:2] == ["kv-exact", "kv-expectations"]
+    assert all(check.promise.endswith(".") and len(check.promise) > 30 for check in checks)
+
+
+def test_a_check_that_is_skipped_has_failed() -> None:
+    async def skip(lab: Lab) -> None:
+        pytest.skip("our server cannot")
+
+    with pytest.raises(Broken, match="must be run"):
+        run_check(Check("kv-skipped", "", False, run=skip), MemoryHarness())
+
+
+def test_a_harness_that_cannot_make_a_fault_fails() -> None:
+    class Unable(MemoryHarness):
+        async def wipe(self) -> None:
+            pytest.skip("no way to wipe it")
+
+    with pytest.raises(Broken):
+        run_check(CHECKS["store-wiped-is-refused"], Unable())
+
+    class Idle(MemoryHarness):
+        patience = 0.01
+
+        async def move_wall_clock(self, seconds: float) -> None:
+            pass
+
+    with pytest.raises(Broken, match="wall clock"):
+        run_check(CHECKS["store-wall-clock"], Idle())
+
+
+def test_results_carry_what_was_measured_and_what_went_wrong() -> None:
+    async def measure(lab: Lab) -> None:
+        lab.measured("width", 1, "m")
+        lab.measured("width", 3, "m", 5)
+        lab.measured("width", 2, "m", 5)
+
+    async def fail(lab: Lab) -> None:
+        require(False, "too narrow")
+
+    heard: list[str] = []
+    checks = [Check("kv-a", "A.", False, run=measure), Check("kv-b", "B.", False, run=fail)]
+    good, bad = run(MemoryHarness(), checks, lambda result: heard.append(result.name))
+    assert heard == ["kv-a", "kv-b"]
+    assert (good.passed, [str(each) for each in good.measures]) == (True, ["width 3 m (declared: 5)"])
+    assert (bad.passed, bad.error) == (False, "Broken: too narrow")
+    assert json.loads(json.dumps(good.as_json()))["measures"][0]["value"] == 3
+
+
+def test_the_store_is_removed_when_a_check_fails() -> None:
+    harness = LocalHarness()
+
+    async def fail(lab: Lab) -> None:
+        await lab.client()
+        await lab.peer("hold", key="a", ttl_ms=1000)
+        raise OSError("disk")
+
+    with pytest.raises(OSError, match="disk"):
+        run_check(Check("kv-c", "", False, run=fail), harness)
+    with pytest.raises(AssertionError):
+        _ = harness.directory
+
+
+async def test_refused_says_what_came_instead() -> None:
+    async with refused(Closed, "x"):
+        await _raise(Closed())
+    with pytest.raises(Broken, match="it succeeded"):
+        async with refused(Closed, "x"):
+            pass
+    with pytest.raises(Broken, match="got Unavailable"):
+        async with refused((Closed, KeyError), "x"):
+            await _raise(Unavailable())
+
+
+async def _raise(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.parametrize("harness", [MemoryHarness, LocalHarness])
+async def test_peers_stand_still_go_on_and_end(harness: type[Harness]) -> None:
+    made = harness()
+    await made.start()
+    try:
+        peer = await made.peer("tell_time", {})
+        await peer.said()
+        await peer.stop()
+        heard = await _everything_said(peer)
+        await peer.resume()
+        for seconds in (3600.0, -3600.0):
+            await made.move_wall_clock(seconds)
+            async with asyncio.timeout(60):
+                while abs((await peer.said())[1] - (_began + time.monotonic()) - seconds) > 60:
+                    heard += 1
+        await made.move_wall_clock(0)
+        await peer.kill()
+        with pytest.raises(EOFError):
+            await _until_it_ends(peer)
+        await peer.kill()
+    finally:
+        await made.stop()
+
+
+_began = time.time() - time.monotonic()
+
+
+async def _until_it_ends(peer: Peer) -> None:
+    while True:
+        await peer.said()
+
+
+async def _everything_said(peer: Peer) -> int:
+    """What was said before it stood still; then comes nothing for a while, long against its pauses."""
+    heard = 0
+    waiting = asyncio.ensure_future(peer.said())
+    while (await asyncio.wait([waiting], timeout=0.3))[0]:
+        heard += 1
+        waiting = asyncio.ensure_future(peer.said())
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    return heard
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = tmp_path / "report.json"
+    assert main(["memory:", "--check", "kv-exact", "--check", "session-ttl", "--json", str(report)]) == 0
+    printed = capsys.readouterr().out
+    assert "kv-exact" in printed
+    assert "2 passed, 0 failed" in printed
+    written = json.loads(report.read_text())
+    assert written["store"] == "memory:"
+    assert [check["passed"] for check in written["checks"]] == [True, True]
+    broken = "tests.consensus.conformance.mutants:ListingIsUnsorted"
+    assert main([broken, "--check", "kv-order"]) == 1
+    assert "FAILED" in capsys.readouterr().out
+    for wrong in (["redis:"], ["memory:", "--check", "none"], ["json:JSONDecoder"], ["no_such_module:X"]):
+        with pytest.raises(SystemExit) as exit_:
+            main(wrong)
+        assert exit_.value.code == 2
+    assert find_harness("local:") is LocalHarness
+
+
+def test_it_needs_nothing_of_ours_but_the_interface() -> None:
+    program = (
+        "import sys, consensus.conformance.runner, consensus.conformance.suite, consensus.conformance.__main__; "
+        "print([name for name in sys.modules if name.split('.')[0] in ('broker', 'protocol', 'storage', 'tools')])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,13 @@
+"""The kit on the embedded store, its peers processes that are killed, stopped and resumed."""
+
+from __future__ import annotations
+
+import pytest
+
+from consensus.conformance import ConformanceSuite
+from consensus.conformance.stores.local import LocalHarness
+
+
+class TestLocal(ConformanceSuite):
+    harness = LocalHarness
+    slow_marks = (pytest.mark.slow,)

@@ -1,0 +1,32 @@
+"""The kit finds what is wrong: each store with a planted fault fails the check that is about it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import Phase, settings
+
+from consensus.conformance import Harness, ProcessHarness, machine
+from consensus.conformance.lab import CHECKS, Broken
+from consensus.conformance.runner import run_check
+from consensus.errors import CoordinationError
+from tests.consensus.conformance.mutants import found_by, mutants
+
+
+def marked(mutant: type[Harness]) -> object:
+    slow = CHECKS[found_by(mutant)].slow or issubclass(mutant, ProcessHarness)
+    return pytest.param(mutant, id=mutant.__name__, marks=pytest.mark.slow if slow else ())
+
+
+@pytest.mark.parametrize("mutant", [marked(mutant) for mutant in mutants()])
+def test_a_planted_fault_is_found(mutant: type[Harness], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "SETTINGS", settings(machine.SETTINGS, phases=[Phase.generate]))
+    with pytest.raises((Broken, CoordinationError, ExceptionGroup)) as caught:
+        run_check(CHECKS[found_by(mutant)], mutant())
+    if isinstance(caught.value, ExceptionGroup):
+        assert caught.group_contains(Broken)
+
+
+def test_there_is_a_planted_fault_for_nearly_every_check() -> None:
+    found = {found_by(mutant) for mutant in mutants()}
+    assert found <= CHECKS.keys()
+    assert len(CHECKS.keys() - found) <= 14, sorted(CHECKS.keys() - found)

@@ -1,0 +1,79 @@
+"""A process of its own on an embedded store, driven by tests: ``python local_process.py ROLE DIRECTORY [TTL_MS]``.
+
+It prints a line for each thing that happens. Roles: ``hold`` a leadership; ``write`` under it as fast as it can;
+``count`` to add one to a counter as often as asked; ``lock`` to be stopped while holding SQLite's write lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import sys
+from pathlib import Path
+
+from consensus.backend import Put
+from consensus.errors import CoordinationError, Fenced, SessionLost
+from consensus.local import LocalBackend
+from consensus.recipes.elections import Elections
+from consensus.recipes.keyvalue import KeyValue
+
+
+def say(*words: object) -> None:
+    print(*words, flush=True)
+
+
+async def hold(backend: LocalBackend, ttl_ms: int) -> None:
+    session = await backend.open_session(ttl_ms)
+    leadership = await Elections(backend, session).campaign("x", b"")
+    say("leading", leadership.epoch)
+    await leadership.lost.wait()
+    say("lost")
+
+
+async def write(backend: LocalBackend, ttl_ms: int) -> None:
+    session = await backend.open_session(ttl_ms)
+    leadership = await Elections(backend, session).campaign("x", b"")
+    say("leading", leadership.epoch)
+    n = 0
+    while True:
+        n += 1
+        try:
+            await backend.txn([leadership.guard()], [Put("last", b"%d" % n), Put("bound", b"%d" % n, session)])
+        except (Fenced, SessionLost) as error:
+            say("refused", type(error).__name__, "lost" if session.lost.is_set() else "unaware")
+            return
+
+
+async def count(backend: LocalBackend, times: int) -> None:
+    kv = KeyValue(backend)
+    for _ in range(times):
+        await kv.update("counter", lambda value: b"%d" % (int(value or 0) + 1))
+    say("counted")
+
+
+def lock(directory: Path) -> None:
+    connection = sqlite3.connect(directory / "store.db", isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("UPDATE state SET sequence = sequence + 1")
+    say("locked")
+    os.kill(os.getpid(), signal.SIGSTOP)
+    connection.execute("COMMIT")
+    say("unlocked")
+    signal.pause()
+
+
+async def main(role: str, directory: Path, number: int) -> None:
+    async with LocalBackend(directory) as backend:
+        try:
+            await {"hold": hold, "write": write, "count": count}[role](backend, number)
+        except CoordinationError as error:
+            say("failed", repr(error))
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "lock":
+        lock(Path(sys.argv[2]))
+    else:
+        asyncio.run(main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])))

@@ -1,0 +1,433 @@
+"""The embedded store: what is its own, in one process and in several."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from consensus.backend import ABSENT, Backend, Changed, Put, Removed, Snapshot
+from consensus.errors import BadConfig, Closed, MaybeApplied, SessionLost, Unauthorized, Unavailable, WrongStore
+from consensus.local import LocalBackend
+from consensus.recipes.elections import Elections
+from consensus.recipes.keyvalue import KeyValue
+from consensus.session import SessionState
+
+SCRIPT = Path(__file__).with_name("local_process.py")
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(SCRIPT.parents[2])}
+Spawn = Callable[..., Awaitable["Child"]]
+
+
+class Child:
+    """A process running ``local_process.py``."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+
+    async def said(self) -> list[str]:
+        assert self.process.stdout is not None
+        return (await self.process.stdout.readline()).decode().split()
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "coordination"
+
+
+@pytest.fixture
+async def backend(directory: Path) -> AsyncIterator[LocalBackend]:
+    async with LocalBackend(directory) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def spawn(directory: Path) -> AsyncIterator[Spawn]:
+    children: list[Child] = []
+
+    async def start(role: str, number: int = 0) -> Child:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            str(SCRIPT),
+            role,
+            str(directory),
+            str(number),
+            stdout=asyncio.subprocess.PIPE,
+            env=ENVIRONMENT,
+        )
+        children.append(Child(process))
+        return children[-1]
+
+    yield start
+    for child in children:
+        if child.process.returncode is None:
+            child.signal(signal.SIGKILL)
+        await child.process.wait()
+
+
+def wait_until_stopped(pid: int) -> None:
+    status = Path(f"/proc/{pid}/stat")
+    while status.read_text().rpartition(")")[2].split()[0] != "T":
+        os.sched_yield()
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(os.listdir(directory))
+
+
+async def until_gone(backend: Backend, key: str) -> None:
+    async with backend.watch(key) as watch:
+        async for event in watch:
+            if event == Removed(key) or (isinstance(event, Snapshot) and not event.entries):
+                return
+
+
+async def test_what_is_stored_outlives_the_process(directory: Path) -> None:
+    async with LocalBackend(directory) as first:
+        identity = first.identity
+        revision = await first.put("a", b"1")
+        session = await first.open_session(60_000)
+        await first.put("b", b"1", session=session)
+    async with LocalBackend(directory) as second:
+        assert second.identity == identity
+        entry = await second.get("a")
+        assert entry is not None
+        assert entry.revision == revision
+        assert await second.get("b") is None
+
+
+async def test_another_boot_ends_all_sessions(directory: Path, backend: LocalBackend) -> None:
+    session = await backend.open_session(60_000)
+    await backend.put("bound", b"", session=session)
+    await backend.put("stays", b"")
+    with sqlite3.connect(directory / "store.db") as connection:
+        connection.execute("UPDATE state SET boot = 'another'")
+    connection.close()
+    async with LocalBackend(directory) as later:
+        await later.put("x", b"")
+        assert [entry.key for entry in (await later.list("", limit=9)).entries] == ["stays", "x"]
+    await session.lost.wait()
+
+
+@pytest.mark.parametrize("how", ["deleted", "replaced", "overwritten"])
+async def test_a_store_lost_underneath_is_noticed(directory: Path, backend: LocalBackend, how: str) -> None:
+    await backend.put("a", b"")
+    session = await backend.open_session(60_000)
+    watch = backend.watch("")
+    await anext(watch)
+    if how == "overwritten":
+        with sqlite3.connect(directory / "store.db") as connection:
+            connection.execute("UPDATE state SET identity = 'another'")
+            connection.execute("DELETE FROM entries")
+        connection.close()
+    else:
+        shutil.rmtree(directory)
+    if how == "replaced":
+        async with LocalBackend(directory) as another:
+            assert another.identity != backend.identity
+    await session.lost.wait()  # without a call
+    with pytest.raises(WrongStore):
+        await anext(watch)
+    for call in (backend.get("a"), backend.put("a", b""), backend.list("", limit=1), backend.open_session(1000)):
+        with pytest.raises(WrongStore):
+            await call
+
+
+async def test_an_expected_store_is_never_made(directory: Path) -> None:
+    backend = LocalBackend(directory)
+    with pytest.raises(WrongStore):
+        await backend.open(expect_identity="0" * 32)
+    assert names(directory.parent) == []
+    await backend.open()
+    identity = backend.identity
+    await backend.close()
+    with pytest.raises(WrongStore):
+        await LocalBackend(directory).open(expect_identity="0" * 32)
+    again = LocalBackend(directory)
+    await again.open(expect_identity=identity)
+    await again.close()
+
+
+@pytest.mark.parametrize("content", [b"garbage" * 1000, b"", b"SQLite format 3\0" + bytes(84)])
+def test_a_file_that_is_no_store_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "store.db").write_bytes(content)
+    with pytest.raises((BadConfig, WrongStore)):
+        asyncio.run(LocalBackend(tmp_path).open())
+    assert (tmp_path / "store.db").read_bytes() == content
+
+
+async def test_directories_that_cannot_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(BadConfig):
+        await LocalBackend(tmp_path / "file").open()
+    with pytest.raises((BadConfig, Unauthorized)):
+        await LocalBackend(Path("/proc/none")).open()
+
+
+async def test_odd_directory_names(tmp_path: Path) -> None:
+    async with LocalBackend(tmp_path / "100%?a#b c") as backend:
+        await backend.put("a", b"")
+    assert names(tmp_path / "100%?a#b c") == ["live", "store.db"]
+
+
+async def test_opening_at_once_makes_one_store(directory: Path) -> None:
+    clients = [LocalBackend(directory) for _ in range(8)]
+    await asyncio.gather(*(client.open() for client in clients))
+    assert len({client.identity for client in clients}) == 1
+    for client in clients:
+        await client.close()
+    assert names(directory) == ["live", "store.db"]
+    assert names(directory / "live") == []
+
+
+async def test_opening_and_closing_leaks_nothing(directory: Path) -> None:
+    async with LocalBackend(directory) as other:
+        await other.put("a", b"")
+
+        def held() -> tuple[int, int]:
+            return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+        async with LocalBackend(directory) as once:
+            await once.open_session(1000)
+        before = held()
+        for _ in range(50):
+            async with LocalBackend(directory) as client:
+                await client.open_session(1000)
+        await asyncio.sleep(0)
+        after = held()
+        assert after[0] <= before[0] + 2
+        assert after[1] <= before[1] + 2
+        assert len((await other.list("", limit=9)).entries) == 1
+    with sqlite3.connect(directory / "store.db") as connection:
+        assert connection.execute("SELECT count(*) FROM sessions").fetchone() == (0,)
+    connection.close()
+
+
+async def test_sessions_opened_and_closed_leave_nothing(directory: Path, backend: LocalBackend) -> None:
+    for _ in range(1000):
+        await (await backend.open_session(60_000)).close()
+    assert backend._sessions == {}
+
+
+async def test_only_the_owner_may_poke(directory: Path, backend: LocalBackend) -> None:
+    (pipe,) = names(directory / "live")
+    assert stat.S_IMODE(os.stat(directory / "live" / pipe).st_mode) == 0o600
+
+
+async def test_a_stale_clock_cannot_keep_a_session(directory: Path) -> None:
+    """The clock of a process that was stopped stands still: here it is turned by hand."""
+    offset = 0.0
+    loop = asyncio.get_running_loop()
+    async with LocalBackend(directory, monotonic=lambda: loop.time() + offset) as other, LocalBackend(directory) as own:
+        session = await own.open_session(60_000)
+        await own.put("bound", b"", session=session)
+        offset = 61.0
+        await other.put("x", b"")  # any write expires what is due
+        assert await other.get("bound") is None
+        with pytest.raises(SessionLost):
+            await own.put("bound", b"", session=session)
+        assert session.state is SessionState.LOST
+
+
+async def test_many_calls_at_once(backend: LocalBackend) -> None:
+    await asyncio.gather(*(backend.put(f"k/{n}", b"%d" % n, expect=ABSENT) for n in range(1000)))
+    page = await backend.list("k/", limit=2000)
+    assert len(page.entries) == 1000
+    assert len({entry.revision for entry in page.entries}) == 1000
+
+
+async def test_ten_thousand_keys(backend: LocalBackend) -> None:
+    for start in range(0, 10_000, 1000):
+        await backend.txn([], [Put(f"k/{n:05}", b"v") for n in range(start, start + 1000)])
+    found, after = 0, None
+    while True:
+        page = await backend.list("k/", limit=700, after=after)
+        found += len(page.entries)
+        if (after := page.next_after) is None:
+            break
+    assert found == 10_000
+    snapshot = await anext(backend.watch("k/"))
+    assert isinstance(snapshot, Snapshot)
+    assert len(snapshot.entries) == 10_000
+
+
+async def test_a_burst_larger_than_one_look_arrives_whole(directory: Path, backend: LocalBackend) -> None:
+    async with LocalBackend(directory) as other, other.watch("k/") as watch:
+        await anext(watch)
+        for start in range(0, 3000, 1000):
+            await backend.txn([], [Put(f"k/{n}", b"") for n in range(start, start + 1000)])
+        seen = {event.entry.key async for event in _take(watch, 3000)}
+        assert len(seen) == 3000
+
+
+async def _take(watch, count):  # type: ignore[no-untyped-def]
+    for _ in range(count):
+        yield await anext(watch)
+
+
+def test_on_uvloop(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with LocalBackend(tmp_path / "c") as one, LocalBackend(tmp_path / "c") as two, two.watch("") as watch:
+            await anext(watch)
+            await one.put("a", b"")
+            await anext(watch)
+            session = await one.open_session(1000)
+            await one.put("b", b"", session=session)
+            await anext(watch)
+            await one.close()
+            assert await anext(watch) == Removed("b")
+
+    uvloop.run(run())
+
+
+def test_a_closed_loop_does_not_hang_the_thread(tmp_path: Path) -> None:
+    async def run() -> None:
+        backend = LocalBackend(tmp_path / "c")
+        await backend.open()
+        put = asyncio.ensure_future(backend.put("a", b""))
+        await asyncio.sleep(0)
+        assert not put.done()
+
+    asyncio.run(run())
+
+
+async def test_a_failing_disk_leaves_writes_in_doubt_and_reads_unavailable(
+    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError("disk")
+
+    monkeypatch.setattr("consensus.local.database._sync", fail)
+    write, read = asyncio.ensure_future(backend.put("a", b"")), asyncio.ensure_future(backend.get("a"))
+    with pytest.raises(MaybeApplied):
+        await write
+    with pytest.raises(Unavailable):
+        await read
+    monkeypatch.undo()
+    assert await backend.get("a") is not None
+
+
+# Several processes
+
+
+async def test_a_killed_process_is_noticed_at_once(spawn: Spawn, backend: LocalBackend) -> None:
+    child = await spawn("hold", 3_600_000)
+    assert await child.said() == ["leading", "1"]
+    leadership = asyncio.ensure_future(Elections(backend, await backend.open_session(60_000)).campaign("x", b""))
+    child.signal(signal.SIGKILL)
+    assert (await leadership).epoch == 2  # the TTL is an hour
+
+
+def test_a_killed_process_is_noticed_at_once_on_uvloop(directory: Path) -> None:
+    async def kill_it_when_it_leads(process: subprocess.Popen[bytes]) -> None:
+        async with LocalBackend(directory) as backend, backend.watch("elections/x/leader") as watch:
+            event = await anext(watch)
+            while not isinstance(event, Changed) and not (isinstance(event, Snapshot) and event.entries):
+                event = await anext(watch)
+            process.kill()
+            assert await anext(watch) == Removed("elections/x/leader")
+
+    command = [sys.executable, str(SCRIPT), "hold", str(directory), "3600000"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=ENVIRONMENT) as process:
+        uvloop.run(kill_it_when_it_leads(process))
+
+
+async def test_a_process_killed_while_nobody_looked_is_noticed_on_opening(spawn: Spawn, directory: Path) -> None:
+    child = await spawn("hold", 3_600_000)
+    await child.said()
+    child.signal(signal.SIGKILL)
+    await child.process.wait()
+    async with LocalBackend(directory) as backend:
+        assert await backend.get("elections/x/leader") is None
+        assert len(names(directory / "live")) == 1
+
+
+async def test_a_stopped_process_is_given_up_and_sees_it_first(spawn: Spawn, backend: LocalBackend) -> None:
+    child = await spawn("hold", 300)
+    await child.said()
+    child.signal(signal.SIGSTOP)
+    await until_gone(backend, "elections/x/leader")
+    child.signal(signal.SIGCONT)
+    assert await child.said() == ["lost"]
+
+
+@pytest.mark.slow
+async def test_stopped_at_any_instant_of_writing_nothing_is_applied_afterwards(
+    spawn: Spawn, backend: LocalBackend
+) -> None:
+    rng = random.Random(5)
+    for _ in range(20):
+        child = await spawn("write", 300)
+        assert (await child.said())[0] == "leading"
+        await asyncio.sleep(rng.random() * 0.2)
+        child.signal(signal.SIGSTOP)
+        await until_gone(backend, "elections/x/leader")
+        last = await backend.get("last")
+        assert await backend.get("bound") is None
+        child.signal(signal.SIGCONT)
+        said = await child.said()
+        assert said[0] == "refused"
+        assert said[2] == "lost" or said[1] == "Fenced"
+        assert await backend.get("last") == last
+        assert await backend.get("bound") is None
+        await child.process.wait()
+
+
+async def test_a_process_stopped_with_the_lock_in_its_hand_does_not_stop_the_others(
+    spawn: Spawn, backend: LocalBackend
+) -> None:
+    child = await spawn("lock")
+    assert await child.said() == ["locked"]
+    wait_until_stopped(child.process.pid)
+    await backend.put("a", b"")
+    assert await child.said() == ["unlocked"]
+    wait_until_stopped(child.process.pid)
+
+
+async def test_increments_of_several_processes_are_exact(spawn: Spawn, backend: LocalBackend) -> None:
+    children = [await spawn("count", 50) for _ in range(4)]
+    for child in children:
+        assert await child.said() == ["counted"]
+    entry = await KeyValue(backend).get("counter")
+    assert entry is not None
+    assert int(entry.value) == 200
+
+
+@pytest.mark.slow
+async def test_leaders_killed_one_after_the_other(spawn: Spawn, backend: LocalBackend) -> None:
+    """Each kill lands somewhere in the middle of writing; the store stays whole and epochs rise by one."""
+    rng = random.Random(3)
+    waiting = await spawn("write", 3_600_000)
+    assert await waiting.said() == ["leading", "1"]
+    for epoch in range(2, 22):
+        leading, waiting = waiting, await spawn("write", 3_600_000)
+        await asyncio.sleep(rng.random() * 0.1)
+        leading.signal(signal.SIGKILL)
+        assert await waiting.said() == ["leading", str(epoch)]
+    entry = await backend.get("last")
+    assert entry is not None
+
+
+async def test_closed_while_others_go_on(directory: Path) -> None:
+    first, second = LocalBackend(directory), LocalBackend(directory)
+    await first.open()
+    await second.open()
+    await first.close()
+    await second.put("a", b"")
+    with pytest.raises(Closed):
+        await first.get("a")
+    await second.close()

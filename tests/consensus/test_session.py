@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from consensus.errors import SessionLost
+from consensus.session import Session, SessionState
+
+
+class PlainSession(Session):
+    async def close(self) -> None:
+        self.lose()
+
+
+def opened(ttl_ms: int, sent_ago_s: float = 0.0) -> PlainSession:
+    return PlainSession("s", ttl_ms, asyncio.get_running_loop().time() - sent_ago_s)
+
+
+async def test_without_renewal_it_is_suspended_and_then_lost() -> None:
+    session = opened(90)
+    seen: list[SessionState] = []
+    session.add_callback(seen.append)
+    assert session.state is SessionState.CONNECTED
+    assert await session.wait_for(SessionState.SUSPENDED) is SessionState.SUSPENDED
+    assert asyncio.get_running_loop().time() >= session.safe_until
+    await session.lost.wait()
+    assert seen == [SessionState.SUSPENDED, SessionState.LOST]
+    with pytest.raises(SessionLost):
+        session.require()
+
+
+async def test_the_clock_decides_even_before_any_timer_ran() -> None:
+    session = opened(1000, sent_ago_s=1.0)
+    assert session.state is SessionState.LOST  # no await since: as after SIGCONT
+    assert session.lost.is_set()
+
+
+async def test_safe_until_counts_from_sending() -> None:
+    session = opened(900, sent_ago_s=0.2)
+    sent_at = asyncio.get_running_loop().time() - 0.1
+    assert session.renewed(sent_at)
+    assert session.safe_until == pytest.approx(sent_at + 0.6)
+    assert session.renewed(sent_at - 0.05)  # an older answer arriving late changes nothing
+    assert session.safe_until == pytest.approx(sent_at + 0.6)
+
+
+async def test_a_renewal_ends_a_suspension() -> None:
+    session = opened(60_000)
+    session.suspend()
+    assert session.state is SessionState.SUSPENDED
+    assert session.renewed(asyncio.get_running_loop().time())
+    assert session.state is SessionState.CONNECTED
+
+
+async def test_lost_is_final() -> None:
+    session = opened(60_000)
+    session.lose()
+    assert not session.renewed(asyncio.get_running_loop().time())
+    session.suspend()
+    assert session.state is SessionState.LOST
+
+
+async def test_a_renewal_confirmed_after_the_deadline_is_too_late() -> None:
+    session = opened(1000, sent_ago_s=1.0)
+    assert not session.renewed(asyncio.get_running_loop().time())
+    assert session.state is SessionState.LOST
+
+
+async def test_callbacks_can_be_removed() -> None:
+    session = opened(60_000)
+    seen: list[SessionState] = []
+    session.add_callback(seen.append)
+    session.remove_callback(seen.append)
+    session.remove_callback(seen.append)
+    session.lose()
+    assert seen == []
+
+
+async def test_waiting_for_what_cannot_come_ends() -> None:
+    session = opened(30)
+    with pytest.raises(SessionLost):
+        await asyncio.gather(session.wait_for(SessionState.LOST), session.lost.wait(), _reconnected(session))
+
+
+async def _reconnected(session: PlainSession) -> None:
+    await session.lost.wait()
+    await session.wait_for(SessionState.CONNECTED)

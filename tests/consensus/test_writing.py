@@ -1,0 +1,199 @@
+"""Lost answers, all of them: what the recipes make of MaybeApplied and Unavailable."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from consensus.backend import ABSENT, At, Check, Delete, Entry, Op, Put, Revision, TxnResult
+from consensus.errors import BadConfig, Conflict, Fenced, MaybeApplied, Unavailable
+from consensus.memory import MemoryBackend, MemoryStore
+from consensus.recipes.keyvalue import KeyValue
+from consensus.recipes.writing import Writer, unwrap, wrap
+
+
+class Faulty(MemoryBackend):
+    """Plays a script: one letter for each write, then all goes well.
+
+    A: applied, answer lost; L: lost on the way; U: unavailable; . : fine.
+    """
+
+    def __init__(self, store: MemoryStore, script: str = "") -> None:
+        super().__init__(store)
+        self.script = list(script)
+        self.reads_fail = 0
+        self.before_answer: Callable[[], None] = lambda: None
+
+    async def txn(self, checks: Sequence[Check], ops: Sequence[Op]) -> TxnResult:
+        fault = self.script.pop(0) if self.script else "."
+        if fault == "U":
+            raise Unavailable("scripted")
+        if fault in "AL":
+            self.lose_next_answer(applied=fault == "A")
+        try:
+            return await super().txn(checks, ops)
+        except MaybeApplied:
+            self.before_answer()
+            raise
+
+    async def get(self, key: str, **options: object) -> Entry | None:
+        if self.reads_fail:
+            self.reads_fail -= 1
+            raise Unavailable("scripted")
+        return await super().get(key)
+
+
+async def faulty(script: str = "", store: MemoryStore | None = None) -> Faulty:
+    backend = Faulty(store or MemoryStore(), script)
+    await backend.open()
+    return backend
+
+
+async def current(backend: MemoryBackend, key: str) -> bytes | None:
+    entry = await backend.get(key)
+    return unwrap(entry).value if entry else None
+
+
+def test_the_envelope_is_readable_and_comes_back() -> None:
+    stored = wrap(b"a\nb", ("0123456789abcdef",))
+    assert stored == b"1 0123456789abcdef\na\nb"
+    assert unwrap(Entry("k", stored, Revision(1))).value == b"a\nb"
+    many = tuple(f"{n:016x}" for n in range(99))
+    assert unwrap(Entry("k", wrap(b"", many), Revision(1))).nonces == many[:16]
+
+
+@pytest.mark.parametrize("foreign", [b"", b"hello", b"hello\nworld", b"2 00\nx", b"1" * 1000 + b"\n"])
+def test_foreign_values_are_refused(foreign: bytes) -> None:
+    with pytest.raises(BadConfig, match="somebody else"):
+        unwrap(Entry("k", foreign, Revision(1)))
+
+
+@pytest.mark.parametrize("script", ["A", "L", "LA", "LL", "LUA", "LUL", "LULULU"])
+@pytest.mark.parametrize("reads_fail", [0, 3])
+async def test_a_lost_answer_is_settled(script: str, reads_fail: int) -> None:
+    backend = await faulty(script)
+    backend.reads_fail = reads_fail
+    result = await Writer(backend).commit([Check("a", ABSENT)], [Put("a", b"1"), Put("b", b"2")])
+    entry = await backend.get("a")
+    assert entry is not None
+    assert result.revisions[0] == entry.revision
+    assert await current(backend, "b") == b"2"
+
+
+async def test_unavailable_is_passed_on_when_nothing_was_sent() -> None:
+    backend = await faulty("U")
+    with pytest.raises(Unavailable):
+        await Writer(backend).commit([], [Put("a", b"1")])
+    assert await backend.get("a") is None
+
+
+@pytest.mark.parametrize("script", ["A", "L"])
+async def test_deletes_are_settled_by_what_is_left(script: str) -> None:
+    backend = await faulty()
+    revision = await backend.put("a", b"")
+    backend.script = list(script)
+    await Writer(backend).commit([Check("a", At(revision))], [Delete("a")])
+    assert await backend.get("a") is None
+
+
+@pytest.mark.parametrize("script", ["A", "L"])
+async def test_checks_alone_are_asked_again(script: str) -> None:
+    backend = await faulty(script)
+    await Writer(backend).commit([Check("a", ABSENT)], [])
+
+
+async def test_it_gives_up_after_a_while() -> None:
+    backend = await faulty("L")
+    backend.reads_fail = 10_000
+    with pytest.raises(MaybeApplied, match="not settled"):
+        await Writer(backend, settle_s=0.05).commit([], [Put("a", b"1")])
+
+
+async def test_written_over_by_others_it_cannot_be_settled() -> None:
+    store = MemoryStore()
+    backend, other = await faulty("A", store), await faulty("", store)
+
+    def overwrite() -> None:
+        entry = store.get("a")
+        assert entry is not None
+        store.apply([], [Put("a", wrap(b"other", ("ff",)))])
+
+    backend.before_answer = overwrite
+    with pytest.raises(MaybeApplied, match="others have written"):
+        await Writer(backend).commit([Check("a", ABSENT)], [Put("a", b"mine")])
+    assert await current(other, "a") == b"other"
+
+
+async def test_under_a_guard_that_fell_it_is_fenced() -> None:
+    store = MemoryStore()
+    backend = await faulty("", store)
+    leader = await backend.put("leader", b"")
+    backend.script = ["L"]
+    backend.before_answer = lambda: store.apply([], [Delete("leader")]) and None
+    with pytest.raises(Fenced):
+        await Writer(backend).commit([Check("leader", At(leader), fences=True)], [Put("a", b"1")])
+
+
+@pytest.mark.parametrize("fault", ["A", "L"])
+@pytest.mark.parametrize("others", [1, 5, 14])
+async def test_update_knows_its_nonce_among_later_writes(fault: str, others: int) -> None:
+    store = MemoryStore()
+    kv, other = KeyValue(await faulty(f".{fault}", store)), KeyValue(await faulty("", store))
+    backend = kv._backend
+    assert isinstance(backend, Faulty)
+    assert await kv.next_id("n") == 0
+    competing: list[asyncio.Task[int]] = []
+
+    def compete() -> None:
+        for _ in range(others):
+            entry = store.get("data/n")
+            assert entry is not None
+            old = unwrap(entry)
+            nonce = f"{random.Random(len(competing)).getrandbits(64):016x}"
+            competing.append(None)  # type: ignore[arg-type]
+            store.apply([], [Put("data/n", wrap(b"%d" % (int(old.value) + 1), (nonce, *old.nonces)))])
+
+    backend.before_answer = compete
+    await kv.next_id("n")
+    assert await other.next_id("n") == 2 + others  # every increment counted once
+
+
+async def test_increments_are_exact_under_random_faults() -> None:
+    rng = random.Random(11)
+    store = MemoryStore()
+    await KeyValue(await faulty("", store)).next_id("n")
+
+    async def increment(times: int) -> None:
+        backend = await faulty("".join(rng.choice("AL....") for _ in range(200)), store)
+        backend.delay_s = lambda: rng.random() * 0.0005
+        kv = KeyValue(backend, rng)
+        for _ in range(times):
+            await kv.update("n", lambda value: b"%d" % (int(value or 0) + 1))
+
+    await asyncio.gather(*(increment(25) for _ in range(6)))
+    entry = await KeyValue(await faulty("", store)).get("n")
+    assert entry is not None
+    assert int(entry.value) == 1 + 6 * 25
+
+
+async def test_a_conflict_that_cannot_be_ours_is_passed_on() -> None:
+    store = MemoryStore()
+    backend = await faulty("", store)
+    kv = KeyValue(backend)
+    await kv.update("n", lambda _: b"1")
+    stored = await backend.get("data/n")
+    assert stored is not None
+    nonces = unwrap(stored).nonces
+
+    def compete() -> None:
+        store.apply([], [Put("data/n", wrap(b"2", ("ee", *nonces)))])
+
+    backend.script = ["L"]
+    backend.before_answer = compete
+    with pytest.raises(Conflict):
+        await Writer(backend).commit(
+            [Check("data/n", At(stored.revision))], [Put("data/n", b"3")], replaced={"data/n": nonces}
+        )

@@ -1,0 +1,71 @@
+"""What docs/coordination.md shows works as it stands; its backend passes the whole conformance kit."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from consensus.conformance.runner import all_checks
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE = (ROOT / "docs" / "coordination.md").read_text()
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+FILES = {text.splitlines()[0].removeprefix("# "): text for kind, text in BLOCKS if text.startswith("# ")}
+PROGRAMS = [text for kind, text in BLOCKS if kind == "python" and not text.startswith("# ")]
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A directory with the files that the page shows."""
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def _run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *words], cwd=cwd, capture_output=True, text=True, timeout=280)
+
+
+def test_the_page_shows_a_program_a_backend_and_its_harness() -> None:
+    assert len(PROGRAMS) == 1
+    assert FILES.keys() == {"directory_store.py", "test_directory_store.py"}
+    (entry_point,) = (tomllib.loads(text) for kind, text in BLOCKS if kind == "toml")
+    target = entry_point["project"]["entry-points"]["parley.coordination"]["directory"]
+    assert "class " + target.partition(":")[2] in FILES["directory_store.py"]
+
+
+def test_the_program_runs(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAMS[0])
+    result = _run("program.py", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == [
+        "visits b'1'",
+        "epoch 1",
+        "fenced",
+        "members ['1']",
+        "keys ['data/colour', 'data/state', 'data/visits']",
+    ]
+
+
+def test_the_backend_that_is_shown_can_be_run_by_name(package: Path) -> None:
+    command = ["-m", "consensus.conformance", "test_directory_store:DirectoryHarness"]
+    result = _run(*command, "--check", "kv-exact", "--check", "election-stale-leader-fenced", cwd=package)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "2 passed, 0 failed" in result.stdout
+
+
+@pytest.mark.slow
+def test_the_backend_that_is_shown_conforms(package: Path) -> None:
+    result = _run("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_directory_store.py", cwd=package)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert f"{len(all_checks())} passed" in result.stdout
+
+
+def test_every_part_of_the_kit_is_described() -> None:
+    described = set(re.findall(r"`(\w+)-`", PAGE))
+    assert described == {check.name.partition("-")[0] for check in all_checks()}

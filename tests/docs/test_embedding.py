@@ -1,0 +1,55 @@
+"""Every block of docs/embedding.md runs as it stands."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE = (ROOT / "docs" / "embedding.md").read_text()
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+PROGRAMS = [text for kind, text in BLOCKS if kind == "python" and not text.startswith("# test_")]
+TESTS = [text for kind, text in BLOCKS if kind == "python" and text.startswith("# test_")]
+INI = [text for kind, text in BLOCKS if kind == "ini"]
+
+
+def _run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *words], cwd=cwd, capture_output=True, text=True, timeout=120)
+
+
+def test_the_page_has_every_kind_of_block() -> None:
+    assert (len(PROGRAMS), len(TESTS), len(INI)) == (3, 2, 1)
+    assert {kind for kind, _ in BLOCKS} == {"python", "ini"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("program", "printed"), [(PROGRAMS[0], "b'hello'"), (PROGRAMS[1], "b'hello'"), (PROGRAMS[2], "second 127.0.0.1")]
+)
+def test_a_program_runs(program: str, printed: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(program)
+    result = _run("program.py", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert printed in result.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", TESTS)
+def test_a_test_passes(text: str, tmp_path: Path) -> None:
+    name = text.splitlines()[0].removeprefix("# ")
+    (tmp_path / name).write_text(text)
+    (tmp_path / "pytest.ini").write_text(INI[0] + "asyncio_mode = auto\n")
+    plugin = () if _is_installed() else ("-p", "tools.pytest_plugin")
+    result = _run("-m", "pytest", "-q", *plugin, name, cwd=tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "1 passed" in result.stdout
+
+
+def _is_installed() -> bool:
+    from importlib.metadata import entry_points
+
+    return any(point.value == "tools.pytest_plugin" for point in entry_points(group="pytest11"))

@@ -1,0 +1,317 @@
+"""The compiled codecs: round trips of everything, and bytes that are no message."""
+
+from __future__ import annotations
+
+import random
+import struct
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from protocol.codec import (
+    decode,
+    decode_from,
+    decode_stored,
+    encode,
+    encode_frame_parts,
+    encode_stored,
+    request_frame,
+    response_frame,
+)
+from protocol.decoding import ELEMENTS_MAX
+from protocol.errors import MalformedMessage
+from protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from protocol.messages.fetch import FetchRequest, FetchResponse
+from protocol.messages.headers import RequestHeader, ResponseHeader
+from protocol.messages.metadata import MetadataRequest, MetadataResponse
+from protocol.messages.produce import ProduceRequest
+from protocol.messages.sasl import SaslHandshakeRequest
+from protocol.schema import Data, Message, Request, Struct, field, i16, i32
+from tests.protocol.message_strategies import messages
+from tests.protocol.test_messages import MESSAGES
+
+EVERY_VERSION = [
+    pytest.param(message, version, id=f"{name}-{version}")
+    for name, message in sorted(MESSAGES.items())
+    for version in message.VERSIONS
+]
+
+few = settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+
+
+class Example(Data, versions="0-3", flexible="2+"):
+    """One field of each kind that can go wrong."""
+
+    class Inner(Struct):
+        """Something to nest."""
+
+        number: i16 = 0
+
+    name: str
+    note: str | None = field("1+", nullable="2+", default="")
+    count: i32 = field("1+", default=7, ignorable=True)
+    numbers: list[i32] = field(default=[])
+    inner: Example.Inner | None = field("1+", default=None)
+    extra: str = field("2+", tag=3, tagged="2+", default="usual")
+
+
+@pytest.mark.parametrize(("message", "version"), EVERY_VERSION)
+@few
+@given(data=st.data())
+def test_round_trip(message: type[Message], version: int, data: st.DataObject) -> None:
+    original = data.draw(messages(message, version))
+    encoded = encode(original, version)
+    assert decode(message, version, encoded) == original
+    assert b"".join(encode_frame_parts(original, version)) == encoded
+    assert decode_from(message, version, b"--" + encoded + b"more", 2) == (original, len(encoded) + 2)
+
+
+@pytest.mark.parametrize(("message", "version"), EVERY_VERSION)
+@settings(few, max_examples=4)
+@given(data=st.data(), seed=st.integers(0, 2**32))
+def test_damaged_bytes_never_do_worse_than_malformed(
+    message: type[Message], version: int, data: st.DataObject, seed: int
+) -> None:
+    encoded = encode(data.draw(messages(message, version)), version)
+    rng = random.Random(seed)
+    for cut in {rng.randrange(len(encoded)) for _ in range(8)} if encoded else ():
+        with pytest.raises(MalformedMessage):
+            decode(message, version, encoded[:cut])
+    with pytest.raises(MalformedMessage):
+        decode(message, version, encoded + b"\0")
+    for _ in range(8):
+        damaged = bytearray(encoded)
+        for _ in range(rng.randint(1, 4)):
+            if damaged:
+                damaged[rng.randrange(len(damaged))] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
+        unharmed(message, version, bytes(damaged))
+    unharmed(message, version, rng.randbytes(rng.randrange(64)))
+
+
+def unharmed(message: type[Message], version: int, data: bytes) -> None:
+    """Decode, if it is a message at all; then it can be encoded, and stays what it is."""
+    try:
+        found = decode(message, version, data)
+    except MalformedMessage:
+        return
+    again = encode(found, version)
+    assert encode(decode(message, version, again), version) == again
+
+
+@pytest.mark.parametrize("count", [2**31 - 1, 2**24, 3, -2])
+@pytest.mark.parametrize("view", [bytes, bytearray, memoryview])
+def test_counts_beyond_the_message_are_refused(count: int, view: type[Any]) -> None:
+    with pytest.raises(MalformedMessage, match="topics"):
+        decode(MetadataRequest, 1, view(struct.pack(">i", count) + b"\0\0\0\0"))
+
+
+def test_compact_counts_beyond_the_message_are_refused() -> None:
+    for count in (b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\x07", b"\x80\x80\x40", b"\x05"):
+        with pytest.raises(MalformedMessage, match="topics"):
+            decode(MetadataRequest, 9, count + b"\0\0\0\0")
+    for too_long in (b"\xff\xff\xff\xff\x1f", b"\x80\x80\x80\x80\x80\x01"):
+        with pytest.raises(MalformedMessage, match="varint"):
+            decode(MetadataRequest, 9, too_long + b"\0\0\0\0")
+
+
+def test_elements_of_a_message_are_limited() -> None:
+    """Though the bytes are all there: what they would become is many times as large."""
+    topics = ELEMENTS_MAX + 1
+    with pytest.raises(MalformedMessage, match="topics"):
+        decode(MetadataRequest, 1, struct.pack(">i", topics) + bytes(2 * topics))
+    half = ELEMENTS_MAX // 2
+    numbers = struct.pack(">i", half) + bytes(4 * half)
+    assert len(decode(Example, 0, b"\0\0" + numbers).numbers) == half
+    with pytest.raises(MalformedMessage, match="tagged section"):
+        decode(Example, 2, encode(Example(name="a", numbers=[1]), 2)[:-1] + b"\x80\x80\x80\x01")
+
+
+def test_text_must_be_utf8() -> None:
+    with pytest.raises(MalformedMessage, match="UTF-8"):
+        decode(SaslHandshakeRequest, 0, b"\0\2\xc3\x28")
+    with pytest.raises(ValueError, match=r"SaslHandshakeRequest v0: mechanism cannot be written as UTF-8"):
+        encode(SaslHandshakeRequest(mechanism="\ud800"), 0)
+
+
+def test_text_is_at_most_32767_bytes_in_every_version() -> None:
+    for version in (0, 2):
+        with pytest.raises(ValueError, match=rf"Example v{version}: name is longer than 32767 bytes"):
+            encode(Example(name="x" * 32768), version)
+    with pytest.raises(MalformedMessage, match="name"):
+        decode(Example, 2, b"\x81\x80\x02" + b"x" * 32768 + b"\0\0\0\0\0")
+
+
+def test_null_where_there_must_be_a_value() -> None:
+    with pytest.raises(MalformedMessage, match="mechanism must not be null"):
+        decode(SaslHandshakeRequest, 0, b"\xff\xff")
+    with pytest.raises(ValueError, match="Example v1: note must not be null"):
+        encode(Example(name="", note=None), 1)
+    assert decode(Example, 2, encode(Example(name="", note=None), 2)).note is None
+
+
+def test_a_value_the_version_lacks_is_refused_unless_ignorable() -> None:
+    assert decode(Example, 0, encode(Example(name="a", count=9), 0)).count == 7
+    with pytest.raises(ValueError, match="Example v0: note has a value, 'b'"):
+        encode(Example(name="a", note="b"), 0)
+    with pytest.raises(ValueError, match="Example v1: extra has a value"):
+        encode(Example(name="a", extra="b"), 1)
+
+
+def test_what_cannot_be_encoded_is_named() -> None:
+    wrong: list[tuple[Example, str]] = [
+        (Example(name="a", numbers=[1, 2**31]), r"numbers\[1\] is 2147483648, out of the range of i32"),
+        (Example(name="a", inner=Example.Inner(number=40000)), r"inner\.number is 40000"),
+        (Example(name=b"a"), "name is a bytes, not str"),  # type: ignore[arg-type]
+        (Example(name="a", numbers=None), "numbers must not be null"),  # type: ignore[arg-type]
+        (Example(name="a", unknown_tags=((3, b"x"),)), "unknown_tags has a tag twice"),
+    ]
+    for message, text in wrong:
+        message.extra = "not the usual"
+        with pytest.raises(ValueError, match=f"Example v3: {text}"):
+            encode(message, 3)
+
+
+def test_versions_that_are_not_there() -> None:
+    with pytest.raises(ValueError, match="Example has versions 0-3, not 4"):
+        encode(Example(name=""), 4)
+    with pytest.raises(ValueError, match="not -1"):
+        decode(Example, -1, b"")
+
+
+def test_tagged_fields_are_on_the_wire_only_when_they_say_something() -> None:
+    short, long = encode(Example(name="a"), 2), encode(Example(name="a", extra="b"), 2)
+    assert short.endswith(b"\0")
+    assert long == short[:-1] + b"\x01\x03\x02\x02b"
+
+
+def test_unknown_tags_are_kept_in_order() -> None:
+    original = Example(name="a", extra="b", unknown_tags=((1, b"one"), (300, b"")))
+    encoded = encode(original, 2)
+    assert encoded.endswith(b"\x03\x01\x03one\x03\x02\x02b\xac\x02\x00")
+    assert decode(Example, 2, encoded) == original
+    with pytest.raises(ValueError, match="unknown_tags must be empty"):
+        encode(Example(name="a", unknown_tags=((1, b"one"),)), 1)
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        pytest.param(b"\x02\x05\x01a\x05\x01a", id="the same tag twice"),
+        pytest.param(b"\x02\x05\x01a\x04\x01a", id="falling tags"),
+        pytest.param(b"\x01\x05\x09a", id="longer than the message"),
+        pytest.param(b"\x01\x03\x03\x02b!", id="a known tag that leaves bytes over"),
+        pytest.param(b"\x01\x03\x01\x02b", id="a known tag that reads beyond its end"),
+        pytest.param(b"\xff\xff\xff\xff\x0f", id="four billion tags"),
+    ],
+)
+def test_bad_tagged_sections(section: bytes) -> None:
+    with pytest.raises(MalformedMessage):
+        decode(Example, 2, encode(Example(name="a"), 2)[:-1] + section)
+
+
+def test_records_are_not_copied() -> None:
+    records = bytes(5000)
+    request = ProduceRequest(
+        acks=1,
+        timeout_ms=1,
+        topic_data=[
+            ProduceRequest.TopicProduceData(
+                name="t", partition_data=[ProduceRequest.PartitionProduceData(index=0, records=records)]
+            )
+        ],
+    )
+    parts = encode_frame_parts(request, 9)
+    assert any(part is records for part in parts)
+    frame = bytearray(b"".join(parts))
+    found = decode(ProduceRequest, 9, memoryview(frame)).topic_data[0].partition_data[0].records
+    assert isinstance(found, memoryview)
+    assert found.obj is frame
+    found[0] = 7
+    assert frame.count(7) == 1
+
+
+def fetch_response(records: Any) -> FetchResponse:
+    partition = FetchResponse.PartitionData(
+        partition_index=0, high_watermark=1, aborted_transactions=None, records=records
+    )
+    return FetchResponse(responses=[FetchResponse.FetchableTopicResponse(topic="t", partitions=[partition])])
+
+
+@pytest.mark.parametrize("sizes", [[], [0], [3, 4], [1000, 1000], [5000], [1, 0, 9000]])
+@pytest.mark.parametrize("version", [4, 12])
+def test_records_in_several_buffers(sizes: list[int], version: int) -> None:
+    pieces = [bytes([number]) * size for number, size in enumerate(sizes)]
+    given_pieces = [piece if number % 2 else memoryview(piece) for number, piece in enumerate(pieces)]
+    parts = response_frame(fetch_response(given_pieces), version, 77)
+    frame = b"".join(parts)
+    assert frame == b"".join(response_frame(fetch_response(b"".join(pieces)), version, 77))
+    assert struct.unpack_from(">ii", frame) == (len(frame) - 4, 77)
+    decoded = decode(FetchResponse, version, frame, 9 if version == 12 else 8)
+    assert decoded.responses[0].partitions[0].records == b"".join(pieces)
+
+
+def test_a_shared_default_cannot_be_changed() -> None:
+    partition = fetch_response(b"").responses[0].partitions[0]
+    with pytest.raises(AttributeError, match="LeaderIdAndEpoch is a field's default"):
+        partition.current_leader.leader_id = 5
+    partition.current_leader = FetchResponse.LeaderIdAndEpoch(leader_id=-1, leader_epoch=-1)
+    assert partition == fetch_response(b"").responses[0].partitions[0]
+    copied = partition.current_leader.copy()
+    copied.leader_id = 5
+    assert copied != partition.current_leader
+
+
+@pytest.mark.parametrize(
+    ("request_class", "version", "request_header", "response_header"),
+    [
+        (MetadataRequest, 8, 1, 0),
+        (MetadataRequest, 9, 2, 1),
+        (ApiVersionsRequest, 2, 1, 0),
+        (ApiVersionsRequest, 3, 2, 0),  # KIP-511
+        (ApiVersionsRequest, 4, 2, 0),
+        (SaslHandshakeRequest, 1, 1, 0),
+        (FetchRequest, 17, 2, 1),
+    ],
+)
+def test_header_versions(request_class: type[Request], version: int, request_header: int, response_header: int) -> None:
+    response_class: Any = MESSAGES[request_class.__name__.replace("Request", "Response")]
+    assert request_class.header_version(version) == request_header
+    assert response_class.header_version(version) == response_header
+
+
+def test_frames_begin_with_size_and_header() -> None:
+    frame = b"".join(request_frame(MetadataRequest(topics=[]), 9, 5, "me"))
+    header, pos = decode_from(RequestHeader, 2, frame, 4)
+    assert header == RequestHeader(request_api_key=3, request_api_version=9, correlation_id=5, client_id="me")
+    assert decode(MetadataRequest, 9, frame, pos) == MetadataRequest(topics=[])
+    assert struct.unpack_from(">i", frame) == (len(frame) - 4,)
+
+    answer = MetadataResponse(brokers=[], topics=[])
+    frame = b"".join(response_frame(answer, 9, 5))
+    assert decode_from(ResponseHeader, 1, frame, 4) == (ResponseHeader(correlation_id=5), 9)
+    assert decode(MetadataResponse, 9, frame, 9) == answer
+    frame = b"".join(response_frame(ApiVersionsResponse(api_keys=[]), 3, 5))
+    assert decode(ApiVersionsResponse, 3, frame, 8) == ApiVersionsResponse(api_keys=[])
+
+
+def test_stored_messages_begin_with_their_version() -> None:
+    original = Example(name="key", unknown_tags=((9, b"kept"),))
+    stored = encode_stored(original, 2)
+    assert stored[:2] == b"\0\2"
+    assert decode_stored(Example, stored) == (original, 2)
+    for bad in (b"", b"\0", b"\0\x09" + stored[2:], b"\xff\xff" + stored[2:]):
+        with pytest.raises(MalformedMessage):
+            decode_stored(Example, bad)
+
+
+def test_uuids_survive_the_cache() -> None:
+    topic = MetadataRequest.MetadataRequestTopic
+    ids = [UUID(int=number) for number in range(5000)]
+    request = MetadataRequest(topics=[topic(topic_id=topic_id, name=None) for topic_id in ids])
+    for _ in range(2):
+        decoded = decode(MetadataRequest, 12, encode(request, 12))
+        assert decoded.topics is not None
+        assert [one.topic_id for one in decoded.topics] == ids

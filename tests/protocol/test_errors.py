@@ -1,0 +1,44 @@
+"""The error table against Apache Kafka's own."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import ErrorCode, KafkaError
+
+
+@pytest.mark.system
+def test_the_table_is_kafkas(kafka_releases: list[Path]) -> None:
+    java = shutil.which("java")
+    assert java, "no Java: run `make peers`"
+    program = Path(__file__).with_name("KafkaErrors.java")
+    command = [java, "-cp", f"{kafka_releases[0] / 'libs'}/*", str(program)]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    ours = {f"{code.value} {code.name} {str(code.retriable).lower()}" for code in ErrorCode}
+    assert ours == set(printed.splitlines())
+
+
+def test_every_code_says_something() -> None:
+    for code in ErrorCode:
+        assert code.message.endswith(".")
+        assert isinstance(code.retriable, bool)
+    assert len({code.message for code in ErrorCode}) == len(ErrorCode)
+
+
+def test_codes_of_newer_brokers() -> None:
+    assert ErrorCode(9999) is ErrorCode.UNKNOWN_SERVER_ERROR
+    with pytest.raises(ValueError, match="nonsense"):
+        ErrorCode("nonsense")  # type: ignore[arg-type]
+
+
+def test_an_error_says_its_code_and_more() -> None:
+    plain, told = KafkaError(ErrorCode.NOT_CONTROLLER), KafkaError(ErrorCode.INVALID_CONFIG, "no such key: x")
+    assert str(plain) == f"NOT_CONTROLLER: {ErrorCode.NOT_CONTROLLER.message}"
+    assert str(told) == "INVALID_CONFIG: no such key: x"
+    copied = pickle.loads(pickle.dumps(told))
+    assert (copied.code, copied.message) == (told.code, told.message)

@@ -1,0 +1,155 @@
+"""Our bytes against those of Apache Kafka's own classes: every message, every version, with random contents."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from protocol.codec import decode, encode
+from protocol.schema import Data, FieldType, Header, Message, Struct
+from tests.protocol.kafka_definitions import Reference
+from tests.protocol.test_messages import MESSAGES, is_stored_key
+
+pytestmark = pytest.mark.system
+
+SAMPLES = 6
+ENCODER = Path(__file__).with_name("KafkaEncoder.java")
+PACKAGES = {
+    "kafka-clients": "org.apache.kafka.common.message",
+    "kafka-group-coordinator": "org.apache.kafka.coordinator.group.generated",
+    "kafka-transaction-coordinator": "org.apache.kafka.coordinator.transaction.generated",
+}
+INTEGERS = {
+    "i8": (-(2**7), 2**7 - 1),
+    "i16": (-(2**15), 2**15 - 1),
+    "i32": (-(2**31), 2**31 - 1),
+    "i64": (-(2**63), 2**63 - 1),
+    "u16": (0, 2**16 - 1),
+}
+LETTERS = "abcXYZ019 -_.\u00e9\u4e2d\U0001f600"
+
+
+class Sampler:
+    """Makes the same random message twice: as an object of ours, and as the JSON Kafka reads."""
+
+    def __init__(self, seed: str, version: int) -> None:
+        self.random = random.Random(seed)
+        self.version = version
+
+    def struct(self, cls: type[Struct]) -> tuple[Struct, dict[str, Any]]:
+        ours: dict[str, Any] = {}
+        theirs: dict[str, Any] = {}
+        for field in cls.fields():
+            if self.version not in field.versions:
+                continue
+            if self.version in field.tagged and self.random.random() < 0.3:
+                continue  # left at its default, it must not be on the wire
+            if self.version in field.nullable and self.random.random() < 0.3:
+                value = shown = None
+            else:
+                value, shown = self.value(field.type)
+            ours[field.name] = value
+            theirs[camel_case(field.name)] = shown
+        return cls(**ours), theirs
+
+    def value(self, kind: FieldType) -> tuple[Any, Any]:
+        if kind.struct is not None:
+            return self.struct(kind.struct)
+        if kind.element is not None:
+            pairs = [self.value(kind.element) for _ in range(self.random.choice((0, 1, 2, 2)))]
+            return [ours for ours, _ in pairs], [theirs for _, theirs in pairs]
+        return self.scalar(kind.kind)
+
+    def scalar(self, kind: str) -> tuple[Any, Any]:
+        if kind in INTEGERS:
+            low, high = INTEGERS[kind]
+            number = self.random.choice((low, high, 0, self.random.randint(low, high)))
+            return number, number
+        match kind:
+            case "bool":
+                flag = self.random.random() < 0.5
+                return flag, flag
+            case "f64":
+                real = self.random.uniform(-1e9, 1e9)
+                return real, real
+            case "uuid":
+                raw = self.random.randbytes(16)
+                return UUID(bytes=raw), base64.urlsafe_b64encode(raw).decode().rstrip("=")
+            case "str":
+                text = "".join(self.random.choices(LETTERS, k=self.random.choice((0, 1, 9, 130))))
+                return text, text
+            case "bytes" | "records":
+                raw = self.random.randbytes(self.random.choice((0, 1, 9, 130)))
+                return raw, base64.b64encode(raw).decode()
+        raise AssertionError(f"no sample for {kind}")
+
+
+def camel_case(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(other.capitalize() for other in others)
+
+
+Sample = tuple[int, Message, bytes]
+
+
+def samples(message: type[Message]) -> Iterator[tuple[int, Message, str]]:
+    for version in message.VERSIONS:
+        for number in range(SAMPLES):
+            ours, theirs = Sampler(f"{message.__name__} {version} {number}", version).struct(message)
+            assert isinstance(ours, message)
+            yield version, ours, json.dumps(theirs)
+
+
+def encoded_by_kafka(directory: Path, lines: list[str]) -> list[str]:
+    """The encoder's answers, in the order of the lines."""
+    java = shutil.which("java")
+    assert java, "no Java: run `make peers`"
+    command = [java, "-cp", f"{directory / 'libs'}/*", str(ENCODER)]
+    result = subprocess.run(command, input="\n".join(lines) + "\n", capture_output=True, text=True, check=True)
+    answers = result.stdout.splitlines()
+    assert len(answers) == len(lines)
+    return answers
+
+
+def class_name(message: type[Message], jar: Path) -> str:
+    """Kafka's class; those of requests, responses and headers have names that end in Data."""
+    package = next(package for prefix, package in PACKAGES.items() if jar.name.rpartition("-")[0] == prefix)
+    suffix = "" if issubclass(message, Data) and not issubclass(message, Header) else "Data"
+    return f"{package}.{message.__name__}{suffix}"
+
+
+@pytest.fixture(scope="module")
+def kafka_bytes(kafka_messages: Mapping[str, Reference]) -> Mapping[str, list[Sample]]:
+    """Random messages and what Kafka makes of them, by name of the message."""
+    asked: dict[Path, list[tuple[str, int, Message, str]]] = {}
+    for name, message in MESSAGES.items():
+        for version, ours, theirs in samples(message):
+            # newer definitions of stored keys have but one version
+            reference = kafka_messages[name]
+            definition = reference.definitions[-1] if is_stored_key(name) else reference.at(version)
+            line = f"{class_name(message, definition.jar)}\t{version}\t{theirs}"
+            asked.setdefault(definition.jar.parents[1], []).append((name, version, ours, line))
+    found: dict[str, list[Sample]] = {name: [] for name in MESSAGES}
+    for directory, questions in asked.items():
+        answers = encoded_by_kafka(directory, [line for *_, line in questions])
+        for (name, version, ours, line), answer in zip(questions, answers, strict=True):
+            assert not answer.startswith("!"), f"{line}: {answer}"
+            found[name].append((version, ours, bytes.fromhex(answer)))
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(MESSAGES))
+def test_same_bytes_as_kafka(name: str, kafka_bytes: Mapping[str, list[Sample]]) -> None:
+    assert kafka_bytes[name]
+    for version, ours, theirs in kafka_bytes[name]:
+        assert bytes(encode(ours, version)) == theirs, f"version {version} of {ours}"
+        assert decode(MESSAGES[name], version, theirs) == ours, f"version {version} of {ours}"

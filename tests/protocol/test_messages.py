@@ -1,0 +1,281 @@
+"""Our messages against Apache Kafka's own definitions, field by field, so that nothing is missing by oversight."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from protocol.messages import APIS, api_by_name, headers, stored
+from protocol.schema import ZERO_UUID, Data, FieldType, Header, Message, Struct, VersionRange
+from tests.protocol.kafka_definitions import Field, Json, Reference, snake_case
+
+# What Kafka defines and we leave out, and why.
+CONTROLLERS = "spoken by Kafka's controllers and brokers among themselves"
+METADATA_LOG = "a record of Kafka's metadata log, which we do not have"
+SHARE_STATE = "spoken by brokers to the keeper of share groups' state"
+LEFT_OUT = {
+    "LeaderAndIsr": CONTROLLERS,
+    "StopReplica": CONTROLLERS,
+    "UpdateMetadata": CONTROLLERS,
+    "ControlledShutdown": CONTROLLERS,
+    "Vote": CONTROLLERS,
+    "BeginQuorumEpoch": CONTROLLERS,
+    "EndQuorumEpoch": CONTROLLERS,
+    "Envelope": CONTROLLERS,
+    "FetchSnapshot": CONTROLLERS,
+    "BrokerRegistration": CONTROLLERS,
+    "BrokerHeartbeat": CONTROLLERS,
+    "AllocateProducerIds": CONTROLLERS,
+    "ControllerRegistration": CONTROLLERS,
+    "AssignReplicasToDirs": CONTROLLERS,
+    "UpdateRaftVoter": CONTROLLERS,
+    "InitializeShareGroupState": SHARE_STATE,
+    "ReadShareGroupState": SHARE_STATE,
+    "WriteShareGroupState": SHARE_STATE,
+    "DeleteShareGroupState": SHARE_STATE,
+    "ReadShareGroupStateSummary": SHARE_STATE,
+    "ListClientMetricsResources": "version 0 of ListConfigResources, under its old name",
+    "DefaultPrincipalData": "part of Envelope",
+    "KRaftVersionRecord": METADATA_LOG,
+    "SnapshotHeaderRecord": METADATA_LOG,
+    "SnapshotFooterRecord": METADATA_LOG,
+    "VotersRecord": METADATA_LOG,
+    "QuorumStateData": METADATA_LOG,
+    "ProducerSnapshot": "a file that `storage.producers` reads and writes",
+    "LegacyOffsetCommitKey": "version 0 of OffsetCommitKey, under another name in newer releases",
+    "LegacyOffsetCommitValue": "version 0 of OffsetCommitValue, under another name in newer releases",
+}
+# State of the newer kinds of groups and of remote storage, kept by a broker for itself only.
+LEFT_OUT_STATE = r"(ConsumerGroup|ShareGroup|StreamsGroup|Share|Remote)\w*(Key|Value|Record)"
+# Versions that Kafka had in an early access release only, never in one for use.
+NEVER_RELEASED = {
+    "ShareGroupHeartbeat": {0},
+    "ShareGroupDescribe": {0},
+    "ShareFetch": {0},
+    "ShareAcknowledge": {0},
+}
+# Kinds of stored records; the kind is the version of the key. Newer releases write that otherwise.
+KEY_KINDS = {"OffsetCommitKey": "LegacyOffsetCommitKey"}
+
+JSON_TYPES = {
+    "i8": "int8",
+    "i16": "int16",
+    "i32": "int32",
+    "i64": "int64",
+    "u16": "uint16",
+    "u32": "uint32",
+    "f64": "float64",
+    "bool": "bool",
+    "str": "string",
+    "uuid": "uuid",
+    "bytes": "bytes",
+    "records": "records",
+}
+
+
+def our_messages() -> dict[str, type[Message]]:
+    """Every message class there is, by name."""
+    found: dict[str, type[Message]] = {}
+    for api in APIS.values():
+        found[api.request.__name__] = api.request
+        found[api.response.__name__] = api.response
+    for module in (headers, stored):
+        for value in vars(module).values():
+            if isinstance(value, type) and issubclass(value, Message) and value not in (Data, Header):
+                found[value.__name__] = value
+    return found
+
+
+MESSAGES = our_messages()
+
+
+def api_name(message: str) -> str:
+    return re.sub(r"(Request|Response)$", "", message)
+
+
+def json_type(kind: FieldType) -> str:
+    """A type as Kafka's definitions write it."""
+    if kind.element is not None:
+        return "[]" + json_type(kind.element)
+    return kind.struct.__name__ if kind.struct is not None else JSON_TYPES[kind.kind]
+
+
+def struct_of(kind: FieldType) -> type[Struct] | None:
+    """The struct a field holds, alone or in a list."""
+    return kind.element.struct if kind.element is not None else kind.struct
+
+
+def our_fields(struct: type[Struct], version: int, prefix: str = "") -> Iterator[tuple[str, Field]]:
+    """Path and facts of each field of this version, in wire order."""
+    for field in struct.fields():
+        if version in field.versions:
+            path = prefix + field.name
+            tag = field.tag if version in field.tagged else None
+            yield path, Field(json_type(field.type), version in field.nullable, tag)
+            inner = struct_of(field.type)
+            if inner is not None:
+                yield from our_fields(inner, version, path + ".")
+
+
+def all_fields(struct: type[Struct], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Path and field object of each field, whatever its version."""
+    for field in struct.fields():
+        yield prefix + field.name, field
+        inner = struct_of(field.type)
+        if inner is not None:
+            yield from all_fields(inner, prefix + field.name + ".")
+
+
+def versions_of(name: str, reference: Reference) -> set[int]:
+    """The versions we should have."""
+    return set(reference.valid) - NEVER_RELEASED.get(api_name(name), set())
+
+
+def is_stored_key(name: str) -> bool:
+    return name in ("OffsetCommitKey", "GroupMetadataKey", "TransactionLogKey")
+
+
+def compared() -> list[str]:
+    return [name for name in sorted(MESSAGES) if not is_stored_key(name)]
+
+
+def zero_of(entry: Json) -> Any:
+    """What a field without a declared default holds in Kafka."""
+    kind = entry["type"]
+    if kind.startswith("[]"):
+        return []
+    plain = {"string": "", "bool": False, "uuid": ZERO_UUID, "bytes": b"", "records": None, "float64": 0.0}
+    return plain.get(kind, 0)
+
+
+def declared_default(entry: Json) -> Any:
+    """The default a definition declares, as our value."""
+    default = entry["default"]
+    if default == "null":
+        return None
+    if entry["type"] == "bool":
+        return str(default).lower() == "true"
+    return default if entry["type"] == "string" else int(str(default), 0)
+
+
+@pytest.mark.system
+def test_no_message_is_missing(kafka_messages: Mapping[str, Reference]) -> None:
+    missing = {name for name in kafka_messages if name not in MESSAGES and not left_out(name)}
+    assert not missing
+    needless = {name for name in MESSAGES if left_out(name)} | {
+        name for name in LEFT_OUT if not any(api_name(theirs) == name for theirs in kafka_messages)
+    }
+    assert not needless
+
+
+def left_out(name: str) -> bool:
+    return api_name(name) in LEFT_OUT or bool(re.fullmatch(LEFT_OUT_STATE, name))
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("name", compared())
+def test_versions(name: str, kafka_messages: Mapping[str, Reference]) -> None:
+    message, reference = MESSAGES[name], kafka_messages[name]
+    expected = versions_of(name, reference)
+    assert set(message.VERSIONS) == expected
+    flexible = {version for version in expected if version in reference.at(version).flexible}
+    assert {version for version in expected if message.is_flexible(version)} == flexible
+    if hasattr(message, "API_KEY"):
+        assert reference.key == message.API_KEY
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("name", compared())
+def test_fields_of_each_version(name: str, kafka_messages: Mapping[str, Reference]) -> None:
+    for version in MESSAGES[name].VERSIONS:
+        ours = list(our_fields(MESSAGES[name], version))
+        theirs = list(kafka_messages[name].at(version).fields(version))
+        assert ours == theirs, f"version {version}"
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("name", compared())
+def test_defaults_and_ignorability(name: str, kafka_messages: Mapping[str, Reference]) -> None:
+    entries = kafka_messages[name].entries()
+    for path, field in all_fields(MESSAGES[name]):
+        entry = entries[path]
+        assert field.ignorable == entry.get("ignorable", False), path
+        assert field.compact == (entry.get("flexibleVersions") != "none"), path
+        default = field.default()
+        if "default" in entry:
+            assert not field.required, f"{path} has a default in Kafka"
+            assert default == declared_default(entry), path
+        elif not isinstance(default, Struct):  # a struct's default is that of its fields
+            allowed = [zero_of(entry)] + [None] * ("nullableVersions" in entry)
+            assert default in allowed, path
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("name", ["OffsetCommitKey", "GroupMetadataKey", "TransactionLogKey"])
+def test_keys_of_stored_records(name: str, kafka_messages: Mapping[str, Reference]) -> None:
+    """A key's version is its kind, which newer definitions have as `apiKey` of a message with version 0 only."""
+    kinds = {}
+    for source in (name, KEY_KINDS.get(name, name)):
+        newest = kafka_messages[source].definitions[0]
+        kinds[newest.source["apiKey"]] = list(newest.fields(0))
+    assert {version: list(our_fields(MESSAGES[name], version)) for version in MESSAGES[name].VERSIONS} == kinds
+
+
+def test_each_version_has_its_reason() -> None:
+    for name, message in MESSAGES.items():
+        assert message.__doc__, name
+        reasons = {int(number) for number in re.findall(r"^ {8}(\d+): \S", message.__doc__, re.MULTILINE)}
+        assert reasons == set(message.VERSIONS) - {message.VERSIONS.min}, name
+
+
+def structs(message: type[Struct]) -> Iterator[type[Struct]]:
+    """The message's class and those of all structs in it."""
+    yield message
+    for _, field in all_fields(message):
+        inner = struct_of(field.type)
+        if inner is not None:
+            yield inner
+
+
+def test_each_struct_is_described() -> None:
+    bare = {
+        struct.__qualname__
+        for message in MESSAGES.values()
+        for struct in structs(message)
+        if not vars(struct).get("__doc__")
+    }
+    assert not bare
+
+
+def test_the_table_agrees_with_the_classes() -> None:
+    for key, api in APIS.items():
+        assert api.key == key
+        assert api_by_name(api.name) is api
+        assert api.request.API_KEY == api.response.API_KEY == key
+        assert api.request.VERSIONS == api.response.VERSIONS
+        assert api.request.FLEXIBLE == api.response.FLEXIBLE
+
+
+def test_field_ranges_lie_within_the_message() -> None:
+    for name, message in MESSAGES.items():
+        for path, field in all_fields(message):
+            for what in (field.versions, field.nullable, field.tagged):
+                assert lies_within(what, message.VERSIONS), f"{name}.{path}: {what}"
+
+
+def lies_within(inner: VersionRange, outer: VersionRange) -> bool:
+    """Open ends ("0+") reach as far as the message does."""
+    if inner.max < inner.min:
+        return True
+    return inner.min <= outer.max and (inner.max <= outer.max or "+" in repr(inner))
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [("topicData", "topic_data"), ("Enable2Pc", "enable2_pc"), ("V3AndBelowTopics", "v3_and_below_topics")],
+)
+def test_names_follow_one_rule(name: str, ours: str) -> None:
+    assert snake_case(name) == ours

@@ -1,0 +1,177 @@
+"""The notation of messages, for people and for mypy."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from protocol.messages.fetch import FetchResponse
+from protocol.messages.metadata import MetadataRequest
+from protocol.schema import Data, Request, Struct, VersionRange, field, i16, i32
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+class Sample(Data, versions="0-2", flexible="1+"):
+    """A message to look at."""
+
+    class Part(Struct):
+        """A part of it."""
+
+        number: i32
+
+    parts: list[Part]
+    name: str | None = field("1+", nullable="2+", default="x")
+    numbers: list[i32] = field(default=[])
+
+
+@pytest.mark.parametrize(
+    ("text", "members", "shown"),
+    [
+        ("3-5", [3, 4, 5], "3-5"),
+        ("4", [4], "4"),
+        ("none", [], "none"),
+        ("30000+", [30000, 32767], "30000+"),
+    ],
+)
+def test_version_ranges(text: str, members: list[int], shown: str) -> None:
+    found = VersionRange(text)
+    assert all(version in found for version in members)
+    assert -1 not in found
+    assert 2 not in found
+    assert repr(found) == shown
+    assert found == VersionRange(text)
+    assert hash(found) == hash(VersionRange(text))
+
+
+def test_required_fields_must_be_passed() -> None:
+    with pytest.raises(TypeError, match="parts"):
+        Sample()  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="other"):
+        Sample(parts=[], other=1)  # type: ignore[call-arg]
+    with pytest.raises(AttributeError):
+        Sample(parts=[]).other = 1  # type: ignore[attr-defined]
+
+
+def test_default_lists_are_not_shared() -> None:
+    one, other = Sample(parts=[]), Sample(parts=[])
+    one.numbers.append(1)
+    assert other.numbers == []
+
+
+def test_equality_and_looks() -> None:
+    one = Sample(parts=[Sample.Part(number=1)])
+    assert one == Sample(parts=[Sample.Part(number=1)], name="x")
+    assert one != Sample(parts=[Sample.Part(number=2)])
+    assert one != Sample(parts=[Sample.Part(number=1)], unknown_tags=((1, b""),))
+    assert one != "Sample"
+    assert repr(one) == "Sample(parts=[Sample.Part(number=1)], name='x', numbers=[])"
+    assert "unknown_tags=((1, b''),)" in repr(Sample(parts=[], unknown_tags=((1, b""),)))
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(one)
+
+
+def test_copies() -> None:
+    one = FetchResponse.PartitionData(
+        partition_index=0, high_watermark=1, aborted_transactions=[], records=memoryview(b"abc").toreadonly()
+    )
+    assert one.copy() == one
+    assert copy.copy(one) == one
+    deep = Sample(parts=[Sample.Part(number=1)])
+    shallow_free = deep.copy()
+    shallow_free.parts[0].number = 2
+    assert deep.parts[0].number == 1
+    request = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name="t")])
+    assert pickle.loads(pickle.dumps(request)) == request
+
+
+def test_a_blank_has_every_default() -> None:
+    assert Sample.blank() == Sample(parts=[], name="x", numbers=[])
+
+
+def test_contradictions_are_noticed() -> None:
+    with pytest.raises(TypeError, match="needs both tag= and tagged="):
+        field("1+", tag=3)
+    with pytest.raises(TypeError, match="flexible="):
+        field("1+", flexible="2+")
+
+    class NotNullable(Data, versions="0"):
+        text: str = field(nullable="0+")
+
+    with pytest.raises(TypeError, match="text is nullable but its annotation has no None"):
+        NotNullable.fields()
+
+    class NoType(Data, versions="0"):
+        anything: dict[str, str]
+
+    with pytest.raises(TypeError, match="no wire type"):
+        NoType.fields()
+
+    class TwoTypes(Data, versions="0"):
+        either: str | bytes
+
+    with pytest.raises(TypeError, match="one type"):
+        TwoTypes.fields()
+
+
+def test_api_keys_and_versions() -> None:
+    class Ask(Request, key=500, versions="2-4", flexible="4+"):
+        answer: i16 = 42
+
+    assert Ask.API_KEY == 500
+    assert [version for version in range(9) if version in Ask.VERSIONS] == [2, 3, 4] == list(Ask.VERSIONS)
+    assert [Ask.is_flexible(version) for version in Ask.VERSIONS] == [False, False, True]
+
+
+SNIPPET = """\
+from __future__ import annotations
+
+from uuid import UUID
+
+from protocol.codec import decode
+from protocol.messages.produce import ProduceRequest as P
+from protocol.schema import Request, Struct, field, i16, i32
+
+
+class Ask(Request, key=500, versions="0-1"):
+    class Part(Struct):
+        number: i32
+
+    acks: i16
+    parts: list[Part]
+    note: str | None = field("1+", default=None)
+
+
+good = Ask(acks=1, parts=[Ask.Part(number=1)])
+number: int = decode(Ask, 1, b"").parts[0].number
+topic: UUID = decode(P, 9, b"").topic_data[0].topic_id
+P.PartitionProduceData(index=1, records=[b"a", memoryview(b"b")], unknown_tags=((1, b""),))
+Ask(acks=1)  # error
+Ask(acks="1", parts=[])  # error
+Ask(acks=1, parts=[], note=1)  # error
+Ask(1, [])  # error
+good.nothing  # error
+text: str = good.acks  # error
+length: int = len(good.note)  # error
+"""
+
+
+def test_mypy_understands_messages(tmp_path: Path) -> None:
+    snippet = tmp_path / "snippet.py"
+    snippet.write_text(SNIPPET)
+    result = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), str(snippet)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    wrong = {number for number, line in enumerate(SNIPPET.splitlines(), 1) if line.endswith("# error")}
+    assert {int(found) for found in re.findall(r"snippet\.py:(\d+): error", result.stdout)} == wrong, result.stdout
+    assert "protocol/" not in result.stdout

@@ -1,0 +1,152 @@
+"""Logs for tests: how they are opened and filled, and what must be true of any of them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from protocol.records.batch import BatchHeader, Record, build, headers, records
+from storage.config import LogConfig
+from storage.log import LastKnown, Log
+from storage.producers import ProducerState
+from storage.segment import UNSEALED, Segment
+
+NOW = 1_790_000_000_000
+SMALL = LogConfig(segment_bytes=4096, segment_index_bytes=1024, index_interval_bytes=200)
+
+
+def open_log(directory: Path, config: LogConfig = SMALL, **known: Any) -> Log:
+    """The log in ``directory``; ``known`` is what the checkpoints and the clean shutdown marker say."""
+    now_ms = known.pop("now_ms", lambda: NOW)
+    on_io_error = known.pop("on_io_error", lambda error: None)
+    return Log.open(
+        directory,
+        "topic",
+        0,
+        config,
+        now_ms=now_ms,
+        random=Random(1),
+        known=LastKnown(**known),
+        on_io_error=on_io_error,
+    )
+
+
+def reopened(log: Log, *, clean: bool, **known: Any) -> Log:
+    """The same log after a stop: an orderly one, or a crash that left the files as they are."""
+    if clean:
+        log.close()
+    else:
+        log.release()
+    known = {"recovery_point": log.recovery_point, "log_start_offset": log.log_start_offset, **known}
+    return open_log(log.directory, log.config, clean=clean, **known)
+
+
+def batch_of(*values: bytes, timestamp: int = NOW, **fields: Any) -> bytearray:
+    """A batch with one record for each value, all of one timestamp."""
+    return build([Record(0, timestamp, b"key", value) for value in values or (b"value",)], **fields)
+
+
+def append(log: Log, *values: bytes, epoch: int = 0, **fields: Any) -> int:
+    """Append one batch; its first offset."""
+    return log.append_as_leader(batch_of(*values, **fields), leader_epoch=epoch, now_ms=NOW).first_offset
+
+
+def fill(log: Log, count: int, *, size: int = 100, **fields: Any) -> list[bytes]:
+    """Append ``count`` batches of one record each; the values, by offset where the log was empty."""
+    values = [b"%d:" % (log.log_end_offset + n) + b"v" * size for n in range(count)]
+    for value in values:
+        append(log, value, **fields)
+    return values
+
+
+def batches_in(log: Log) -> Iterator[tuple[BatchHeader, bytes]]:
+    """Every batch in the files of the log, read by nothing but their sizes."""
+    for segment in log.segments:
+        data = segment.path_of(".log").read_bytes()[: segment.size]
+        position = 0
+        for position, header in headers(data):
+            yield header, data[position : position + header.size_bytes]
+        assert not data or position + header.size_bytes == len(data)
+
+
+def values_of(log: Log) -> dict[int, bytes | None]:
+    """The values of all data records from the log start on, by offset, as a consumer reads them."""
+    found = {}
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        read = log.read(offset, 1 << 20, up_to=log.log_end_offset)
+        data = read.read()
+        assert data, f"nothing at {offset} of {log!r}"
+        for position, header in headers(data):
+            if not header.is_control:
+                found.update({r.offset: r.value for r in records(data, position) if r.offset >= log.log_start_offset})
+            offset = header.next_offset
+        assert read.next_offset is None or read.next_offset >= offset
+    return found
+
+
+def check(log: Log) -> None:
+    """Segments, indexes, epochs and producers of the log agree with its batches."""
+    assert log.log_start_offset <= log.high_watermark <= log.log_end_offset
+    assert log.last_stable_offset <= log.high_watermark
+    assert log.recovery_point <= log.log_end_offset
+    assert log.segments[-1].end_offset == UNSEALED
+    end = None
+    for segment, following in zip(log.segments, log.segments[1:], strict=False):
+        assert segment.end_offset == following.base_offset
+    for segment in log.segments:
+        end = check_segment(segment)
+    if log.segments[-1].size:
+        assert end is not None
+        assert end <= log.log_end_offset  # below it after a cut between two batches, where compaction left a gap
+    _check_producers(log)
+    epochs = [(entry.epoch, entry.start_offset) for entry in log.leader_epochs.entries]
+    assert epochs == sorted(epochs)
+    assert sorted(start for _, start in epochs) == [start for _, start in epochs]
+
+
+def check_segment(segment: Segment) -> int:
+    """Batches, offset index and time index of the segment agree; the offset that follows its last batch."""
+    boundaries, largest, positions, position = {}, {}, [], 0
+    expected, timestamp = segment.base_offset, -1
+    for position, header in segment.batches():
+        assert expected <= header.base_offset
+        assert header.last_offset < segment.end_offset
+        expected, timestamp = header.next_offset, max(timestamp, header.max_timestamp)
+        boundaries[header.last_offset] = position
+        largest[header.last_offset] = (header.max_timestamp, timestamp)
+        positions.append(position)
+        position += header.size_bytes
+    assert position == segment.size
+    assert segment.largest.timestamp == timestamp
+    entries = segment.offset_index.entries()
+    for offset, position in entries:
+        assert boundaries.get(offset) == position > 0
+    assert [e.offset for e in entries] == sorted({e.offset for e in entries})
+    times = segment.time_index.entries()
+    for stamp, offset in times:
+        assert largest[offset] == (stamp, stamp)
+    assert [t.timestamp for t in times] == sorted({t.timestamp for t in times})
+    return expected
+
+
+def _check_producers(log: Log) -> None:
+    """Every producer known from the batches is known by the log, as those batches left it."""
+    with tempfile.TemporaryDirectory() as empty:
+        fresh = ProducerState(Path(empty))
+        fresh.load(0, 0, NOW)
+    for header, data in batches_in(log):
+        if header.producer_id >= 0 and not header.is_control:
+            fresh.append(header, now_ms=NOW)
+        assert len(data) == header.size_bytes
+    known = {entry.producer_id: entry for entry in log.producers.entries}
+    for entry in fresh.entries:
+        seen = known[entry.producer_id]
+        assert (seen.epoch, seen.last_sequence, seen.last_offset) == (
+            entry.epoch,
+            entry.last_sequence,
+            entry.last_offset,
+        )

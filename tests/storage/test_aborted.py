@@ -1,0 +1,135 @@
+"""The index of aborted transactions: Kafka's 34-byte entries, found by range, cut and checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.aborted import AbortedTransaction, CorruptTransactionIndex, TransactionIndex
+
+ENTRIES = [
+    AbortedTransaction(1, 100, 109, 105),
+    AbortedTransaction(2, 105, 119, 120),
+    AbortedTransaction(1, 121, 130, 131),
+]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "00000000000000000100.txnindex"
+
+
+@pytest.fixture
+def index(path: Path) -> TransactionIndex:
+    index = TransactionIndex(path)
+    for entry in ENTRIES:
+        index.append(entry)
+    return index
+
+
+def test_the_format_is_kafkas(index: TransactionIndex, path: Path) -> None:
+    data = path.read_bytes()
+    assert len(data) == 3 * 34
+    numbers = [int.from_bytes(data[2 + at * 8 : 10 + at * 8], "big") for at in range(4)]
+    assert (data[:2], numbers) == (b"\0\0", [1, 100, 109, 105])
+
+
+def test_no_abort_no_file(path: Path) -> None:
+    index = TransactionIndex(path)
+    assert index.find(0, 1000) == ([], False)
+    index.sanity_check()
+    index.truncate_to(0)
+    index.reset()
+    index.flush()
+    index.delete()
+    assert not path.exists()
+
+
+def test_transactions_are_found_by_range(index: TransactionIndex) -> None:
+    assert index.find(100, 104) == (ENTRIES[:1], True)
+    assert index.find(100, 106) == (ENTRIES[:2], True)
+    assert index.find(110, 200) == (ENTRIES[1:], False)
+    assert index.find(131, 200) == ([], False)
+    assert index.find(130, 131) == (ENTRIES[2:], True)
+
+
+def test_markers_come_in_order(index: TransactionIndex) -> None:
+    with pytest.raises(ValueError, match="does not come after"):
+        index.append(AbortedTransaction(3, 122, 130, 131))
+
+
+def test_truncation_drops_the_markers_behind(index: TransactionIndex, path: Path) -> None:
+    index.truncate_to(131)
+    assert index.count == 3
+    index.truncate_to(119)
+    assert index.find(0, 1000) == (ENTRIES[:1], False)
+    assert path.stat().st_size == 34
+    index.append(ENTRIES[1])
+    index.reset()
+    assert index.count == 0
+    index.append(ENTRIES[0])
+    assert index.find(0, 1000) == (ENTRIES[:1], False)
+
+
+def test_it_is_read_again_after_a_restart(index: TransactionIndex, path: Path) -> None:
+    index.flush()
+    index.close()
+    again = TransactionIndex(path)
+    again.sanity_check()
+    assert again.find(0, 1000)[0] == ENTRIES
+    with pytest.raises(ValueError, match="does not come after"):
+        again.append(ENTRIES[2])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[:-1],
+        lambda data: data + b"\0",
+        lambda data: b"\0\1" + data[2:],
+        lambda data: data[34:] + data[:34],
+        lambda data: data[:10] + (300).to_bytes(8, "big") + data[18:],
+        lambda data: data[:18] + (99).to_bytes(8, "big") + data[26:],
+    ],
+    ids=["cut", "longer", "version", "order", "ends before it begins", "not of this segment"],
+)
+def test_damage_is_noticed(index: TransactionIndex, path: Path, damage: object) -> None:
+    index.close()
+    path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator]
+    again = TransactionIndex(path)
+    with pytest.raises(CorruptTransactionIndex):
+        again.sanity_check()
+    again.reset()
+    again.sanity_check()
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 8), st.integers(1, 5)), max_size=50).map(
+        lambda gaps: gaps if len(gaps) < 30 else gaps * 40
+    ),
+    st.integers(0, 300),
+    st.integers(0, 300),
+)
+def test_a_search_finds_what_a_scan_finds(
+    tmp_path_factory: pytest.TempPathFactory, gaps: list[tuple[int, int]], start: int, end: int
+) -> None:
+    index = TransactionIndex(tmp_path_factory.getbasetemp() / "00000000000000000000.txnindex")
+    spans = []
+    last = 0
+    for length, gap in gaps:
+        last += gap
+        spans.append((max(0, last - length), last))
+    firsts = [first for first, _ in spans]
+    entries = [
+        AbortedTransaction(7, first, last, min([last + 1, *firsts[at + 1 : at + 10]]))
+        for at, (first, last) in enumerate(spans)
+    ]
+    for entry in entries:
+        index.append(entry)
+    found, complete = index.find(start, end)
+    index.delete()
+    assert found == [entry for entry in entries if entry.last_offset >= start and entry.first_offset < end]
+    assert complete == any(entry.last_stable_offset >= end and entry.last_offset >= start for entry in entries)

@@ -1,0 +1,220 @@
+"""The text files of offsets: Kafka's format to the byte, whole or not at all, and garbage is no worse than absence."""
+
+from __future__ import annotations
+
+import logging
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.checkpoints import INT64_MAX, MalformedCheckpoint, OffsetCheckpoint, decode, encode, write_atomically
+from storage.epochs import CHECKPOINT, EpochStart, LeaderEpochCache
+
+topics = st.text("abcXYZ019._-", min_size=1, max_size=20)
+offsets = st.dictionaries(st.tuples(topics, st.integers(0, 2**31 - 1)), st.integers(0, INT64_MAX), max_size=20)
+
+
+def test_the_format_is_kafkas(tmp_path: Path) -> None:
+    checkpoint = OffsetCheckpoint(tmp_path / "recovery-point-offset-checkpoint")
+    checkpoint.write({("my.topic", 0): 42, ("other-topic", 11): 0})
+    assert checkpoint.path.read_bytes() == b"0\n2\nmy.topic 0 42\nother-topic 11 0\n"
+    assert os.listdir(tmp_path) == [checkpoint.path.name]
+
+
+@given(offsets)
+def test_what_was_written_is_read(
+    tmp_path_factory: pytest.TempPathFactory, offsets: dict[tuple[str, int], int]
+) -> None:
+    checkpoint = OffsetCheckpoint(tmp_path_factory.getbasetemp() / "round-trip")
+    checkpoint.write(offsets)
+    assert checkpoint.read() == offsets
+
+
+def test_a_missing_or_empty_file_says_nothing(tmp_path: Path) -> None:
+    checkpoint = OffsetCheckpoint(tmp_path / "replication-offset-checkpoint")
+    assert checkpoint.read() == {}
+    checkpoint.path.write_bytes(b"")
+    assert checkpoint.read() == {}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"1\n0\n",
+        b"x\n",
+        b"0\n-1\n",
+        b"0\n2\na 0 1\n",
+        b"0\n1\na 0 1\nb 0 1\n",
+        b"0\n1\na 0\n",
+        b"0\n1\na 0 1 2\n",
+        b"0\n1\na 0 -1\n",
+        b"0\n1\na 0 9223372036854775808\n",
+        b"0\n1\na 2147483648 0\n",
+        b"0\n1\na 0 \xd9\xa1\n",
+        b"0\n1\na 0 1\n\n",
+        b"\xff\xfe\n",
+        b"0\n99999999999999999999999999\n",
+    ],
+)
+def test_a_malformed_file_is_as_if_missing(tmp_path: Path, data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    checkpoint = OffsetCheckpoint(tmp_path / "log-start-offset-checkpoint")
+    checkpoint.path.write_bytes(data)
+    with caplog.at_level(logging.WARNING):
+        assert checkpoint.read() == {}
+    assert str(checkpoint.path) in caplog.text
+    assert "malformed" in caplog.text
+
+
+def test_a_failing_disk_is_not_a_malformed_file(tmp_path: Path) -> None:
+    checkpoint = OffsetCheckpoint(tmp_path / "recovery-point-offset-checkpoint")
+    checkpoint.path.mkdir()
+    with pytest.raises(IsADirectoryError):
+        checkpoint.read()
+
+
+@given(st.binary(max_size=200) | st.text("0123456789 \n-ab", max_size=100).map(str.encode))
+def test_any_bytes_are_understood_or_refused(data: bytes) -> None:
+    try:
+        words = decode(data, tuple)
+    except MalformedCheckpoint:
+        return
+    assert [
+        tuple(line.split()) for line in encode(" ".join(entry) for entry in words).decode().split("\n")[2:-1]
+    ] == words
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+
+    def full(_fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+
+
+# Leader epochs
+
+
+def cache(tmp_path: Path, *entries: tuple[int, int]) -> LeaderEpochCache:
+    epochs = LeaderEpochCache(tmp_path / CHECKPOINT)
+    for epoch, start in entries:
+        epochs.assign(epoch, start)
+    return epochs
+
+
+def pairs(epochs: LeaderEpochCache) -> list[tuple[int, int]]:
+    return [(entry.epoch, entry.start_offset) for entry in epochs.entries]
+
+
+def test_epochs_are_kept_in_kafkas_format(tmp_path: Path) -> None:
+    epochs = cache(tmp_path, (0, 0), (2, 10), (2, 15), (5, 20))
+    assert not epochs.path.exists()
+    epochs.flush()
+    assert epochs.path.read_bytes() == b"0\n3\n0 0\n2 10\n5 20\n"
+    assert LeaderEpochCache(epochs.path).entries == epochs.entries
+
+
+def test_where_an_epoch_ended(tmp_path: Path) -> None:
+    epochs = cache(tmp_path, (2, 10), (5, 20), (7, 30))
+    assert epochs.latest_epoch == 7
+    assert epochs.end_offset_for(7, 40) == (7, 40)
+    assert epochs.end_offset_for(5, 40) == (5, 30)
+    assert epochs.end_offset_for(6, 40) == (5, 30)
+    assert epochs.end_offset_for(4, 40) == (2, 20)
+    assert epochs.end_offset_for(1, 40) == (1, 10)
+    assert epochs.end_offset_for(8, 40) == (-1, -1)
+    assert epochs.end_offset_for(-1, 40) == (-1, -1)
+    assert [epochs.epoch_at(offset) for offset in (9, 10, 19, 20, 99)] == [None, 2, 2, 5, 7]
+
+
+def test_epochs_are_flushed_by_many_threads(tmp_path: Path) -> None:
+    epochs = LeaderEpochCache(tmp_path / CHECKPOINT)
+    with ThreadPoolExecutor(4) as pool:
+        flushes = []
+        for epoch in range(100):
+            epochs.assign(epoch, epoch)
+            flushes += [pool.submit(epochs.flush) for _ in range(4)]
+        for flush in flushes:
+            flush.result()
+    assert LeaderEpochCache(epochs.path).entries == epochs.entries
+
+
+def test_an_empty_cache_has_no_answer(tmp_path: Path) -> None:
+    epochs = cache(tmp_path, (-1, 5))
+    assert epochs.latest_epoch is None
+    assert epochs.entries == ()
+    assert epochs.end_offset_for(0, 40) == (-1, -1)
+
+
+def test_a_contradicted_entry_goes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    epochs = cache(tmp_path, (1, 0), (2, 10), (3, 20))
+    epochs.assign(4, 20)
+    assert pairs(epochs) == [(1, 0), (2, 10), (4, 20)]
+    assert caplog.text == ""
+    epochs.assign(5, 5)
+    assert pairs(epochs) == [(1, 0), (5, 5)]
+    assert "contradicts" in caplog.text
+    epochs.assign(5, 2)
+    assert pairs(epochs) == [(1, 0), (5, 2)]
+
+
+def test_truncation_from_both_ends(tmp_path: Path) -> None:
+    epochs = cache(tmp_path, (1, 0), (2, 10), (3, 20), (4, 30))
+    epochs.truncate_from_end(30)
+    assert pairs(epochs) == [(1, 0), (2, 10), (3, 20)]
+    epochs.truncate_from_start(15)
+    assert pairs(epochs) == [(2, 15), (3, 20)]
+    epochs.truncate_from_start(20)
+    assert pairs(epochs) == [(3, 20)]
+    epochs.truncate_from_start(5)
+    assert pairs(epochs) == [(3, 20)]
+    epochs.truncate_from_start(50)
+    assert pairs(epochs) == [(3, 50)]
+    epochs.clear()
+    assert epochs.entries == ()
+
+
+def test_a_malformed_epoch_checkpoint_is_as_if_missing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / CHECKPOINT).write_text("0\n1\n0 zero\n")
+    assert cache(tmp_path).entries == ()
+    assert "malformed" in caplog.text
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["assign", "end", "start"]), st.integers(0, 9), st.integers(0, 40)), max_size=30
+)
+
+
+@given(steps)
+def test_epochs_always_rise_and_survive_a_flush(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]]
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "epochs"
+    path.unlink(missing_ok=True)
+    epochs = LeaderEpochCache(path)
+    for step, epoch, offset in steps:
+        if step == "assign":
+            epochs.assign(epoch, offset)
+            assert EpochStart(epoch, offset) in epochs.entries or epochs.latest_epoch == epoch
+        elif step == "end":
+            epochs.truncate_from_end(offset)
+            assert all(entry.start_offset < offset for entry in epochs.entries)
+        else:
+            before = epochs.epoch_at(offset)
+            epochs.truncate_from_start(offset)
+            assert epochs.epoch_at(offset) == before
+            assert all(entry.start_offset >= offset for entry in epochs.entries)
+        known = epochs.entries
+        assert list(known) == sorted(known, key=lambda entry: entry.epoch)
+        assert list(known) == sorted(known, key=lambda entry: entry.start_offset)
+        assert len({entry.epoch for entry in known}) == len({entry.start_offset for entry in known}) == len(known)
+        epochs.flush()
+        assert LeaderEpochCache(path).entries == known

@@ -1,0 +1,286 @@
+"""A log directory: whose it is, who uses it now, what lies in it."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from random import Random
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.directory import DirectoryInUse, LogDirectory, deleted_name, parse_partition_name, partition_name
+from storage.identity import (
+    DirectoryIdentity,
+    InconsistentBrokerId,
+    InconsistentClusterId,
+    MalformedIdentity,
+    decode_id,
+    encode_id,
+    parse_properties,
+    read_topic_id,
+    write_topic_id,
+)
+
+topics = st.text("abcXYZ019._-", min_size=1, max_size=249).filter(lambda name: name not in (".", ".."))
+
+
+def opened(path: Path) -> LogDirectory:
+    directory = LogDirectory(path)
+    directory.open("cluster", 1)
+    return directory
+
+
+# Whose it is
+
+
+def test_a_new_directory_becomes_ours(tmp_path: Path) -> None:
+    opened(tmp_path / "new" / "logs").close()
+    assert (tmp_path / "new/logs/meta.properties").read_text() == "version=0\nbroker.id=1\ncluster.id=cluster\n"
+    opened(tmp_path / "new" / "logs").close()
+
+
+def test_another_cluster_or_broker_is_refused_with_advice(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    with pytest.raises(InconsistentClusterId, match=r"belongs to cluster cluster.* coordination\.url"):
+        LogDirectory(tmp_path).open("other", 1)
+    with pytest.raises(InconsistentBrokerId, match=r"belongs to broker 1, but this is broker 2.* broker\.id"):
+        LogDirectory(tmp_path).open("cluster", 2)
+    opened(tmp_path).close()
+
+
+def test_kafkas_identities_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "meta.properties"
+    path.write_text("#\n#Sat Nov 21 10:00:00 UTC 2026\ncluster.id=7Z-xQ_1hTsKQpIcsWGqVpw\nversion=0\nbroker.id=3\n")
+    assert DirectoryIdentity.read(tmp_path) == DirectoryIdentity("7Z-xQ_1hTsKQpIcsWGqVpw", 3)
+    path.write_text("node.id=4\ndirectory.id=x5_C\nversion=1\ncluster.id=abc\n")
+    assert DirectoryIdentity.read(tmp_path) == DirectoryIdentity("abc", 4, 1, "x5_C")
+
+
+def test_an_old_directory_without_a_cluster_joins_ours(tmp_path: Path) -> None:
+    (tmp_path / "meta.properties").write_text("version=0\nbroker.id=1\n")
+    opened(tmp_path)
+    assert DirectoryIdentity.read(tmp_path) == DirectoryIdentity("cluster", 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "version=2\nbroker.id=1\n",
+        "version=0\n",
+        "version=1\nbroker.id=1\n",
+        "version=0\nbroker.id=x\n",
+        "version=1\nnode.id=1\n",
+        "version=0\nbroker.id=-1\n",
+        "\x00\x01",
+    ],
+)
+def test_a_malformed_identity_stops_the_start(tmp_path: Path, text: str) -> None:
+    (tmp_path / "meta.properties").write_text(text)
+    with pytest.raises(MalformedIdentity, match=r"meta\.properties is malformed"):
+        LogDirectory(tmp_path).open("cluster", 1)
+
+
+@given(st.binary(max_size=200) | st.text("version=01.brokeidcluster\n\\u# :", max_size=80).map(str.encode))
+def test_any_bytes_of_an_identity_are_understood_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
+    directory = tmp_path_factory.getbasetemp()
+    (directory / "meta.properties").write_bytes(data)
+    (directory / "partition.metadata").write_bytes(data)
+    for read in (DirectoryIdentity.read, read_topic_id):
+        with suppress(MalformedIdentity):
+            read(directory)
+
+
+@given(st.text(min_size=1).filter(lambda text: text.isprintable() or "\n" in text))
+def test_any_cluster_id_survives(tmp_path_factory: pytest.TempPathFactory, cluster_id: str) -> None:
+    identity = DirectoryIdentity(cluster_id, 5, 1, "dir")
+    identity.write(tmp_path_factory.getbasetemp())
+    assert DirectoryIdentity.read(tmp_path_factory.getbasetemp()) == identity
+
+
+def test_java_properties_are_understood() -> None:
+    text = "! a\n # b\n\na=1\r\n b : 2 \nc 3\rd\\=e=f\\tg\nh=\\u0041\nempty=\nalone\n"
+    assert parse_properties(text) == {
+        "a": "1",
+        "b": "2 ",
+        "c": "3",
+        "d=e": "f\tg",
+        "h": "A",
+        "empty": "",
+        "alone": "",
+    }
+
+
+# partition.metadata
+
+
+def test_the_topic_id_is_kept_in_kafkas_format(tmp_path: Path) -> None:
+    topic_id = UUID("12345678-9abc-def0-1234-56789abcdef0")
+    assert read_topic_id(tmp_path) is None
+    write_topic_id(tmp_path, topic_id)
+    assert (tmp_path / "partition.metadata").read_text() == "version: 0\ntopic_id: EjRWeJq83vASNFZ4mrze8A"
+    assert read_topic_id(tmp_path) == topic_id
+
+
+@pytest.mark.parametrize("text", ["", "version: 1\ntopic_id: EjRWeJq83vASNFZ4mrze8A", "version: 0\ntopic_id: short"])
+def test_a_malformed_topic_id_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "partition.metadata").write_text(text)
+    with pytest.raises(MalformedIdentity, match=r"partition\.metadata"):
+        read_topic_id(tmp_path)
+
+
+@given(st.uuids())
+def test_ids_as_text(value: UUID) -> None:
+    assert decode_id(encode_id(value)) == value
+    assert len(encode_id(value)) == 22
+
+
+# Who uses it now
+
+
+def test_a_second_broker_in_the_same_process_is_refused(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    with pytest.raises(DirectoryInUse, match=str(tmp_path)):
+        opened(tmp_path)
+    with pytest.raises(DirectoryInUse):
+        opened(tmp_path)
+    first.close()
+    first.close()
+    opened(tmp_path).close()
+
+
+def _hold(path: Path, held: Event, release: Event) -> None:
+    opened(path)
+    held.set()
+    release.wait()
+
+
+def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
+    spawn = multiprocessing.get_context("fork")
+    held, release = spawn.Event(), spawn.Event()
+    holder = spawn.Process(target=_hold, args=(tmp_path, held, release))
+    holder.start()
+    assert held.wait(30)
+    with pytest.raises(DirectoryInUse, match="in use by another broker"):
+        opened(tmp_path)
+    holder.kill()
+    holder.join()
+    opened(tmp_path).close()
+
+
+def test_a_posix_lock_as_the_jvm_takes_it_is_respected_both_ways(tmp_path: Path) -> None:
+    script = (
+        "import fcntl, sys; file = open(sys.argv[1], 'w'); fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB);"
+        "print('locked', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / ".lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as kafka:
+        assert kafka.stdout is not None
+        assert kafka.stdout.readline() == b"locked\n"
+        with pytest.raises(DirectoryInUse):
+            opened(tmp_path)
+        kafka.communicate()
+    ours = opened(tmp_path)
+    refused = subprocess.run(command, input=b"", capture_output=True, check=False)
+    assert b"BlockingIOError" in refused.stderr
+    ours.close()
+
+
+# What lies in it
+
+
+@given(topics, st.integers(0, 2**31 - 1))
+def test_partition_names_are_parsed(topic: str, partition: int) -> None:
+    assert parse_partition_name(partition_name(topic, partition)) == (topic, partition)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "topic", "-0", "topic-", "topic-x", "topic-01", "topic-2147483648", "..-0", "a b-0", "tøpic-0", "t-0\n"],
+)
+def test_other_names_are_not_partitions(name: str) -> None:
+    assert parse_partition_name(name) is None
+
+
+@given(topics, st.integers(0, 2**31 - 1), st.integers())
+def test_deleted_names_fit_and_are_recognised(topic: str, partition: int, seed: int) -> None:
+    name = deleted_name(partition_name(topic, partition), Random(seed))
+    assert len(name) <= 255
+    assert f"-{partition}." in name
+    assert name.endswith("-delete")
+    assert parse_partition_name(name) is None
+
+
+def test_contents(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    unique = "0123456789abcdef0123456789abcdef"
+    names = ["a-0", "a-10", "b.c_d-e-3", f"a-1.{unique}-delete", f"a-2.{unique}-future", f"a-3.{unique}-stray"]
+    for name in [*names, "lost+found", "my.stuff-delete", "__cluster_metadata-0"]:
+        (tmp_path / name).mkdir()
+    (tmp_path / "file-0").touch()
+    with caplog.at_level(logging.INFO):
+        contents = LogDirectory(tmp_path).contents()
+    assert contents.partitions == {
+        ("a", 0): tmp_path / "a-0",
+        ("a", 10): tmp_path / "a-10",
+        ("b.c_d-e", 3): tmp_path / "b.c_d-e-3",
+    }
+    assert contents.deleted == [tmp_path / f"a-1.{unique}-delete"]
+    left_alone = {Path(line.split(" is left alone")[0].split()[-1]).name for line in caplog.text.splitlines()}
+    assert left_alone == {
+        f"a-2.{unique}-future",
+        f"a-3.{unique}-stray",
+        "lost+found",
+        "my.stuff-delete",
+        "__cluster_metadata-0",
+    }
+
+
+def test_a_deleted_partition_is_set_aside_and_removed(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    path = directory.create("topic", 0, UUID(int=7))
+    assert read_topic_id(path) == UUID(int=7)
+    (path / "00000000000000000000.log").write_bytes(b"data")
+    assert directory.create("topic", 0, None) == path
+    aside = directory.set_aside(path, Random(1))
+    assert directory.contents().partitions == {}
+    assert directory.contents().deleted == [aside]
+    directory.remove(aside)
+    directory.remove(aside)
+    assert directory.contents().deleted == []
+
+
+def test_a_clean_shutdown_counts_once(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    assert not directory.take_clean_shutdown()
+    directory.mark_clean_shutdown()
+    assert directory.take_clean_shutdown()
+    assert not directory.take_clean_shutdown()
+
+
+def test_a_directory_fails_once(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    first, second = OSError(5, "Input/output error"), OSError(28, "No space left on device")
+    assert directory.online
+    assert directory.fail(first)
+    assert not directory.fail(second)
+    assert not directory.online
+    assert directory.error is first
+
+
+def test_the_lock_does_not_outlive_a_failed_start(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    with pytest.raises(InconsistentClusterId):
+        LogDirectory(tmp_path).open("other", 1)
+    assert os.path.exists(tmp_path / ".lock")
+    opened(tmp_path).close()

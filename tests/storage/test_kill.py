@@ -1,0 +1,165 @@
+"""kill -9 while appending, at random instants: what was appended is there, whole, and everything agrees with it.
+
+The child is a fork that appends until it is killed; after each append it tells the parent how far the log goes, and
+after each flush the recovery point, as the checkpoint file would remember it. A killed process loses nothing that it
+wrote. In some rounds the parent then takes away a part of what was not flushed, as a power failure would.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import NoReturn
+
+import pytest
+
+from protocol.records.batch import headers, records
+from storage.config import LogConfig
+from storage.log import Log
+from tests.storage.logs import NOW, batch_of, check, check_segment, open_log
+
+CONFIG = LogConfig(segment_bytes=100_000, segment_index_bytes=4000, index_interval_bytes=500)
+REPORT = struct.Struct(">cq")
+PRODUCERS = 3
+
+
+def value_at(offset: int) -> bytes:
+    """What the record at an offset holds in these tests."""
+    return b"%d-" % offset * (offset % 23 + 1)
+
+
+def append_until_killed(directory: Path, seed: int, recovery_point: int, report: int) -> NoReturn:
+    """The child: append batches of random sizes, some idempotent; flush and roll now and then."""
+    random = Random(seed)
+    flushing = random.random() < 0.5
+    log = open_log(directory, CONFIG, recovery_point=recovery_point)
+    sequences = {entry.producer_id: entry.last_sequence + 1 for entry in log.producers.entries}
+    while True:
+        first, count = log.log_end_offset, random.randrange(1, 12)
+        fields = {}
+        producer = random.randrange(-1, PRODUCERS)
+        if producer >= 0:
+            fields = {"producer_id": producer, "producer_epoch": 0, "base_sequence": sequences.get(producer, 0)}
+            sequences[producer] = fields["base_sequence"] + count
+        batch = batch_of(*map(value_at, range(first, first + count)), timestamp=NOW + first, **fields)
+        log.append_as_leader(batch, leader_epoch=seed, now_ms=NOW)
+        os.write(report, REPORT.pack(b"A", log.log_end_offset))
+        if flushing and random.random() < 0.03:
+            log.flush()
+            os.write(report, REPORT.pack(b"F", log.recovery_point))
+        if random.random() < 0.003:
+            log.roll()
+
+
+@dataclass
+class Parent:
+    """What the parent knows for certain of the log."""
+
+    directory: Path
+    random: Random
+    appended: int = 0
+    flushed: int = 0
+    verified: int = 0
+    producers: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Last sequence and last offset of each producer in what was verified."""
+
+    def run_child(self, seed: int) -> None:
+        reading, writing = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                append_until_killed(self.directory, seed, self.flushed, writing)
+            finally:
+                os._exit(1)
+        os.close(writing)
+        reports = os.read(reading, REPORT.size)  # from the first append on, any instant will do
+        select.select([], [], [], self.random.random() ** 3 * 0.06)
+        os.kill(child, signal.SIGKILL)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        while more := os.read(reading, 1 << 16):
+            reports += more
+        os.close(reading)
+        for kind, offset in REPORT.iter_unpack(reports):
+            if kind == b"A":
+                self.appended = offset
+            else:
+                self.flushed = offset
+
+    def lose_power(self) -> None:
+        """Cut one of the segments anywhere behind what was flushed."""
+        log = open_log(self.directory, CONFIG, recovery_point=self.flushed)
+        log.release()
+        segment = self.random.choice([s for s in log.segments if s.end_offset > self.flushed])
+        whole = next((at for at, header in segment.batches() if header.last_offset >= self.flushed), segment.size)
+        path = segment.path_of(".log")
+        size = path.stat().st_size
+        if size > whole:
+            cut = self.random.randrange(whole, size)
+            os.truncate(path, cut)
+            if self.random.random() < 0.5:
+                os.truncate(path, self.random.randrange(cut, size + 1000))
+        for kind in (".index", ".timeindex"):
+            os.truncate(segment.path_of(kind), self.random.randrange(4000))
+        self.appended = self.flushed
+        self.verified = min(self.verified, self.flushed)
+        self.producers = {}
+
+    def recover(self, *, clean: bool) -> None:
+        """Open the log as a broker would, and see that it is right."""
+        log = open_log(self.directory, CONFIG, recovery_point=self.flushed)
+        assert log.log_end_offset >= max(self.appended, self.flushed)
+        for segment in log.segments:
+            if segment.end_offset > self.flushed:
+                check_segment(segment)
+        self.learn(log)
+        known = {entry.producer_id: (entry.last_sequence, entry.last_offset) for entry in log.producers.entries}
+        assert known == self.producers
+        if clean:
+            log.close()
+            self.flushed = log.recovery_point
+            log = open_log(self.directory, CONFIG, recovery_point=self.flushed, clean=True)
+            assert log.log_end_offset == self.verified
+        log.release()
+
+    def learn(self, log: Log) -> None:
+        """Every record that was not seen before is what it must be; note who wrote which batch."""
+        offset = 0 if not self.producers else self.verified
+        while offset < log.log_end_offset:
+            data = log.read(offset, 1 << 20, up_to=log.log_end_offset).read()
+            assert data
+            for position, header in headers(data):
+                if header.next_offset > self.verified:
+                    found = [(record.offset, record.value) for record in records(data, position)]
+                    assert found == [(n, value_at(n)) for n in range(header.base_offset, header.next_offset)]
+                if header.producer_id >= 0:
+                    self.producers[header.producer_id] = (header.last_sequence, header.last_offset)
+                assert header.base_offset <= offset
+                offset = header.next_offset
+        self.verified = log.log_end_offset
+
+
+def rounds(directory: Path, count: int) -> None:
+    parent = Parent(directory, Random(count))
+    for seed in range(count):
+        parent.run_child(seed)
+        if seed % 3 == 2:
+            parent.lose_power()
+        parent.recover(clean=seed % 10 == 9)
+    log = open_log(directory, CONFIG, recovery_point=parent.flushed)
+    check(log)
+    assert log.log_end_offset == parent.verified
+    assert len(log.segments) > 1
+
+
+def test_a_few_kills(tmp_path: Path) -> None:
+    rounds(tmp_path, 15)
+
+
+@pytest.mark.slow
+def test_many_kills(tmp_path: Path) -> None:
+    rounds(tmp_path, 240)

@@ -1,0 +1,635 @@
+"""A partition's log: appending, rolling, cutting at both ends, and failing disks."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protocol.errors import ErrorCode, KafkaError
+from protocol.records.batch import Record, build, headers, records
+from protocol.records.control import ControlMarker, ControlType, build_marker
+from storage.config import LogConfig
+from storage.log import AppendInfo, Log, Origin
+from storage.segment import Segment
+from tests.storage.logs import NOW, SMALL, append, batch_of, batches_in, check, fill, open_log, reopened, values_of
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return open_log(tmp_path)
+
+
+def refused(log: Log, batches: bytearray, **how: Any) -> ErrorCode:
+    end, size = log.log_end_offset, log.size_bytes
+    with pytest.raises(KafkaError) as refusal:
+        log.append_as_leader(batches, leader_epoch=0, now_ms=NOW, **how)
+    assert (log.log_end_offset, log.size_bytes) == (end, size)
+    return refusal.value.code
+
+
+class TestAppending:
+    def test_offsets_and_epoch_are_patched_in_place(self, log: Log) -> None:
+        append(log, b"a", b"b")
+        batch = batch_of(b"c", b"d", b"e")
+        info = log.append_as_leader(batch, leader_epoch=7, now_ms=NOW)
+        assert info == AppendInfo(2, 4, NOW, -1, 0, False, 3, len(batch))
+        header = next(headers(batch))[1]
+        assert (header.base_offset, header.partition_leader_epoch) == (2, 7)
+        assert log.end_offset_for_epoch(0) == (0, 2)
+        assert log.end_offset_for_epoch(7) == (7, 5)
+        check(log)
+
+    def test_a_view_of_a_request_is_patched_in_place_too(self, log: Log) -> None:
+        frame = bytearray(b"head") + batch_of(b"a") + b"tail"
+        log.append_as_leader(memoryview(frame)[4:-4], leader_epoch=0, now_ms=NOW)
+        assert values_of(log) == {0: b"a"}
+
+    def test_several_batches_at_once(self, log: Log) -> None:
+        info = log.append_as_leader(batch_of(b"a") + batch_of(b"b", b"c"), leader_epoch=0, now_ms=NOW)
+        assert (info.first_offset, info.last_offset, info.record_count) == (0, 2, 3)
+        assert values_of(log) == {0: b"a", 1: b"b", 2: b"c"}
+
+    def test_log_append_time(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path, replace(SMALL, message_timestamp_type="LogAppendTime"))
+        info = log.append_as_leader(batch_of(b"a", timestamp=5), leader_epoch=0, now_ms=NOW + 3)
+        assert (info.log_append_time_ms, info.max_timestamp) == (NOW + 3, NOW + 3)
+        assert [r.timestamp for _, data in batches_in(log) for r in records(data)] == [NOW + 3]
+        assert reopened(log, clean=False).log_end_offset == 1
+
+    def test_what_a_topic_does_not_take(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path, replace(SMALL, max_message_bytes=500, segment_bytes=900))
+        assert refused(log, batch_of(b"v" * 500)) == ErrorCode.MESSAGE_TOO_LARGE
+        assert refused(log, batch_of(b"v" * 300) * 3) == ErrorCode.RECORD_LIST_TOO_LARGE
+
+    def test_what_is_no_batch(self, log: Log) -> None:
+        assert refused(log, bytearray()) == ErrorCode.CORRUPT_MESSAGE
+        assert refused(log, batch_of(b"a")[:-1]) == ErrorCode.CORRUPT_MESSAGE
+        assert refused(log, batch_of(b"a") + b"more") == ErrorCode.CORRUPT_MESSAGE
+        legacy = batch_of(b"a")
+        legacy[16] = 1
+        assert refused(log, legacy) == ErrorCode.INVALID_RECORD
+
+    def test_an_idempotent_batch_is_written_once(self, log: Log) -> None:
+        append(log, b"x")
+        batch = batch_of(b"a", b"b", producer_id=9, producer_epoch=0, base_sequence=0)
+        first = log.append_as_leader(bytearray(batch), leader_epoch=0, now_ms=NOW)
+        append(log, b"y")
+        again = log.append_as_leader(batch, leader_epoch=0, now_ms=NOW)
+        assert (again.first_offset, again.last_offset, again.duplicate) == (1, 2, True)
+        assert not first.duplicate
+        assert values_of(log) == {0: b"x", 1: b"a", 2: b"b", 3: b"y"}
+        gap = batch_of(b"c", producer_id=9, producer_epoch=0, base_sequence=5)
+        assert refused(log, gap) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        check(log)
+
+    def test_a_closed_log_takes_nothing(self, log: Log) -> None:
+        log.close()
+        log.close()
+        assert refused(log, batch_of(b"a")) == ErrorCode.KAFKA_STORAGE_ERROR
+        with pytest.raises(KafkaError):
+            log.read(0, 100, up_to=0)
+
+
+class TestFollowing:
+    def test_batches_go_in_as_they_are(self, log: Log, tmp_path: Path) -> None:
+        (tmp_path / "f").mkdir()
+        follower = open_log(tmp_path / "f")
+        fill(log, 50)
+        append(log, b"z", epoch=4)
+        while follower.log_end_offset < log.log_end_offset:
+            read = log.read(follower.log_end_offset, 700, up_to=log.log_end_offset)
+            info = follower.append_as_follower(read.read())
+            assert info.last_offset == follower.log_end_offset - 1
+        assert [data for _, data in batches_in(follower)] == [data for _, data in batches_in(log)]
+        assert follower.leader_epochs.entries == log.leader_epochs.entries
+        check(follower)
+
+    def test_a_batch_cut_off_at_the_end_is_left_out(self, log: Log) -> None:
+        info = log.append_as_follower(batch_of(b"a") + batch_of(b"b", base_offset=1)[:-1])
+        assert (info.first_offset, info.last_offset, info.record_count) == (0, 0, 1)
+        info = log.append_as_follower(batch_of(b"b", base_offset=1)[:-1])
+        assert (info.first_offset, info.last_offset, info.record_count) == (1, 0, 0)
+
+    def test_gaps_are_kept(self, log: Log) -> None:
+        log.append_as_follower(batch_of(b"a", base_offset=5) + batch_of(b"b", base_offset=100))
+        assert log.log_end_offset == 101
+        assert values_of(log) == {5: b"a", 100: b"b"}
+        assert log.read(50, 1000, up_to=101).size > 0
+        check(log)
+
+    def test_an_offset_out_of_reach_of_the_segment_begins_a_new_one(self, log: Log) -> None:
+        log.append_as_follower(batch_of(b"a"))
+        log.append_as_follower(batch_of(b"b", base_offset=1 << 40))
+        assert values_of(log) == {0: b"a", 1 << 40: b"b"}
+        assert len(log.segments) == 2
+        check(log)
+        check(reopened(log, clean=False))
+
+    @pytest.mark.parametrize("base", [0, 1])
+    def test_offsets_that_do_not_rise_are_refused(self, log: Log, base: int) -> None:
+        append(log, b"a", b"b")
+        with pytest.raises(KafkaError) as refusal:
+            log.append_as_follower(batch_of(b"c", base_offset=base))
+        assert refusal.value.code == ErrorCode.CORRUPT_MESSAGE
+        assert log.log_end_offset == 2
+
+    def test_a_wrong_checksum_is_refused(self, log: Log) -> None:
+        batch = batch_of(b"a")
+        batch[-1] ^= 1
+        with pytest.raises(KafkaError):
+            log.append_as_follower(batch)
+        assert log.log_end_offset == 0
+
+    def test_an_answer_larger_than_a_segment_fills_several(self, log: Log) -> None:
+        answer = b"".join(batch_of(b"v" * 900, base_offset=n) for n in range(20))
+        answer += batch_of(b"v" * 9000, base_offset=20)
+        info = log.append_as_follower(answer)
+        assert (info.first_offset, info.last_offset, info.record_count, info.size_bytes) == (0, 20, 21, len(answer))
+        assert max(segment.size for segment in log.segments[:-1]) <= SMALL.segment_bytes
+        check(log)
+
+
+class TestRolling:
+    def test_by_size(self, log: Log) -> None:
+        values = fill(log, 200)
+        assert len(log.segments) > 5
+        assert all(segment.size <= SMALL.segment_bytes for segment in log.segments)
+        assert values_of(log) == dict(enumerate(values))
+        check(log)
+
+    def test_sealed_segments_are_trimmed(self, log: Log) -> None:
+        fill(log, 100)
+        *sealed, active = log.segments
+        for segment in sealed:
+            assert segment.path_of(".index").stat().st_size == 8 * segment.offset_index.count
+            assert segment.path_of(".timeindex").stat().st_size == 12 * segment.time_index.count
+        assert active.path_of(".index").stat().st_size == SMALL.segment_index_bytes
+
+    def test_by_record_time(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path, LogConfig(segment_ms=1000))
+        append(log, b"a", timestamp=NOW)
+        append(log, b"b", timestamp=NOW + 1000)
+        assert len(log.segments) == 1
+        append(log, b"c", timestamp=NOW + 1001)
+        assert [segment.base_offset for segment in log.segments] == [0, 2]
+
+    def test_by_the_wall_clock_without_record_times(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path, LogConfig(segment_ms=1000))
+        for now in (NOW, NOW + 1000, NOW + 1001):
+            log.append_as_leader(batch_of(b"a", timestamp=-1), leader_epoch=0, now_ms=now)
+        assert [segment.base_offset for segment in log.segments] == [0, 2]
+
+    def test_jitter_makes_it_earlier(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path, LogConfig(segment_ms=1000, segment_jitter_ms=1000))
+        append(log, b"a", timestamp=NOW)
+        append(log, b"b", timestamp=NOW + 1000)
+        assert len(log.segments) == 2
+
+    def test_by_a_full_index(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path, LogConfig(segment_index_bytes=80, index_interval_bytes=10))
+        fill(log, 50)
+        assert len(log.segments) > 3
+        check(log)
+
+    def test_a_preallocated_segment_is_trimmed(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path, replace(SMALL, preallocate=True))
+        values = fill(log, 60)
+        *sealed, active = log.segments
+        assert active.path_of(".log").stat().st_size == SMALL.segment_bytes
+        assert all(segment.path_of(".log").stat().st_size == segment.size for segment in sealed)
+        log = reopened(reopened(log, clean=False), clean=True)
+        assert values_of(log) == dict(enumerate(values))
+
+    def test_on_demand_but_not_when_empty(self, log: Log) -> None:
+        log.roll()
+        append(log, b"a")
+        log.roll()
+        log.roll()
+        assert [segment.base_offset for segment in log.segments] == [0, 1]
+        assert log.producers.snapshots == (1,)
+
+    def test_not_by_a_restart(self, log: Log) -> None:
+        for clean in (True, False, True):
+            fill(log, 5)
+            log = reopened(log, clean=clean)
+            assert len(log.segments) == 1
+            check(log)
+
+
+class TestTransactions:
+    def test_the_last_stable_offset_waits_for_the_marker_to_be_replicated(self, log: Log) -> None:
+        append(log, b"a")
+        append(log, b"b", producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)
+        log.high_watermark = 2
+        assert log.last_stable_offset == 1
+        self.end(log, ControlType.COMMIT)
+        assert log.last_stable_offset == 1
+        log.high_watermark = 3
+        assert log.last_stable_offset == 3
+        assert log.aborted_transactions(0, 3) == []
+
+    def test_aborted_ones_are_found_in_any_later_segment(self, log: Log) -> None:
+        append(log, b"b", producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)
+        fill(log, 100)
+        self.end(log, ControlType.ABORT)
+        fill(log, 50)
+        log.high_watermark = log.log_end_offset
+        for clean in (True, False):
+            (found,) = log.aborted_transactions(0, 1)
+            assert (found.producer_id, found.first_offset, found.last_offset) == (9, 0, 101)
+            assert log.aborted_transactions(102, 110) == []
+            log = reopened(log, clean=clean)
+            check(log)
+
+    @staticmethod
+    def end(log: Log, kind: ControlType) -> None:
+        marker = build_marker(ControlMarker(kind, 0), producer_id=9, producer_epoch=0, timestamp=NOW)
+        log.append_as_leader(marker, leader_epoch=0, now_ms=NOW, origin=Origin.COORDINATOR)
+
+
+class TestRetention:
+    def test_by_size(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path, replace(SMALL, retention_bytes=10_000))
+        values = fill(log, 200)
+        log.high_watermark = log.log_end_offset
+        paths = log.delete_old_segments(NOW)
+        assert 10_000 <= log.size_bytes < 10_000 + SMALL.segment_bytes
+        assert log.log_start_offset == log.segments[0].base_offset > 0
+        assert all(path.name.endswith(".deleted") and path.exists() for path in paths)
+        assert values_of(log) == dict(list(enumerate(values))[log.log_start_offset :])
+        assert min(log.producers.snapshots) >= log.log_start_offset
+        check(log)
+
+    def test_by_age_even_the_active_one(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path, replace(SMALL, retention_ms=1000))
+        fill(log, 100, timestamp=NOW)
+        log.high_watermark = log.log_end_offset
+        assert log.delete_old_segments(NOW + 1000) == []
+        assert log.delete_old_segments(NOW + 1001)
+        assert (log.log_start_offset, log.size_bytes, len(log.segments)) == (100, 0, 1)
+        assert log.delete_old_segments(NOW + 5000) == []
+        check(log)
+
+    def test_records_without_time_age_by_their_file(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path, replace(SMALL, retention_ms=1000))
+        fill(log, 10, timestamp=-1)
+        log.high_watermark = log.log_end_offset
+        os.utime(log.segments[0].path_of(".log"), ns=(0, NOW * 1_000_000))
+        assert not log.delete_old_segments(NOW + 1000)
+        assert log.delete_old_segments(NOW + 1001)
+
+    def test_nothing_goes_that_is_not_committed(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path, replace(SMALL, retention_ms=0))
+        fill(log, 100)
+        log.high_watermark = log.segments[2].base_offset + 1
+        log.delete_old_segments(NOW + 1)
+        assert log.log_start_offset == log.high_watermark - 1
+
+    def test_compacted_topics_keep_everything(self, tmp_path: Path) -> None:
+        log = open_log(
+            tmp_path, replace(SMALL, retention_ms=0, retention_bytes=0, cleanup_policy=frozenset({"compact"}))
+        )
+        fill(log, 100)
+        log.high_watermark = 100
+        assert log.delete_old_segments(NOW + 10) == []
+
+    def test_records_below_a_new_start_are_gone(self, log: Log) -> None:
+        values = fill(log, 100)
+        log.high_watermark = 80
+        assert log.advance_log_start(70) == 70
+        assert log.advance_log_start(60) == 70
+        with pytest.raises(KafkaError) as refusal:
+            log.advance_log_start(81)
+        assert refusal.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+        with pytest.raises(KafkaError):
+            log.read(69, 100, up_to=80)
+        assert values_of(log) == dict(list(enumerate(values))[70:])
+        assert log.delete_old_segments(NOW)
+        assert log.segments[0].base_offset <= 70 < log.segments[1].base_offset
+        assert values_of(reopened(log, clean=False)) == dict(list(enumerate(values))[70:])
+
+    def test_a_read_outlives_its_segment(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path, replace(SMALL, retention_ms=0))
+        fill(log, 100)
+        log.high_watermark = 100
+        read = log.read(0, 1000, up_to=100)
+        for path in log.delete_old_segments(NOW + 1):
+            path.unlink()
+        assert next(headers(read.read()))[1].base_offset == 0
+        assert os.pread(read.fd, 8, read.position) == bytes(8)
+        fd = read.fd
+        del read
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
+
+
+class TestTruncating:
+    @pytest.mark.parametrize("offset", [0, 1, 37, 99, 100, 150])
+    def test_to_an_offset(self, log: Log, offset: int) -> None:
+        values = fill(log, 100)
+        log.high_watermark = 100
+        log.flush()
+        log.truncate_to(offset)
+        kept = min(offset, 100)
+        assert (log.log_end_offset, log.high_watermark) == (kept, kept)
+        assert log.recovery_point <= kept
+        assert values_of(log) == dict(enumerate(values[:kept]))
+        check(log)
+        assert fill(log, 100)[0].startswith(b"%d:" % kept)
+        check(log)
+        for clean in (True, False):
+            log = reopened(log, clean=clean)
+            check(log)
+            assert log.log_end_offset == kept + 100
+
+    def test_a_batch_is_not_halved(self, log: Log) -> None:
+        append(log, b"a")
+        append(log, b"b", b"c", b"d")
+        log.truncate_to(3)
+        assert log.log_end_offset == 1
+        check(log)
+
+    def test_producers_and_epochs_go_back_too(self, log: Log) -> None:
+        for n in range(60):
+            append(log, b"v" * 200, epoch=n // 20, producer_id=9, producer_epoch=0, base_sequence=n)
+        log.truncate_to(30)
+        assert log.leader_epochs.latest_epoch == 1
+        check(log)
+        append(log, b"v", epoch=3, producer_id=9, producer_epoch=0, base_sequence=30)
+        check(log)
+
+    def test_below_the_first_segment(self, log: Log) -> None:
+        log.truncate_fully_and_start_at(50)
+        fill(log, 100)
+        log.truncate_to(20)
+        assert (log.log_start_offset, log.log_end_offset) == (20, 20)
+        check(log)
+
+    def test_fully(self, log: Log) -> None:
+        fill(log, 100, producer_id=-1)
+        log.flush()
+        log.truncate_fully_and_start_at(500)
+        assert (log.log_start_offset, log.high_watermark, log.log_end_offset, log.recovery_point) == (500,) * 4
+        assert append(log, b"x") == 500
+        check(log)
+        assert values_of(reopened(log, clean=False)) == {500: b"x"}
+
+
+class TestReplacing:
+    def test_segments_give_place_to_one(self, log: Log, tmp_path: Path) -> None:
+        values = fill(log, 200)
+        old = log.segments[1:4]
+        new = Segment.create(tmp_path, old[0].base_offset, SMALL, NOW, ".cleaned")
+        new.reopen(SMALL)
+        kept = next(old[1].batches())[1]
+        new.append(old[1].file.read(kept.size_bytes, 0), [kept], 0)
+        paths = log.replace_segments(new, old)
+        assert len(paths) == 9
+        expected = {
+            n: value
+            for n, value in enumerate(values)
+            if not old[0].base_offset <= n < old[-1].end_offset or n == kept.base_offset
+        }
+        for clean in (True, False):
+            assert values_of(log) == expected
+            check(log)
+            log = reopened(log, clean=clean)
+
+    def test_the_active_one_stays(self, log: Log, tmp_path: Path) -> None:
+        fill(log, 100)
+        new = Segment.create(tmp_path, log.segments[-1].base_offset, SMALL, NOW, ".cleaned")
+        with pytest.raises(ValueError, match="not sealed"):
+            log.replace_segments(new, log.segments[-1:])
+
+
+class TestFlushing:
+    def test_the_recovery_point_moves(self, log: Log) -> None:
+        fill(log, 10)
+        log.flush(5)
+        assert log.recovery_point == 5
+        log.flush()
+        assert log.recovery_point == 10
+
+    def test_when_it_is_due(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path, replace(SMALL, flush_messages=3))
+        assert not log.flush_due(NOW)
+        append(log, b"a", b"b")
+        assert not log.flush_due(NOW)
+        append(log, b"c")
+        assert log.flush_due(NOW)
+        log.flush()
+        assert not log.flush_due(NOW)
+        log.config = replace(SMALL, flush_ms=1000)
+        append(log, b"d")
+        assert not log.flush_due(NOW + 999)
+        assert log.flush_due(NOW + 1000)
+
+    def test_what_was_cut_meanwhile_is_not_called_flushed(self, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+        fill(log, 10)
+        log.leader_epochs.flush()
+        sync, real = os.fsync, log._durability.sync
+
+        def cutting(fd: int) -> None:
+            monkeypatch.setattr(os, "fsync", sync)
+            log.truncate_to(5)
+            fill(log, 20)
+            sync(fd)
+
+        monkeypatch.setattr(os, "fsync", cutting)
+        synced = []
+        monkeypatch.setattr(log._durability, "sync", lambda *how: synced.append(real(*how)) or synced[-1])
+        log.flush()
+        assert synced == [False, True]
+        assert log.recovery_point == 25
+
+
+class TestFailingDisk:
+    @pytest.fixture
+    def errors(self) -> list[OSError]:
+        return []
+
+    @pytest.fixture
+    def log(self, tmp_path: Path, errors: list[OSError]) -> Log:
+        return open_log(tmp_path, on_io_error=errors.append)
+
+    @pytest.mark.parametrize("written", [0, 1, 60, 100])
+    @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+    def test_a_write_in_part_is_cut_off(
+        self, log: Log, errors: list[OSError], monkeypatch: pytest.MonkeyPatch, written: int, code: int
+    ) -> None:
+        values = fill(log, 20)
+        pwrite = os.pwrite
+
+        def failing(fd: int, data: bytes, position: int) -> int:
+            if len(data) <= 100:
+                raise OSError(code, "no")
+            return pwrite(fd, memoryview(data)[: min(len(data) - 100, written)], position) if written else 0
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pwrite", failing)
+            assert refused(log, batch_of(b"v" * 200)) == ErrorCode.KAFKA_STORAGE_ERROR
+        assert len(errors) == 1
+        segment = log.segments[-1]
+        assert segment.path_of(".log").stat().st_size == segment.size
+        values += fill(log, 20)
+        for clean in (True, False):
+            assert values_of(log) == dict(enumerate(values))
+            check(log)
+            log = reopened(log, clean=clean)
+
+    def test_an_index_that_cannot_grow(self, log: Log, errors: list[OSError], monkeypatch: pytest.MonkeyPatch) -> None:
+        def failing(*_: Any) -> None:
+            raise OSError(errno.ENOSPC, "no")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "posix_fallocate", failing)
+            with pytest.raises(KafkaError):
+                fill(log, 20)
+        values = log.log_end_offset
+        check(log)
+        fill(log, 20)
+        assert len(values_of(log)) == values + 20
+        check(log)
+
+    def test_a_segment_that_cannot_begin(
+        self, log: Log, errors: list[OSError], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fill(log, 10)
+        real = os.open
+
+        def failing(path: Any, flags: int, *rest: Any) -> int:
+            if flags & os.O_CREAT and str(path).endswith(".timeindex"):
+                raise OSError(errno.ENOSPC, "no")
+            return real(path, flags, *rest)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "open", failing)
+            with pytest.raises(KafkaError):
+                log.roll()
+        assert errors
+        assert len(log.segments) == 1
+        fill(log, 100)
+        check(log)
+        check(reopened(log, clean=False))
+
+    def test_a_read_that_fails(self, log: Log, errors: list[OSError], monkeypatch: pytest.MonkeyPatch) -> None:
+        fill(log, 10)
+        read = log.read(0, 1000, up_to=10)
+
+        def failing(*_: Any) -> int:
+            raise OSError(errno.EIO, "no")
+
+        monkeypatch.setattr(os, "preadv", failing)
+        with pytest.raises(KafkaError) as refusal:
+            read.try_read()
+        assert refusal.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert len(errors) == 1
+
+    def test_too_many_open_files_say_nothing_of_the_disk(
+        self, log: Log, errors: list[OSError], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fill(log, 100)
+        log = reopened(log, clean=True, on_io_error=errors.append)
+
+        def failing(*_: Any) -> int:
+            raise OSError(errno.EMFILE, "no")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "open", failing)
+            with pytest.raises(KafkaError):
+                log.read(0, 1000, up_to=100)
+        assert not errors
+        assert log.read(0, 1000, up_to=100).size
+
+    def test_a_sync_that_fails_moves_nothing(
+        self, log: Log, errors: list[OSError], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fill(log, 10)
+
+        def failing(fd: int) -> None:
+            raise OSError(errno.EIO, "no")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", failing)
+            with pytest.raises(KafkaError) as refusal:
+                log.flush()
+        assert refusal.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert log.recovery_point == 0
+        assert errors
+
+
+def open_files() -> int:
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_an_idle_log_holds_no_file(tmp_path: Path, clean: bool) -> None:
+    before = open_files()
+    log = open_log(tmp_path)
+    assert open_files() == before
+    fill(log, 5)
+    assert open_files() == before + 3
+    log = reopened(log, clean=clean)
+    assert open_files() == before
+    assert len(values_of(log)) == 5
+    log.close()
+    assert open_files() == before
+    assert sorted(os.listdir(tmp_path)) == [
+        "00000000000000000000.index",
+        "00000000000000000000.log",
+        "00000000000000000000.timeindex",
+        "00000000000000000005.snapshot",
+        "leader-epoch-checkpoint",
+    ]
+
+
+def test_a_log_of_many_segments_keeps_few_files_open(tmp_path: Path) -> None:
+    log = open_log(tmp_path, replace(SMALL, segment_bytes=500))
+    fill(log, 300)
+    assert len(log.segments) > 50
+    before = open_files()
+    values_of(log)
+    log.offset_for_timestamp(NOW)
+    log.max_timestamp()
+    log.high_watermark = 300
+    log.config = replace(log.config, retention_ms=10**6)
+    log.delete_old_segments(NOW)
+    assert open_files() <= before + 30
+    log = reopened(log, clean=False)
+    assert open_files() <= before
+
+
+def test_a_log_moves_with_its_directory(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    log = open_log(tmp_path / "a")
+    values = fill(log, 100)
+    (tmp_path / "a").rename(tmp_path / "b")
+    log.moved(tmp_path / "b")
+    values += fill(log, 100)
+    assert values_of(log) == dict(enumerate(values))
+    log = reopened(log, clean=True)
+    check(log)
+    log.delete()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_new_configuration_counts_from_the_next_append(log: Log) -> None:
+    fill(log, 10)
+    log.config = replace(SMALL, segment_bytes=300)
+    fill(log, 10)
+    assert len(log.segments) >= 5
+    check(log)
+
+
+def test_keys_and_headers_come_back(log: Log) -> None:
+    batch = build([Record(0, NOW, None, None, (("h", b"1"), ("h", None)))])
+    log.append_as_leader(batch, leader_epoch=0, now_ms=NOW)
+    ((_, data),) = batches_in(log)
+    assert list(records(data)) == [Record(0, NOW, None, None, (("h", b"1"), ("h", None)))]

@@ -1,0 +1,120 @@
+"""Files of a log with anything in them: it opens, and answers what is right or the protocol's error."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol.errors import ErrorCode, KafkaError
+from protocol.records.batch import headers, records
+from protocol.records.control import ControlMarker, ControlType, build_marker
+from storage.config import LogConfig
+from storage.log import Log, Origin
+from tests.storage.logs import NOW, append, check, open_log
+
+CONFIG = LogConfig(segment_bytes=3000, segment_index_bytes=1024, index_interval_bytes=200)
+HINTS = (".index", ".timeindex", ".txnindex", ".snapshot", "leader-epoch-checkpoint")
+"""Files whose damage must change no answer of :func:`read_all`."""
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a log with a little of everything."""
+    directory = tmp_path_factory.mktemp("filled")
+    log = open_log(directory, CONFIG)
+    for n in range(60):
+        append(log, b"%d" % n * 20, timestamp=NOW + n * 7 % 50, epoch=n // 20)
+        append(log, b"t", producer_id=9, producer_epoch=0, base_sequence=n, transactional=True)
+        if n % 5 == 0:
+            marker = build_marker(ControlMarker(ControlType(n % 2), 0), producer_id=9, producer_epoch=0, timestamp=NOW)
+            log.append_as_leader(marker, leader_epoch=n // 20, now_ms=NOW, origin=Origin.COORDINATOR)
+    log.close()
+    return directory
+
+
+def read_all(log: Log) -> dict[int, bytes | None]:
+    """Every record that can be read, each found by its own offset."""
+    found: dict[int, bytes | None] = {}
+    for offset in range(log.log_start_offset, log.log_end_offset):
+        try:
+            data = log.read(offset, 500, up_to=log.log_end_offset).read()
+            for position, _ in headers(data):
+                found.update({r.offset: r.value for r in records(data, position) if r.offset == offset})
+        except KafkaError as error:
+            assert error.code in (ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD)  # noqa: PT017
+    return found
+
+
+def damaged(data: bytes, random: Random) -> bytes:
+    """The bytes with a few of them changed, lost, put in, or all replaced."""
+    changed = bytearray(data)
+    for _ in range(random.randrange(1, 4)):
+        at, size = random.randrange(len(changed) + 1), random.choice([1, 1, 4, 8, 30, 200])
+        kind = random.randrange(6)
+        if kind == 0:
+            changed[at : at + size] = random.randbytes(size)
+        elif kind == 1:
+            del changed[at : at + size]
+        elif kind == 2:
+            changed[at:at] = random.randbytes(size)
+        elif kind == 3:
+            changed[at : at + size] = bytes(size)
+        elif kind == 4:
+            changed[at : at + size] = changed[:size]
+        else:
+            del changed[at:]
+    return bytes(changed) if random.random() < 0.95 else random.randbytes(random.randrange(2000))
+
+
+def open_damaged(filled: Path, directory: Path, seed: int, *, clean: bool, hints_only: bool) -> Log:
+    random = Random(seed)
+    shutil.rmtree(directory)
+    shutil.copytree(filled, directory)
+    names = sorted(path.name for path in filled.iterdir())
+    for name in random.sample(names, random.randrange(1, 4)):
+        if name.endswith(HINTS) or not hints_only:
+            path = directory / name
+            path.write_bytes(damaged(path.read_bytes(), random))
+    return open_log(directory, CONFIG, clean=clean, recovery_point=130 if clean else 0)
+
+
+@pytest.mark.slow
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 2**32), clean=st.booleans())
+def test_no_damage_to_hints_changes_a_record(
+    filled: Path, tmp_path_factory: pytest.TempPathFactory, seed: int, clean: bool
+) -> None:
+    whole = read_all(open_log(filled, CONFIG, clean=True, recovery_point=10**6))
+    log = open_damaged(filled, tmp_path_factory.mktemp("d"), seed, clean=clean, hints_only=True)
+    assert read_all(log) == whole
+    for timestamp in range(NOW - 1, NOW + 60, 7):
+        log.offset_for_timestamp(timestamp)
+    log.max_timestamp()
+    append(log, b"more")
+    log.truncate_to(50)
+    append(log, b"more")
+    log.close()
+
+
+@pytest.mark.slow
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 2**32), clean=st.booleans())
+def test_any_damage_is_an_answer_or_an_error(
+    filled: Path, tmp_path_factory: pytest.TempPathFactory, seed: int, clean: bool
+) -> None:
+    log = open_damaged(filled, tmp_path_factory.mktemp("d"), seed, clean=clean, hints_only=False)
+    read_all(log)
+    for ask in (lambda: log.offset_for_timestamp(NOW + 20), log.max_timestamp):
+        try:
+            ask()
+        except KafkaError as error:
+            assert error.code in (ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD)  # noqa: PT017
+    if not clean:
+        check(log)
+    append(log, b"more")
+    log.close()

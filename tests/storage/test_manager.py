@@ -1,0 +1,633 @@
+"""All logs of a broker: opened, made, deleted, closed and kept, over several directories, some of which fail."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+import storage.manager
+from broker.tasks import TaskSet
+from protocol.errors import ErrorCode, KafkaError
+from protocol.records.batch import Record, build
+from storage.config import DAY_MS, NEVER, LogConfig
+from storage.directory import DirectoryInUse, LogDirectory
+from storage.identity import InconsistentClusterId, read_topic_id
+from storage.log import Log
+from storage.manager import LogManager, NoLogDirectory, TwinLogs
+from storage.upkeep import UpkeepIntervals
+
+NOW = 1_790_000_000_000
+TOPIC_ID = UUID(int=7)
+IDLE = UpkeepIntervals(
+    retention_check_ms=NEVER,
+    flush_check_ms=NEVER,
+    recovery_point_checkpoint_ms=NEVER,
+    log_start_checkpoint_ms=NEVER,
+    high_watermark_checkpoint_ms=NEVER,
+    producer_expiration_check_ms=NEVER,
+)
+CONFIG = LogConfig(segment_index_bytes=4096)
+
+
+@dataclass
+class Home:
+    """The log directories of a broker that is started again and again."""
+
+    paths: list[Path]
+    now_ms: int = NOW
+    offline: list[tuple[LogDirectory, list[Log]]] = field(default_factory=list)
+    all_offline: asyncio.Event = field(default_factory=asyncio.Event)
+    tasks: TaskSet = field(default_factory=TaskSet)
+
+    def manager(self, intervals: UpkeepIntervals = IDLE, **options: Any) -> LogManager:
+        return LogManager(
+            self.paths,
+            default_config=CONFIG,
+            now_ms=lambda: self.now_ms,
+            random=Random(1),
+            start_task=self.tasks.start,
+            intervals=intervals,
+            on_offline=lambda directory, logs: self.offline.append((directory, logs)),
+            on_all_offline=self.all_offline.set,
+            **options,
+        )
+
+    @asynccontextmanager
+    async def opened(self, intervals: UpkeepIntervals = IDLE, **options: Any) -> AsyncIterator[LogManager]:
+        manager = self.manager(intervals, **options)
+        await manager.open("cluster", 1)
+        try:
+            yield manager
+        finally:
+            await manager.close()
+
+    async def crash(self, manager: LogManager) -> None:
+        """End the broker as kill -9 would, as far as the files can tell."""
+        manager._open = False
+        await manager._upkeep.stop()
+        for log in manager.logs:
+            log.release()
+        for directory in manager.directories:
+            directory.close()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home([tmp_path / "d0", tmp_path / "d1"])
+
+
+def append(log: Log, value: bytes, *, timestamp: int = NOW, **producer: int) -> None:
+    batch = build([Record(0, timestamp, b"key", value, ())], **producer)
+    log.append_as_leader(batch, leader_epoch=0, now_ms=timestamp)
+    log.high_watermark = log.log_end_offset
+
+
+def names(path: Path) -> set[str]:
+    return {entry.name for entry in path.iterdir() if entry.is_dir()}
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what another thread or a timer brings about."""
+    while not condition():  # noqa: ASYNC110 (files and other threads set no event)
+        await asyncio.sleep(0.005)
+
+
+# Opening and closing
+
+
+async def test_logs_are_there_again_after_a_stop(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    async with home.opened() as manager:
+        log = await manager.get_or_create("a.topic", 0, topic_id=TOPIC_ID)
+        append(log, b"first")
+        append(log, b"second")
+        assert manager.get("a.topic", 0) is log
+        assert manager.get("a.topic", 1) is None
+    caplog.clear()
+    async with home.opened() as manager:
+        again = manager.get("a.topic", 0)
+        assert again is not None
+        assert (again.log_end_offset, again.high_watermark, again.recovery_point) == (2, 2, 2)
+        assert again.topic_id == TOPIC_ID
+    assert "recovering" not in caplog.text
+
+
+async def test_after_a_crash_logs_are_recovered(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    async with home.opened() as manager:
+        append(await manager.get_or_create("topic", 0), b"kept")
+    manager = home.manager()
+    await manager.open("cluster", 1)
+    log = manager.get("topic", 0)
+    assert log is not None
+    append(log, b"not flushed")
+    await home.crash(manager)
+    async with home.opened() as manager:
+        again = manager.get("topic", 0)
+        assert again is not None
+        assert (again.log_end_offset, again.high_watermark) == (2, 1)
+    assert "was not closed in order: recovering its 1 logs" in caplog.text
+
+
+async def test_many_logs_are_opened_by_several_threads(home: Home) -> None:
+    async with home.opened() as manager:
+        logs = await asyncio.gather(*(manager.get_or_create("topic", index) for index in range(60)))
+        for log in logs:
+            append(log, b"%d" % log.partition)
+    async with home.opened(recovery_threads_per_directory=3) as manager:
+        assert len(manager.logs) == 60
+        assert all(log.log_end_offset == 1 for log in manager.logs)
+
+
+async def test_long_recovery_says_how_far_it_is(
+    home: Home, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with home.opened() as manager:
+        await manager.get_or_create("topic", 0)
+    monkeypatch.setattr("storage.manager.PROGRESS_SECONDS", 0.01)
+    report, reported = storage.manager._report, threading.Event()
+    monkeypatch.setattr("storage.manager._report", lambda loaders: (report(loaders), reported.set()))
+    real = Log.open
+
+    def slow(*args: Any, **options: Any) -> Log:
+        assert reported.wait(30)
+        return real(*args, **options)
+
+    monkeypatch.setattr(Log, "open", slow)
+    with caplog.at_level(logging.INFO):
+        async with home.opened() as manager:
+            assert manager.get("topic", 0) is not None
+    assert "0 of 1 logs are open" in caplog.text
+
+
+async def test_a_log_that_was_found_takes_the_configuration_of_its_topic(home: Home) -> None:
+    special = LogConfig(segment_bytes=12345)
+    async with home.opened() as manager:
+        assert (await manager.get_or_create("a", 0)).config is CONFIG
+        assert (await manager.get_or_create("b", 0, config=special)).config is special
+    async with home.opened() as manager:
+        (found,) = (log for log in manager.logs if log.topic == "b")
+        assert await manager.get_or_create("b", 0, config=special) is found
+        assert found.config is special
+
+
+async def test_a_second_broker_is_refused_and_harms_nothing(home: Home) -> None:
+    async with home.opened() as manager:
+        with pytest.raises(DirectoryInUse):
+            await home.manager().open("cluster", 1)
+        append(await manager.get_or_create("topic", 0), b"still works")
+    with pytest.raises(InconsistentClusterId):
+        await home.manager().open("other", 1)
+    async with home.opened() as manager:
+        assert len(manager.logs) == 1
+
+
+async def test_one_log_in_two_directories_is_refused(home: Home) -> None:
+    for path in home.paths:
+        (path / "topic-0").mkdir(parents=True)
+    with pytest.raises(TwinLogs, match=r"topic-0 is in .*d0 and in .*d1"):
+        await home.manager().open("cluster", 1)
+    (home.paths[1] / "topic-0").rmdir()
+    async with home.opened() as manager:
+        assert len(manager.logs) == 1
+
+
+def test_a_directory_named_twice_is_refused(home: Home) -> None:
+    home.paths.append(home.paths[0] / ".." / "d0")
+    with pytest.raises(ValueError, match="more than once"):
+        home.manager()
+
+
+async def test_closing_twice_changes_nothing(home: Home) -> None:
+    manager = home.manager()
+    await manager.open("cluster", 1)
+    append(await manager.get_or_create("topic", 0), b"value")
+    await manager.close()
+    await manager.close()
+    async with home.opened() as manager:
+        log = manager.get("topic", 0)
+        assert log is not None
+        assert log.high_watermark == 1
+
+
+async def test_a_fault_in_opening_gives_everything_back(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with home.opened() as manager:
+        await manager.get_or_create("topic", 0)
+        await manager.get_or_create("topic", 1)
+    with monkeypatch.context() as patch:
+
+        def faulty(*args: Any, **options: Any) -> Log:
+            raise RuntimeError("a fault")
+
+        patch.setattr(Log, "open", faulty)
+        with pytest.raises(RuntimeError, match="a fault"):
+            await home.manager().open("cluster", 1)
+    async with home.opened() as manager:
+        assert len(manager.logs) == 2
+
+
+# Creating
+
+
+async def test_new_logs_go_where_the_fewest_are(home: Home) -> None:
+    async with home.opened() as manager:
+        await asyncio.gather(*(manager.get_or_create("topic", index) for index in range(7)))
+        assert sorted(len(manager.logs_in(directory)) for directory in manager.directories) == [3, 4]
+        for log in manager.logs:
+            assert log.directory.parent == manager.directory_of(log).path
+
+
+async def test_two_who_ask_at_once_get_the_same_log(home: Home) -> None:
+    async with home.opened() as manager:
+        first, second = await asyncio.gather(
+            manager.get_or_create("topic", 0, topic_id=TOPIC_ID), manager.get_or_create("topic", 0, topic_id=TOPIC_ID)
+        )
+        assert first is second
+        assert read_topic_id(first.directory) == TOPIC_ID
+
+
+async def test_a_topic_learns_its_id_and_keeps_it(home: Home) -> None:
+    async with home.opened() as manager:
+        log = await manager.get_or_create("topic", 0)
+        assert log.topic_id is None
+        assert await manager.get_or_create("topic", 0, topic_id=TOPIC_ID) is log
+        assert read_topic_id(log.directory) == TOPIC_ID
+        with pytest.raises(KafkaError) as caught:
+            await manager.get_or_create("topic", 0, topic_id=UUID(int=8))
+        assert caught.value.code is ErrorCode.INCONSISTENT_TOPIC_ID
+        (log.directory / "partition.metadata").write_text("garbage")
+    async with home.opened() as manager:
+        again = await manager.get_or_create("topic", 0, topic_id=TOPIC_ID)
+        assert read_topic_id(again.directory) == TOPIC_ID
+
+
+async def test_a_name_too_long_for_a_directory_is_refused(home: Home) -> None:
+    async with home.opened() as manager:
+        with pytest.raises(KafkaError) as caught:
+            await manager.get_or_create("t" * 249, 1_000_000)
+        assert caught.value.code is ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert len(manager.online()) == 2
+        await manager.get_or_create("t" * 249, 99_999)
+
+
+async def test_a_cancelled_creation_can_be_asked_for_again(home: Home) -> None:
+    async with home.opened() as manager:
+        asking = asyncio.ensure_future(manager.get_or_create("topic", 0))
+        await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait([asking])
+        assert asking.cancelled()
+        append(await manager.get_or_create("topic", 0), b"value")
+
+
+# Deleting
+
+
+async def test_a_deleted_log_is_set_aside_and_removed_later(home: Home) -> None:
+    async with home.opened() as manager:
+        log = await manager.get_or_create("topic", 0, config=LogConfig(file_delete_delay_ms=50))
+        append(log, b"value")
+        path = log.directory
+        assert await manager.delete("topic", 0)
+        assert not await manager.delete("topic", 0)
+        assert manager.get("topic", 0) is None
+        assert not path.exists()
+        (aside,) = names(path.parent)
+        assert aside.startswith("topic-0.")
+        assert aside.endswith("-delete")
+        again = await manager.get_or_create("topic", 0)
+        assert again.log_end_offset == 0
+        await until(lambda: not any(name.endswith("-delete") for path in home.paths for name in names(path)))
+        append(again, b"value")
+
+
+async def test_removal_is_resumed_at_the_next_start(home: Home) -> None:
+    async with home.opened() as manager:
+        append(await manager.get_or_create("topic", 0), b"value")
+        await manager.delete("topic", 0)
+    assert [name.endswith("-delete") for path in home.paths for name in names(path)] == [True]
+    async with home.opened() as manager:
+        await until(lambda: not any(names(path) for path in home.paths))
+
+
+async def test_a_new_log_inherits_nothing_of_a_deleted_one(home: Home) -> None:
+    home.paths = home.paths[:1]
+    async with home.opened() as manager:
+        log = await manager.get_or_create("topic", 0, config=LogConfig(segment_bytes=100))
+        for _ in range(5):
+            append(log, b"value")
+        log.advance_log_start(3)
+        await manager.checkpoint(log)
+        assert "topic 0 3" in manager.directories[0].log_start_offsets.path.read_text()
+        await manager.delete("topic", 0)
+        for checkpoint in ("recovery_points", "log_start_offsets", "high_watermarks"):
+            assert getattr(manager.directories[0], checkpoint).read() == {}
+        append(await manager.get_or_create("topic", 0), b"value")
+    async with home.opened() as manager:
+        again = manager.get("topic", 0)
+        assert again is not None
+        assert (again.log_start_offset, again.log_end_offset) == (0, 1)
+
+
+async def test_a_deletion_names_the_topic_whose_log_goes(home: Home) -> None:
+    async with home.opened() as manager:
+        log = await manager.get_or_create("topic", 0, topic_id=TOPIC_ID)
+        assert not await manager.delete("topic", 0, topic_id=UUID(int=8))
+        assert manager.get("topic", 0) is log
+        assert await manager.delete("topic", 0, topic_id=TOPIC_ID)
+        await manager.get_or_create("topic", 0)
+        assert await manager.delete("topic", 0, topic_id=TOPIC_ID), "a log of no known topic goes too"
+
+
+async def test_a_log_is_deleted_after_it_has_its_id(home: Home) -> None:
+    async with home.opened() as manager:
+        log = await manager.get_or_create("topic", 0)
+        identified, deleted = await asyncio.gather(
+            manager.get_or_create("topic", 0, topic_id=TOPIC_ID), manager.delete("topic", 0, topic_id=TOPIC_ID)
+        )
+        assert identified is log
+        assert deleted
+        assert len(manager.online()) == 2
+        assert read_topic_id(log.directory) == TOPIC_ID
+
+
+async def test_creating_and_deleting_one_log_at_once_takes_turns(home: Home) -> None:
+    async with home.opened() as manager:
+        for _ in range(10):
+            outcomes = await asyncio.gather(
+                manager.get_or_create("topic", 0),
+                manager.delete("topic", 0),
+                manager.get_or_create("topic", 0),
+                manager.delete("topic", 0),
+            )
+            assert isinstance(outcomes[0], Log)
+            log = await manager.get_or_create("topic", 0)
+            append(log, b"value")
+            assert log.log_end_offset == 1
+            await manager.delete("topic", 0)
+
+
+# Disks that fail
+
+
+def fail_io(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make every sync of the log's files fail."""
+    real = os.fsync
+
+    def broken(fd: int) -> None:
+        if str(log.directory.parent) in os.readlink(f"/proc/self/fd/{fd}"):
+            raise OSError(5, "Input/output error")
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", broken)
+    monkeypatch.setattr(os, "fdatasync", broken)
+
+
+async def test_a_failing_directory_takes_only_its_own_logs(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with home.opened() as manager:
+        lost, kept = [await manager.get_or_create("topic", index) for index in range(2)]
+        append(lost, b"value")
+        append(kept, b"value")
+        fail_io(lost, monkeypatch)
+        with pytest.raises(KafkaError) as caught:
+            await asyncio.to_thread(lost.flush)
+        assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        await until(lambda: bool(home.offline))
+        (directory, logs) = home.offline[0]
+        assert (directory.path, logs) == (lost.directory.parent, [lost])
+        assert not directory.online
+        assert manager.logs == [kept]
+        with pytest.raises(KafkaError) as caught:
+            manager.get("topic", 0)
+        assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        with pytest.raises(KafkaError):
+            await manager.get_or_create("topic", 0)
+        with pytest.raises(KafkaError):
+            await manager.delete("topic", 0)
+        with pytest.raises(KafkaError):
+            await manager.get_or_create("was-here-before", 0, is_new=False)
+        assert manager.directory_of(await manager.get_or_create("new", 0)) is manager.directory_of(kept)
+        append(kept, b"value")
+        kept.flush()
+        assert not home.all_offline.is_set()
+    monkeypatch.undo()
+    assert not (lost.directory.parent / ".kafka_cleanshutdown").exists()
+    async with home.opened() as manager:
+        again = manager.get("topic", 0)
+        assert again is not None
+        assert again.log_end_offset == 1
+
+
+async def test_with_the_last_directory_the_broker_must_stop(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    home.paths = home.paths[:1]
+    async with home.opened() as manager:
+        log = await manager.get_or_create("topic", 0)
+        append(log, b"value")
+        fail_io(log, monkeypatch)
+        with pytest.raises(KafkaError):
+            await manager.delete("topic", 0)
+        await home.all_offline.wait()
+        with pytest.raises(KafkaError) as caught:
+            await manager.get_or_create("other", 0)
+        assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+async def test_a_directory_that_fails_at_the_start_leaves_the_others(home: Home) -> None:
+    async with home.opened() as manager:
+        for index in range(2):
+            append(await manager.get_or_create("topic", index), b"value")
+    broken = home.paths[0] / "recovery-point-offset-checkpoint"
+    broken.unlink()
+    broken.mkdir()
+    async with home.opened() as manager:
+        assert [directory.online for directory in manager.directories] == [False, True]
+        assert len(manager.logs) == 1
+    broken.rmdir()
+    home.paths[0].rename(home.paths[0].with_name("unplugged"))
+    home.paths[0].write_text("not a directory")
+    async with home.opened() as manager:
+        assert len(manager.logs) == 1
+    home.paths.pop()
+    with pytest.raises(NoLogDirectory, match="d0"):
+        await home.manager().open("cluster", 1)
+
+
+async def test_a_log_that_cannot_be_opened_takes_its_directory_offline(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with home.opened() as manager:
+        for index in range(2):
+            append(await manager.get_or_create("topic", index), b"value")
+        bad = next(log.directory for log in manager.logs if log.partition == 0)
+    real = Log.open
+
+    def failing(directory: Path, *args: Any, **options: Any) -> Log:
+        if directory == bad:
+            raise OSError(5, "Input/output error")
+        return real(directory, *args, **options)
+
+    monkeypatch.setattr(Log, "open", failing)
+    async with home.opened() as manager:
+        assert len(manager.online()) == 1
+        with pytest.raises(KafkaError):
+            manager.get("topic", 0)
+        assert manager.get("topic", 1) is not None
+
+
+def out_of_files(*args: Any, **options: Any) -> Log:
+    raise OSError(errno.EMFILE, "Too many open files")
+
+
+async def test_too_many_open_files_are_not_the_disks_fault(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with home.opened() as manager:
+        with monkeypatch.context() as patch:
+            patch.setattr(Log, "open", out_of_files)
+            with pytest.raises(KafkaError, match="Too many open files"):
+                await manager.get_or_create("topic", 0)
+        assert len(manager.online()) == 2
+        append(await manager.get_or_create("topic", 0), b"value")
+    with monkeypatch.context() as patch:
+        patch.setattr(Log, "open", out_of_files)
+        with pytest.raises(OSError, match="Too many open files"):
+            await home.manager().open("cluster", 1)
+    async with home.opened() as manager:
+        assert len(manager.logs) == 1
+
+
+# Upkeep
+
+
+def only(**intervals: int) -> UpkeepIntervals:
+    return UpkeepIntervals(**{name: intervals.get(name, NEVER) for name in IDLE.__dataclass_fields__})
+
+
+async def test_old_segments_are_deleted_and_their_files_removed(home: Home) -> None:
+    config = LogConfig(segment_bytes=100, retention_ms=1000, file_delete_delay_ms=20, segment_index_bytes=4096)
+    async with home.opened(only(retention_check_ms=10)) as manager:
+        log = await manager.get_or_create("topic", 0, config=config)
+        for _ in range(4):
+            append(log, b"value")
+        home.now_ms += 2000
+        append(log, b"young", timestamp=home.now_ms)
+        await until(lambda: log.log_start_offset == 4)
+        await until(lambda: not [name for name in os.listdir(log.directory) if name.endswith(".deleted")])
+        assert [segment.base_offset for segment in log.segments] == [4]
+
+
+async def test_nothing_is_deleted_before_the_configuration_of_its_topic_is_known(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with home.opened() as manager:
+        append(await manager.get_or_create("topic", 0), b"old", timestamp=NOW - 8 * DAY_MS)
+    rounds: list[str] = []
+    real = Log.delete_old_segments
+
+    def counted(log: Log, now_ms: int) -> list[Path]:
+        rounds.append("begun")
+        return real(log, now_ms)
+
+    monkeypatch.setattr(Log, "delete_old_segments", counted)
+    async with home.opened(only(retention_check_ms=1)) as manager:
+        (log,) = manager.logs
+        await until(lambda: len(rounds) > 1)
+        assert log.log_start_offset == 0
+        await manager.get_or_create("topic", 0, config=CONFIG)
+        await until(lambda: log.log_start_offset == 1)
+
+
+async def test_logs_are_flushed_when_it_is_due(home: Home) -> None:
+    async with home.opened(only(flush_check_ms=5)) as manager:
+        log = await manager.get_or_create("topic", 0, config=LogConfig(flush_messages=3))
+        append(log, b"1")
+        append(log, b"2")
+        assert log.recovery_point == 0
+        append(log, b"3")
+        await until(lambda: log.recovery_point == 3)
+
+
+async def test_checkpoints_follow_the_logs(home: Home) -> None:
+    home.paths = home.paths[:1]
+    every = only(recovery_point_checkpoint_ms=5, log_start_checkpoint_ms=5, high_watermark_checkpoint_ms=5)
+    async with home.opened(every) as manager:
+        directory = manager.directories[0]
+        log = await manager.get_or_create("topic", 0, config=LogConfig(segment_bytes=100))
+        for _ in range(3):
+            append(log, b"value")
+        await until(lambda: directory.high_watermarks.read() == {("topic", 0): 3})
+        await until(lambda: directory.recovery_points.read() == {("topic", 0): 2})
+        assert directory.log_start_offsets.read() == {}
+        log.flush()
+        log.advance_log_start(1)
+        await until(lambda: directory.recovery_points.read() == {("topic", 0): 3})
+        await until(lambda: directory.log_start_offsets.read() == {("topic", 0): 1})
+        written = directory.high_watermarks.path.stat().st_ino
+        await asyncio.sleep(0.05)
+        assert directory.high_watermarks.path.stat().st_ino == written
+
+
+async def test_silent_producers_are_forgotten(home: Home) -> None:
+    async with home.opened(only(producer_expiration_check_ms=5), producer_expiration_ms=1000) as manager:
+        log = await manager.get_or_create("topic", 0)
+        append(log, b"value", producer_id=1, producer_epoch=0, base_sequence=0)
+        assert len(log.producers) == 1
+        home.now_ms += 1000
+        await until(lambda: len(log.producers) == 0)
+
+
+async def test_a_fault_in_one_round_does_not_end_the_rounds(
+    home: Home, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with home.opened(only(flush_check_ms=5)) as manager:
+        log = await manager.get_or_create("topic", 0, config=LogConfig(flush_messages=1))
+        with monkeypatch.context() as patch:
+            patch.setattr(Log, "flush_due", lambda log, now_ms: 1 / 0)
+            await until(lambda: "it is tried again" in caplog.text)
+        append(log, b"value")
+        await until(lambda: log.recovery_point == 1)
+
+
+async def test_a_disk_that_hangs_keeps_no_other_waiting(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with home.opened(only(flush_check_ms=5)) as manager:
+        logs = [await manager.get_or_create("topic", index, config=LogConfig(flush_messages=1)) for index in range(2)]
+        hung, healthy = sorted(logs, key=lambda log: log.directory)
+        answers, real = threading.Event(), Log.flush
+
+        def flush(log: Log) -> None:
+            if log is hung:
+                assert answers.wait(30)
+            real(log)
+
+        monkeypatch.setattr(Log, "flush", flush)
+        append(hung, b"value")
+        append(healthy, b"value")
+        await until(lambda: healthy.recovery_point == 1)
+        assert hung.recovery_point == 0
+        append(healthy, b"value")
+        await until(lambda: healthy.recovery_point == 2)
+        answers.set()
+        await until(lambda: hung.recovery_point == 1)
+
+
+async def test_concurrent_deletions_share_the_checkpoints(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    home.paths = home.paths[:1]
+    written: list[str] = []
+    async with home.opened() as manager:
+        for index in range(40):
+            append(await manager.get_or_create("topic", index), b"value")
+        await manager.checkpoint(manager.logs[0])
+        file = manager.directories[0].recovery_points
+        real = file.write
+        monkeypatch.setattr(file, "write", lambda offsets: (written.append(""), real(offsets)))
+        assert all(await asyncio.gather(*(manager.delete("topic", index) for index in range(40))))
+        assert file.read() == {}
+        assert len(written) < 40

@@ -1,0 +1,262 @@
+"""Apache Kafka as a judge: its tools run on our files, and its broker writes files for us to read.
+
+Kafka lies in ``.cache/kafka-<version>`` below the root of the repository, where ``make peers`` puts it: a folder
+``libs`` of jars. Java is started on them directly, with logging that says only what went wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient
+
+ROOT = Path(__file__).resolve().parents[2]
+KAFKA_4 = "4.3.1"
+KAFKA_3 = "3.9.2"
+START_SECONDS = 120
+STOP_SECONDS = 60
+
+_SMALL_JVM = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+_LOG4J = """\
+log4j.rootLogger=WARN, out
+log4j.logger.kafka.server.KafkaServer=INFO
+log4j.appender.out=org.apache.log4j.ConsoleAppender
+log4j.appender.out.Target=System.err
+log4j.appender.out.layout=org.apache.log4j.PatternLayout
+log4j.appender.out.layout.ConversionPattern=%p %c %m%n
+"""
+_LOG4J2 = """\
+rootLogger.level=WARN
+rootLogger.appenderRef.out.ref=out
+appender.out.type=Console
+appender.out.name=out
+appender.out.target=SYSTEM_ERR
+appender.out.layout.type=PatternLayout
+appender.out.layout.pattern=%p %c %m%n
+"""
+
+
+class MissingPeer(RuntimeError):
+    """Something that ``make peers`` fetches is not there."""
+
+
+class JavaFailed(RuntimeError):
+    """A Java program ended with an exit code, or a server did not start; the text is what it wrote."""
+
+
+def kafka_libs(version: str = KAFKA_4) -> str:
+    """The class path of Apache Kafka ``version``. Raises :class:`MissingPeer`."""
+    libs = ROOT / ".cache" / f"kafka-{version}" / "libs"
+    if not libs.is_dir():
+        raise MissingPeer(f"Apache Kafka {version} is not in {libs}: run `make peers`")
+    return f"{libs}/*"
+
+
+def java_command(main: str, *args: str, version: str = KAFKA_4) -> list[str]:
+    """The command line that runs the class ``main`` of Apache Kafka ``version``."""
+    return ["java", *_SMALL_JVM, _logging(version), "-cp", kafka_libs(version), main, *args]
+
+
+def run_java(
+    main: str, *args: str, version: str = KAFKA_4, stdin: str = "", timeout_s: float = 120, with_errors: bool = False
+) -> str:
+    """Run the class ``main`` to its end; what it wrote to standard output, and to standard error ``with_errors``.
+
+    Raises :class:`JavaFailed` when it ends with an exit code, ``subprocess.TimeoutExpired`` when it does not end.
+    """
+    command = java_command(main, *args, version=version)
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False)
+    if done.returncode:
+        raise JavaFailed(f"{main} {' '.join(args)}: exit code {done.returncode}\n{done.stderr}\n{done.stdout}")
+    return done.stdout + done.stderr if with_errors else done.stdout
+
+
+def _logging(version: str) -> str:
+    folder = ROOT / ".cache" / "java-logging"
+    folder.mkdir(parents=True, exist_ok=True)
+    modern = version >= "4"
+    path = folder / ("log4j2.properties" if modern else "log4j.properties")
+    text = _LOG4J2 if modern else _LOG4J
+    if not path.exists() or path.read_text() != text:
+        temporary = path.with_name(f"{path.name}.{os.getpid()}")
+        temporary.write_text(text)
+        temporary.rename(path)
+    return f"-Dlog4j2.configurationFile={path}" if modern else f"-Dlog4j.configuration=file:{path}"
+
+
+def free_port() -> int:
+    """A TCP port of the loopback address that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _controller_of(bootstrap_servers: str) -> int:
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+    controller: int = admin.list_topics(timeout=STOP_SECONDS).controller_id
+    return controller
+
+
+class JavaServer:
+    """A Java process that runs until it is stopped. What it writes is kept in ``lines``."""
+
+    def __init__(self, command: list[str], *, cwd: Path) -> None:
+        self.lines: list[str] = []
+        self._written: queue.Queue[str | None] = queue.Queue()
+        self._process = subprocess.Popen(
+            command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.lines.append(line.rstrip("\n"))
+            self._written.put(line)
+        self._written.put(None)
+
+    def wait_for(self, text: str) -> None:
+        """Wait for a line that contains ``text``. Raises :class:`JavaFailed` when the process ends before it."""
+        while True:
+            try:
+                line = self._written.get(timeout=START_SECONDS)
+            except queue.Empty:
+                line = None
+            if line is None:
+                self.kill()
+                raise JavaFailed(f"no {text!r} in what was written:\n" + "\n".join(self.lines))
+            if text in line:
+                return
+
+    def stop(self) -> None:
+        """Ask the process to end (SIGTERM) and wait for it."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the process at once (SIGKILL)."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, signal_number: int) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(signal_number)
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join()
+
+
+class KafkaWithZooKeeper:
+    """One broker of Apache Kafka 3.9 and its ZooKeeper, both below ``directory``; the logs are in ``log_dir``.
+
+    The broker can be stopped and started again on the same data, while ZooKeeper keeps what the cluster is.
+    """
+
+    def __init__(self, directory: Path, port: int, overrides: Mapping[str, str]) -> None:
+        self.directory = directory
+        self.log_dir = directory / "logs"
+        self.bootstrap_servers = f"127.0.0.1:{port}"
+        directory.mkdir(parents=True, exist_ok=True)
+        zookeeper_port = free_port()
+        self._properties = self._write_properties(
+            "server.properties",
+            {
+                "broker.id": "1",
+                "zookeeper.connect": f"127.0.0.1:{zookeeper_port}",
+                "zookeeper.session.timeout.ms": "4000",
+                "listeners": f"PLAINTEXT://{self.bootstrap_servers}",
+                "log.dirs": str(self.log_dir),
+                "num.partitions": "1",
+                "offsets.topic.num.partitions": "1",
+                "offsets.topic.replication.factor": "1",
+                "transaction.state.log.num.partitions": "1",
+                "transaction.state.log.replication.factor": "1",
+                "transaction.state.log.min.isr": "1",
+                "group.initial.rebalance.delay.ms": "0",
+                **overrides,
+            },
+        )
+        self._broker: JavaServer | None = None
+        self._zookeeper = self._start_zookeeper(zookeeper_port)
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def _start_zookeeper(self, port: int) -> JavaServer:
+        properties = {
+            "dataDir": str(self.directory / "zookeeper"),
+            "clientPort": str(port),
+            "clientPortAddress": "127.0.0.1",
+            "maxClientCnxns": "0",
+            "admin.enableServer": "false",
+        }
+        path = self._write_properties("zookeeper.properties", properties)
+        main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+        return JavaServer(java_command(main, str(path), version=KAFKA_3), cwd=self.directory)
+
+    def _write_properties(self, name: str, properties: Mapping[str, str]) -> Path:
+        path = self.directory / name
+        path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+        return path
+
+    def start(self) -> None:
+        """Start the broker and wait until it serves. Raises :class:`JavaFailed`."""
+        command = java_command("kafka.Kafka", str(self._properties), version=KAFKA_3)
+        self._broker = JavaServer(command, cwd=self.directory)
+        self._broker.wait_for("[KafkaServer id=1] started")
+        # It says so before it knows its controller, without which admin clients wait for their next refresh.
+        while _controller_of(self.bootstrap_servers) < 0:
+            pass
+
+    def stop(self) -> list[str]:
+        """Shut the broker down in order; what it wrote since it was started."""
+        return self._end(JavaServer.stop)
+
+    def kill(self) -> list[str]:
+        """End the broker as a crash would; what it wrote since it was started."""
+        return self._end(JavaServer.kill)
+
+    def _end(self, how: Callable[[JavaServer], None]) -> list[str]:
+        broker, self._broker = self._broker, None
+        if broker is None:
+            return []
+        how(broker)
+        return broker.lines
+
+    def close(self) -> None:
+        """End everything. Idempotent."""
+        self.kill()
+        self._zookeeper.kill()
+
+
+def start_kafka_39_zk(
+    directory: Path, port: int | None = None, overrides: Mapping[str, str] | None = None
+) -> KafkaWithZooKeeper:
+    """Start Apache Kafka 3.9 in ZooKeeper mode on the loopback address and wait until it serves.
+
+    The caller closes it. Raises :class:`MissingPeer`, :class:`JavaFailed`.
+    """
+    return KafkaWithZooKeeper(directory, free_port() if port is None else port, overrides or {})
+
+
+@contextmanager
+def kafka_39_zk(directory: Path, overrides: Mapping[str, str] | None = None) -> Iterator[KafkaWithZooKeeper]:
+    """As :func:`start_kafka_39_zk`; closed at the end."""
+    kafka = start_kafka_39_zk(directory, overrides=overrides)
+    try:
+        yield kafka
+    finally:
+        kafka.close()

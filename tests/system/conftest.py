@@ -1,0 +1,103 @@
+"""Brokers for the system tests; the log of each is shown with a test that fails."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.system.running import BrokerProcess
+
+_SHOWN_BYTES = 4_000
+_running: dict[BrokerProcess, int] = {}
+"""The brokers there are, and how long the log of each was when the test began."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here):
+            item.add_marker(pytest.mark.system)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    report: pytest.TestReport = yield  # type: ignore[assignment,misc]
+    if report.failed:
+        for broker, start in _running.items():
+            text = broker.log(start)[-_SHOWN_BYTES:]
+            report.sections.append((f"log of the broker at {broker.bootstrap_servers}", text))
+    return report  # type: ignore[return-value]
+
+
+@pytest.fixture(autouse=True)
+def _log_positions() -> None:
+    for broker in _running:
+        _running[broker] = broker.log_size()
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """The broker that most tests share, one for each worker."""
+    running = BrokerProcess(tmp_path_factory.mktemp("shared-broker"))
+    _running[running] = 0
+    running.start()
+    try:
+        yield running
+        assert running.alive, "the shared broker has died"
+    finally:
+        code = running.stop()
+        _running.pop(running)
+        assert code == 0, f"the broker ended with {code}"
+
+
+@pytest.fixture
+def new_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
+    """Makes brokers of a test's own, which end with it: ``new_broker(**{"some.key": "value"})``; not yet started."""
+    made: list[BrokerProcess] = []
+
+    def make(**overrides: str) -> BrokerProcess:
+        process = BrokerProcess(tmp_path / f"broker-{len(made)}", overrides)
+        made.append(process)
+        _running[process] = 0
+        return process
+
+    yield make
+    for process in made:
+        process.kill()
+        _running.pop(process)
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def new_name(request: pytest.FixtureRequest) -> Callable[..., str]:
+    """Makes names for topics and groups that no other test uses."""
+    test = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)[:60]
+
+    def make(kind: str = "t") -> str:
+        return f"{kind}-{test}-{os.getpid()}-{next(_numbers)}"
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def admin(broker: BrokerProcess) -> AdminClient:
+    return AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+
+
+@pytest.fixture
+def new_topic(admin: AdminClient, new_name: Callable[..., str]) -> Callable[..., str]:
+    """Creates topics: ``new_topic(partitions=3, **{"retention.ms": "1000"})``."""
+
+    def make(partitions: int = 1, **config: str) -> str:
+        name = new_name()
+        admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(30)
+        return name
+
+    return make

@@ -1,0 +1,159 @@
+"""``make peers``: the real clients and servers that the tests drive, fetched once.
+
+Programs (kcat, Java, Maven, curl) come from the system's packages, Apache Kafka's libraries through Maven into
+``.cache/kafka-<version>/libs``. What is there already is left alone, so that a second call costs nothing.
+
+Rules: every download ends in a bounded time and is tried again when it fails; a version appears in ``.cache`` whole
+or not at all; where rights are missing, the message is the command that somebody with them must run.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+CACHE: Final = Path(__file__).resolve().parents[2] / ".cache"
+
+PROGRAMS: Final = {
+    "kcat": "kcat",
+    "java": "default-jdk-headless",
+    "javac": "default-jdk-headless",  # `java Program.java` needs the compiler
+    "mvn": "maven",
+    "curl": "curl",
+}
+"""The programs needed, and the Debian package that has each."""
+
+APT_SECONDS: Final = 900
+MAVEN_SECONDS: Final = 600
+ATTEMPTS: Final = 3
+PAUSE_SECONDS: Final = 5
+
+Artifact = tuple[str, str, str]
+
+_LOG4J2: Final = "2.24.3"
+KAFKA: Final[dict[str, tuple[Artifact, ...]]] = {
+    "4.3.1": (
+        ("org.apache.kafka", "kafka_2.13", "4.3.1"),
+        ("org.apache.kafka", "kafka-tools", "4.3.1"),
+        ("org.apache.logging.log4j", "log4j-slf4j-impl", _LOG4J2),
+        ("org.apache.logging.log4j", "log4j-core", _LOG4J2),
+        ("org.apache.logging.log4j", "log4j-api", _LOG4J2),
+        ("org.apache.logging.log4j", "log4j-1.2-api", _LOG4J2),
+    ),
+    "3.9.2": (
+        ("org.apache.kafka", "kafka_2.13", "3.9.2"),
+        ("org.apache.kafka", "kafka-tools", "3.9.2"),
+        ("org.slf4j", "slf4j-reload4j", "1.7.36"),
+        ("org.xerial.snappy", "snappy-java", "1.1.10.5"),  # ZooKeeper's server needs this and the next at run time
+        ("io.dropwizard.metrics", "metrics-core", "4.1.12.1"),
+    ),
+    "0.9.0.1": (
+        ("org.apache.kafka", "kafka_2.11", "0.9.0.1"),
+        ("org.apache.kafka", "kafka-tools", "0.9.0.1"),
+    ),
+}
+"""Apache Kafka in the versions that tests use: the newest, the last with ZooKeeper, one with the oldest protocol."""
+
+
+class PeerError(Exception):
+    """Something could not be fetched; the text says what to do about it."""
+
+
+def main() -> int:
+    """Fetch what is missing; the exit code."""
+    try:
+        install_programs()
+        for version, artifacts in KAFKA.items():
+            install_kafka(version, artifacts)
+    except PeerError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def install_programs() -> None:
+    """Install the packages of the programs that are missing. Raises :class:`PeerError`."""
+    packages = sorted({package for program, package in PROGRAMS.items() if shutil.which(program) is None})
+    if not packages:
+        return
+    install = ["apt-get", "install", "--yes", "--no-install-recommends", *packages]
+    if shutil.which("apt-get") is None:
+        raise PeerError(f"these programs are missing: {', '.join(PROGRAMS)}. Install them with your package manager.")
+    prefix = _as_root()
+    if prefix is None:
+        raise PeerError(f"packages are missing and this user may not install them. Run: sudo {' '.join(install)}")
+    print(f"Installing {', '.join(packages)}.", flush=True)
+    retries = ["-o", "Acquire::Retries=3"]
+    environment = [*prefix, "env", "DEBIAN_FRONTEND=noninteractive"]
+    _again([*environment, "apt-get", "update", "--quiet", "--quiet", *retries], APT_SECONDS)
+    _again([*environment, *install, "--quiet", "--quiet", *retries], APT_SECONDS)
+
+
+def _as_root() -> list[str] | None:
+    """What to put before a command so that root runs it; None where that cannot be done without asking."""
+    if os.geteuid() == 0:
+        return []
+    if (
+        shutil.which("sudo")
+        and subprocess.run(["sudo", "-n", "true"], capture_output=True, check=False).returncode == 0
+    ):
+        return ["sudo", "-n"]
+    return None
+
+
+def install_kafka(version: str, artifacts: Sequence[Artifact]) -> None:
+    """Put the libraries of Apache Kafka ``version`` into the cache. Raises :class:`PeerError`."""
+    target = CACHE / f"kafka-{version}"
+    if (target / "VERSION").is_file() and (target / "VERSION").read_text().strip() == version:
+        return
+    CACHE.mkdir(exist_ok=True)
+    print(f"Fetching Apache Kafka {version}.", flush=True)
+    with tempfile.TemporaryDirectory(dir=CACHE, prefix=f"kafka-{version}.") as name:
+        folder = Path(name) / "new"
+        folder.mkdir()
+        (folder / "pom.xml").write_text(_pom(artifacts))
+        goal = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
+        options = ["-DincludeScope=runtime", f"-DoutputDirectory={folder / 'libs'}"]
+        _again(["mvn", "-q", "-B", "-f", str(folder / "pom.xml"), goal, *options], MAVEN_SECONDS)
+        (folder / "VERSION").write_text(f"{version}\n")
+        shutil.rmtree(target, ignore_errors=True)
+        folder.rename(target)
+
+
+def _pom(artifacts: Sequence[Artifact]) -> str:
+    dependencies = "".join(
+        f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version></dependency>"
+        for group, name, version in artifacts
+    )
+    return (
+        "<project><modelVersion>4.0.0</modelVersion><groupId>peers</groupId><artifactId>kafka</artifactId>"
+        f"<version>1</version><packaging>pom</packaging><dependencies>{dependencies}</dependencies></project>\n"
+    )
+
+
+def _again(command: Sequence[str], seconds: int, pause: Callable[[float], None] = time.sleep) -> None:
+    """Run a download, again when it fails. Raises :class:`PeerError` after the last attempt."""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            done = subprocess.run(command, timeout=seconds, capture_output=True, text=True, check=False)
+        except subprocess.TimeoutExpired:
+            what = f"took longer than {seconds} s"
+        else:
+            if done.returncode == 0:
+                return
+            what = f"ended with code {done.returncode}\n{(done.stdout + done.stderr)[-2000:]}"
+        print(f"Attempt {attempt} of {ATTEMPTS}: {' '.join(command)} {what}", file=sys.stderr, flush=True)
+        if attempt < ATTEMPTS:
+            pause(PAUSE_SECONDS * attempt)
+    raise PeerError(f"{command[0]} failed {ATTEMPTS} times; is there a network? The text above has its last words.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,140 @@
+"""A broker in a process of its own, as a user starts it: ``parley start``."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+START_SECONDS = 60
+STOP_SECONDS = 60
+
+_PR_SET_PDEATHSIG = 1
+_FIRST_PORT, _PORTS_PER_WORKER = 20_000, 500  # below the range that the system gives to outgoing connections
+_libc = ctypes.CDLL(None)
+
+
+class BrokerDied(AssertionError):
+    """The broker ended, or did not start; the text is what it wrote."""
+
+
+def _ports() -> Iterator[int]:
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    first = _FIRST_PORT + worker % 20 * _PORTS_PER_WORKER
+    while True:
+        for port in range(first, first + _PORTS_PER_WORKER):
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind(("127.0.0.1", port))
+                except OSError:
+                    continue
+            yield port
+
+
+_free_ports = _ports()
+
+
+def free_port() -> int:
+    """A port of the loopback address that nobody has, and that stays free while a broker of ours is down."""
+    return next(_free_ports)
+
+
+class BrokerProcess:
+    """One broker on one data folder. It can be stopped, or killed, and started again at the same address."""
+
+    def __init__(self, folder: Path, overrides: Mapping[str, str] | None = None, *, port: int | None = None) -> None:
+        self.folder = folder
+        self.data = folder / "data"
+        self.port = free_port() if port is None else port
+        self.bootstrap_servers = f"127.0.0.1:{self.port}"
+        self.metrics_url = ""
+        self.summary: list[str] = []
+        self.overrides = {
+            "listeners": f"PLAINTEXT://{self.bootstrap_servers}",
+            "log.dirs": str(self.data),
+            "metrics.listener": "127.0.0.1:0",
+            **(overrides or {}),
+        }
+        self.log_path = folder / "broker.log"
+        self._process: subprocess.Popen[str] | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the broker is not running"
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def command(self) -> list[str]:
+        """The command line that starts the broker."""
+        settings = [word for key, value in self.overrides.items() for word in ("--override", f"{key}={value}")]
+        return [sys.executable, "-m", "tools.cli", "start", *settings]
+
+    def start(self) -> None:
+        """Start, and wait until clients are served. Raises :class:`BrokerDied`."""
+        assert not self.alive
+        with self.log_path.open("ab") as log:
+            # The broker must not outlive a test run that was killed.
+            self._process = subprocess.Popen(
+                self.command(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True,
+                preexec_fn=lambda: _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),
+            )  # fmt: skip
+        assert self._process.stdout is not None
+        self.summary = []
+        for line in self._process.stdout:
+            self.summary.append(line.rstrip("\n"))
+            if found := re.search(r"metrics\s+(\S+)", line):
+                self.metrics_url = found[1]
+            if "bootstrap.servers=" in line:
+                return
+        code = self._process.wait(STOP_SECONDS)
+        raise BrokerDied(f"no broker, exit code {code}\n{self.log()}")
+
+    def stop(self) -> int:
+        """Ask the broker to stop, wait for it; its exit code."""
+        return self._end(signal.SIGTERM)
+
+    def kill(self) -> int:
+        """End the broker as a crash would; its exit code."""
+        return self._end(signal.SIGKILL)
+
+    def _end(self, number: int) -> int:
+        process = self._process
+        if process is None:
+            return 0
+        if process.poll() is None:
+            process.send_signal(number)
+        try:
+            return process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+        finally:
+            self._process = None
+            assert process.stdout is not None
+            process.stdout.close()
+
+    def log(self, start: int = 0) -> str:
+        """The broker's own log from byte ``start`` on."""
+        with self.log_path.open("rb") as log:
+            log.seek(start)
+            return log.read().decode(errors="replace")
+
+    def log_size(self) -> int:
+        return self.log_path.stat().st_size if self.log_path.exists() else 0
+
+    def resident_bytes(self) -> int:
+        """Memory of the broker's process."""
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,53 @@
+"""What `make peers` does when all is there, and when a download fails."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.system import peers
+
+
+def test_nothing_is_run_when_all_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ran(*words: object, **options: object) -> None:
+        pytest.fail(f"ran {words}")
+
+    monkeypatch.setattr(subprocess, "run", ran)
+    assert peers.main() == 0
+
+
+def test_a_download_is_tried_again(tmp_path: Path) -> None:
+    counter = tmp_path / "attempts"
+    program = f"open({str(counter)!r}, 'a').write('x'); raise SystemExit(len(open({str(counter)!r}).read()) < 3)"
+    pauses: list[float] = []
+    peers._again([sys.executable, "-c", program], 60, pauses.append)
+    assert counter.read_text() == "xxx"
+    assert len(pauses) == 2
+
+
+def test_a_download_that_cannot_succeed_says_so() -> None:
+    with pytest.raises(peers.PeerError, match="failed 3 times"):
+        peers._again(["false"], 60, lambda _: None)
+    with pytest.raises(peers.PeerError, match="failed 3 times"):
+        peers._again(["sleep", "60"], 0, lambda _: None)
+
+
+def test_without_rights_the_message_is_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "PROGRAMS", {"no-such-program": "some-package"})
+    monkeypatch.setattr(peers, "_as_root", lambda: None)
+    with pytest.raises(peers.PeerError, match=r"sudo apt-get install .*some-package"):
+        peers.install_programs()
+
+
+def test_a_version_is_in_the_cache_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fails(command: list[str], *rest: object) -> None:
+        raise peers.PeerError("no network")
+
+    monkeypatch.setattr(peers, "CACHE", tmp_path)
+    monkeypatch.setattr(peers, "_again", fails)
+    with pytest.raises(peers.PeerError):
+        peers.install_kafka("1.0", [("group", "name", "1.0")])
+    assert list(tmp_path.iterdir()) == []

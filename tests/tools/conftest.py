@@ -1,0 +1,86 @@
+"""One broker for the tests of the tools, and a way to type commands."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pytest
+from confluent_kafka import Producer
+
+from broker import Broker
+from tools.cli import main
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """What a command answered."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+
+Parley = Callable[..., Typed]
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Broker]:
+    with Broker(offsets_topic_num_partitions=3) as running:
+        yield running
+
+
+@pytest.fixture
+def parley(capfd: pytest.CaptureFixture[str]) -> Parley:
+    """Types ``parley ...`` in this process."""
+
+    def typed(*words: str) -> Typed:
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main(list(words))
+        out, err = capfd.readouterr()
+        return Typed(ended.value.code if isinstance(ended.value.code, int) else 0, out, err)
+
+    return typed
+
+
+@pytest.fixture
+def on_broker(parley: Parley, broker: Broker) -> Parley:
+    """Types a command with the broker's address behind the command's name."""
+
+    def typed(command: str, *words: str) -> Typed:
+        return parley(command, "--bootstrap-server", broker.bootstrap_servers, *words)
+
+    return typed
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def topic(on_broker: Parley) -> str:
+    """A new topic of two partitions."""
+    name = f"topic-{next(_numbers)}"
+    assert on_broker("topics", "--create", "--topic", name, "--partitions", "2").code == 0
+    return name
+
+
+Send = Callable[[str, Sequence[int]], None]
+
+
+@pytest.fixture
+def send(broker: Broker) -> Send:
+    """Sends a record for each of the timestamps (ms) to partition 0 of a topic."""
+
+    def sent(topic: str, timestamps: Sequence[int]) -> None:
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+        for timestamp in timestamps:
+            producer.produce(topic, b"value", partition=0, timestamp=timestamp)
+        producer.flush()
+
+    return sent

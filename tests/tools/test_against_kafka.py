@@ -1,0 +1,103 @@
+"""Apache Kafka's own tools and ours say the same of the same Parley broker and of the same files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from broker import Broker
+from tests.support.kafka import run_java
+
+pytestmark = pytest.mark.system
+
+TOOLS = "org.apache.kafka.tools"
+
+
+def fill(broker: Broker) -> None:
+    """A topic of two partitions with records of several kinds, and a group that has read some."""
+    to = {"bootstrap.servers": broker.bootstrap_servers}
+    for settings in ({"compression.type": "gzip"}, {"enable.idempotence": True, "batch.size": 4096}):
+        producer = Producer({**to, **settings})
+        for number in range(200):
+            value = b"v%d" % number * 100
+            producer.produce("t", value, b"k", partition=number % 2, headers=[("h", b"x"), ("n", None)])
+        producer.produce("t", None, b"k", partition=0)
+        producer.flush()
+    consumer = Consumer({**to, "group.id": "readers", "enable.auto.commit": False})
+    consumer.commit(offsets=[TopicPartition("t", 0, 5), TopicPartition("t", 1, 200)], asynchronous=False)
+    consumer.close()
+
+
+@pytest.fixture(scope="module")
+def kept() -> Iterator[Broker]:
+    """A broker with something in it."""
+    with Broker(offsets_topic_num_partitions=1, num_partitions=2) as broker:
+        fill(broker)
+        yield broker
+
+
+def kafka(broker: Broker, tool: str, *words: str) -> list[str]:
+    return run_java(f"{TOOLS}.{tool}", "--bootstrap-server", broker.bootstrap_servers, *words).splitlines()
+
+
+def at(broker: Broker) -> tuple[str, str]:
+    return "--bootstrap-server", broker.bootstrap_servers
+
+
+def in_order(lines: list[str]) -> list[str]:
+    """Topics, and the settings of one, in an order of our own: Kafka's tool has none."""
+    sorted_settings = [
+        re.sub(r"(?<=Configs: ).*", lambda match: ",".join(sorted(match[0].split(","))), line) for line in lines
+    ]
+    return sorted(re.split(r"\n(?=Topic: )", "\n".join(sorted_settings)))
+
+
+def test_topics(parley, kept: Broker) -> None:
+    for words in (("--list",), ("--describe",), ("--describe", "--topic", "t"), ("--describe", "--exclude-internal")):
+        ours = parley("topics", *at(kept), *words).lines
+        assert in_order(ours) == in_order(kafka(kept, "TopicCommand", *words))
+
+
+def test_offsets(parley, kept: Broker) -> None:
+    for words in ((), ("--time", "earliest"), ("--time", "-3"), ("--topic-partitions", "t:0-1")):
+        assert parley("offsets", *at(kept), *words).lines == kafka(kept, "GetOffsetShell", *words)
+
+
+def test_groups(parley, kept: Broker) -> None:
+    for words in (
+        ("--list", "--state"),
+        ("--describe", "--group", "readers"),
+        ("--describe", "--group", "readers", "--verbose"),
+        ("--describe", "--group", "readers", "--state", "--verbose"),
+        ("--describe", "--group", "readers", "--members", "--verbose"),
+        ("--reset-offsets", "--group", "readers", "--topic", "t", "--to-earliest", "--dry-run"),
+    ):
+        ours = parley("groups", *at(kept), *words).lines
+        theirs = kafka(kept, "consumer.group.ConsumerGroupCommand", *words)
+        assert sorted(filter(None, ours)) == sorted(
+            line for line in theirs if line and "has no active members" not in line
+        )
+
+
+def test_files(parley, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with Broker(data_dir=folder, offsets_topic_num_partitions=1, num_partitions=2) as broker:
+        fill(broker)
+    log = folder / "t-0" / "00000000000000000000.log"
+    offsets = folder / "__consumer_offsets-0" / "00000000000000000000.log"
+    for words in (
+        ("--files", str(log)),
+        ("--files", str(log), "--deep-iteration"),
+        ("--files", str(log), "--print-data-log"),
+        ("--files", f"{log.with_suffix('.index')},{log.with_suffix('.timeindex')}"),
+        ("--files", f"{log.with_suffix('.index')},{log.with_suffix('.timeindex')}", "--index-sanity-check"),
+        ("--files", str(next(log.parent.glob("*.snapshot")))),
+        ("--files", str(offsets), "--offsets-decoder"),
+    ):
+        typed = parley("dump-log", *words)
+        assert typed.code == 0, typed.err
+        assert typed.lines == run_java(f"{TOOLS}.DumpLogSegments", *words).splitlines()

@@ -1,0 +1,121 @@
+"""The frame of the commands: dispatch, help, options that Kafka writes in its own way, errors."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tools.cli import COMMANDS
+from tools.cli.docs import TOOLS_PAGE, _parts_of, _root, help_of, tools_page
+from tools.cli.options import one_action, required
+from tools.cli.running import CommandError, pairs, with_values
+
+
+def test_without_a_command_the_commands_are_shown(parley) -> None:
+    for words, code in (((), 1), (("--help",), 0), (("help",), 0)):
+        typed = parley(*words)
+        assert typed.code == code
+        assert all(name in typed.out for name in COMMANDS)
+
+
+def test_a_mistyped_command_is_guessed(parley) -> None:
+    typed = parley("topcis")
+    assert typed.code == 1
+    assert "Did you mean 'topics'?" in typed.err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_help_has_examples_that_name_the_command(name: str) -> None:
+    for part in ((), *((part,) for part in _parts_of(name))):
+        text = help_of(name, *part)
+        examples = text.partition("Examples:")[2].splitlines()
+        lines = [line for line in examples if "parley " in line]
+        assert 2 <= len(lines) <= 5
+        assert all(f"parley {name}" in line for line in lines)
+
+
+def test_the_page_of_the_tools_is_what_the_commands_say() -> None:
+    assert (_root() / TOOLS_PAGE).read_text() == tools_page(), "run `parley docs`"
+
+
+def test_wrong_usage_is_exit_code_1(parley) -> None:
+    assert parley("topics", "--nonsense").code == 1
+    assert parley("produce").code == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "prepared"),
+    [
+        (["--list", "--state"], ["--list", "--state", "*"]),
+        (["--state", "--list"], ["--state", "*", "--list"]),
+        (["--state", "Stable,Empty", "--list"], ["--state", "Stable,Empty", "--list"]),
+        (["--props", "a=1", "b=2", "--x"], ["--props", "a=1", "--props", "b=2", "--x"]),
+        (["--props"], ["--props"]),
+        (["--shift-by", "-5"], ["--shift-by", "-5"]),
+        (["--state=Stable"], ["--state=Stable"]),
+    ],
+)
+def test_options_as_kafka_writes_them(words: list[str], prepared: list[str]) -> None:
+    assert with_values(words, {"--state": "*"}, frozenset({"--props"})) == prepared
+
+
+def test_pairs() -> None:
+    assert pairs(["a=1", "b=x=y", "c="], "--config") == {"a": "1", "b": "x=y", "c": ""}
+    for wrong in ("a", "=1"):
+        with pytest.raises(CommandError, match="--config takes key=value"):
+            pairs([wrong], "--config")
+
+
+def test_one_action() -> None:
+    assert one_action(create=True, delete_offsets=False) == "create"
+    with pytest.raises(CommandError, match="exactly one of --create, --delete-offsets, not --create and"):
+        one_action(create=True, delete_offsets=True)
+    with pytest.raises(CommandError, match="exactly one"):
+        one_action(create=False)
+
+
+def test_required() -> None:
+    assert required("x", "--topic", "create") == "x"
+    with pytest.raises(CommandError, match="--reset-offsets needs --topic"):
+        required("", "--topic", "reset_offsets")
+
+
+def test_where_no_broker_answers_the_error_says_what_to_do(parley) -> None:
+    typed = parley("topics", "--list", "--bootstrap-server", "127.0.0.1:1")
+    assert typed.code == 1
+    assert "no broker answers at 127.0.0.1:1" in typed.err
+    assert "parley start" in typed.err
+
+
+@pytest.mark.parametrize("address", ["nonsense:port", "", "a:0", "." * 70 + ":1"])
+def test_an_address_that_is_none(parley, address: str) -> None:
+    typed = parley("topics", "--list", "--bootstrap-server", address)
+    assert typed.code == 1
+    assert "Traceback" not in typed.err
+    assert typed.err.startswith("Error: ")
+
+
+def test_a_security_protocol_that_is_not_there_is_refused(parley, tmp_path) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text("security.protocol=SASL_SSL\n")
+    typed = parley("topics", "--list", "--command-config", str(config))
+    assert (typed.code, "SASL_SSL" in typed.err) == (1, True)
+
+
+def test_a_missing_properties_file(parley, tmp_path) -> None:
+    typed = parley("topics", "--list", "--command-config", str(tmp_path / "none"))
+    assert typed.code == 1
+    assert "cannot be read" in typed.err
+
+
+def test_starting_imports_no_option_parser_of_the_other_commands() -> None:
+    program = "import sys; from tools.cli import start, main; sys.exit('typer' in sys.modules or 'rich' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(broker) -> None:
+    command = f"{sys.executable} -m tools.cli topics --list --bootstrap-server {broker.bootstrap_servers} | true"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

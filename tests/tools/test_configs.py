@@ -1,0 +1,115 @@
+"""``parley configs``."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tools.cli.configs import Entity, parse_entity, parse_settings
+from tools.cli.running import CommandError
+
+
+def test_settings_of_a_topic(on_broker, topic: str) -> None:
+    done = on_broker(
+        "configs", "--alter", "--topic", topic, "--add-config", "retention.ms=5000,cleanup.policy=[compact,delete]"
+    )
+    assert (done.code, done.out) == (0, f"Completed updating config for topic {topic}.\n")
+    shown = on_broker("configs", "--describe", "--entity-type", "topics", "--entity-name", topic)
+    assert shown.lines[0] == f"Dynamic configs for topic {topic} are:"
+    assert shown.lines[1].startswith(
+        "  cleanup.policy=compact,delete sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:cleanup.policy=compact,delete, "
+    )
+    assert shown.lines[2].startswith(
+        "  retention.ms=5000 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:retention.ms=5000"
+    )
+
+    on_broker("configs", "--alter", "--topic", topic, "--delete-config", "retention.ms,cleanup.policy")
+    assert len(on_broker("configs", "--describe", "--topic", topic).lines) == 1
+    everything = on_broker("configs", "--describe", "--topic", topic, "--all")
+    assert everything.lines[0] == f"All configs for topic {topic} are:"
+    assert len(everything.lines) > 25
+
+
+def test_settings_of_a_file(on_broker, topic: str, tmp_path) -> None:
+    (tmp_path / "more.properties").write_text("retention.ms=7000\n# a comment\n")
+    done = on_broker("configs", "--alter", "--topic", topic, "--add-config-file", str(tmp_path / "more.properties"))
+    assert done.code == 0
+    (shown,) = json.loads(on_broker("configs", "--describe", "--topic", topic, "--json").out)
+    assert [(one["name"], one["value"], one["source"]) for one in shown["configs"]] == [
+        ("retention.ms", "7000", "DYNAMIC_TOPIC_CONFIG")
+    ]
+
+
+def test_settings_of_brokers(on_broker) -> None:
+    done = on_broker("configs", "--alter", "--broker-defaults", "--add-config", "log.cleaner.threads=2")
+    assert done.out == "Completed updating default config for brokers in the cluster.\n"
+    assert on_broker("configs", "--alter", "--broker", "1", "--add-config", "log.cleaner.threads=3").code == 0
+    shown = on_broker("configs", "--describe", "--entity-type", "brokers")
+    assert "Dynamic configs for broker 1 are:" in shown.lines
+    assert "Default configs for brokers in the cluster are:" in shown.lines
+    own = next(line for line in shown.lines if line.startswith("  log.cleaner.threads=3 "))
+    assert "DYNAMIC_BROKER_CONFIG:log.cleaner.threads=3, DYNAMIC_DEFAULT_BROKER_CONFIG:log.cleaner.threads=2" in own
+    for words in (("--broker", "1"), ("--broker-defaults",)):
+        assert on_broker("configs", "--alter", *words, "--delete-config", "log.cleaner.threads").code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--alter", "--topic", "{topic}", "--add-config", "foo=1"), "INVALID_CONFIG"),
+        (("--alter", "--topic", "{topic}", "--add-config", "retention.ms=x"), "INVALID_CONFIG"),
+        (("--alter", "--topic", "{topic}"), "--alter needs --add-config or --delete-config"),
+        (("--alter", "--entity-type", "topics", "--add-config", "a=b"), "--entity-name"),
+        (("--describe", "--topic", "nowhere"), "does not exist"),
+        (("--describe",), "Name one kind of entity"),
+        (("--describe", "--entity-type", "users"), "Quotas"),
+        (("--describe", "--broker", "x"), "number"),
+    ],
+)
+def test_what_cannot_be_done_is_said(on_broker, topic: str, words: tuple[str, ...], reason: str) -> None:
+    typed = on_broker("configs", *(word.format(topic=topic) for word in words))
+    assert typed.code == 1
+    assert reason in typed.err
+
+
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [
+        ("a=1", {"a": "1"}),
+        ("a=1,b=2", {"a": "1", "b": "2"}),
+        ("a=[1,2],b=3", {"a": "1,2", "b": "3"}),
+        ("a=,b=[]", {"a": "", "b": ""}),
+        ("a=x=y", {"a": "x=y"}),
+        ("", {}),
+    ],
+)
+def test_parse_settings(text: str, settings: dict[str, str]) -> None:
+    assert parse_settings(text) == settings
+
+
+@pytest.mark.parametrize("text", ["a", "a,b=1", "a=[1,2", "a=[1]2", "=1"])
+def test_parse_settings_that_are_none(text: str) -> None:
+    with pytest.raises(CommandError):
+        parse_settings(text)
+
+
+_words = st.text(st.characters(codec="ascii", categories=("L", "N")), min_size=1)
+
+
+@given(st.dictionaries(_words, st.lists(_words, max_size=3)))
+def test_what_is_written_is_read(settings: dict[str, list[str]]) -> None:
+    text = ",".join(f"{key}=[{','.join(values)}]" for key, values in settings.items())
+    assert parse_settings(text) == {key: ",".join(values) for key, values in settings.items()}
+
+
+def test_parse_entity() -> None:
+    none = {"topic": None, "broker": None}
+    assert parse_entity("topics", "t", False, none) == Entity("topic", "t")
+    assert parse_entity("brokers", None, True, none) == Entity("broker", "")
+    assert parse_entity("topics", None, False, none) == Entity("topic", "*")
+    assert parse_entity("", None, False, {**none, "broker": "3"}) == Entity("broker", "3")
+    with pytest.raises(CommandError, match="--entity-type takes"):
+        parse_entity("planets", None, False, none)

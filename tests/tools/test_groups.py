@@ -1,0 +1,273 @@
+"""``parley groups``."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from broker import Broker
+from tools.cli.groups.describing import Committed, Group, Member, assigned, members_table, offsets_table, state_table
+from tools.cli.groups.listing import validate_regex
+from tools.cli.groups.reset import parse_datetime, parse_duration, read_csv, target
+from tools.cli.groups.scope import parse_scope
+from tools.cli.running import CommandError
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def group(broker: Broker, topic: str, send) -> str:
+    """A group without members that has read 4 of 10 records in partition 0."""
+    name = f"group-{next(_numbers)}"
+    send(topic, [1_795_000_000_000 + number for number in range(10)])
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": name, "enable.auto.commit": False})
+    consumer.commit(offsets=[TopicPartition(topic, 0, 4)], asynchronous=False)
+    consumer.close()
+    return name
+
+
+@contextmanager
+def member(broker: Broker, topic: str, group: str, **settings: object) -> Iterator[Consumer]:
+    """A member of the group that has its partitions."""
+    consumer = Consumer(
+        {"bootstrap.servers": broker.bootstrap_servers, "group.id": group, "client.id": "reader", **settings}
+    )
+    got: list[object] = []
+    consumer.subscribe([topic], on_assign=lambda _, partitions: got.append(partitions))
+    while not got:
+        consumer.poll(0.1)
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def offset_of(on_broker, group: str) -> dict[int, int]:
+    (described,) = json.loads(on_broker("groups", "--describe", "--group", group, "--json").out)
+    return {one["partition"]: one["currentOffset"] for one in described["offsets"]}
+
+
+def test_list(on_broker, group: str) -> None:
+    assert group in on_broker("groups", "--list").lines
+    head, *rows = on_broker("groups", "--list", "--state", "--type").lines
+    assert head.split() == ["GROUP", "TYPE", "STATE"]
+    assert f"{group:<25} {'Classic':<20} {'Empty':<20}" in rows
+    assert group not in on_broker("groups", "--list", "--state", "stable").out
+    assert group in [one["group"] for one in json.loads(on_broker("groups", "--list", "--json").out)]
+    assert on_broker("groups", "--list", "--state", "happy").code == 1
+
+
+def test_describe_offsets(on_broker, topic: str, group: str) -> None:
+    described = on_broker("groups", "--describe", "--group", group)
+    assert described.code == 0
+    assert f"Consumer group '{group}' has no active members." in described.err
+    head, row = described.lines[1:]
+    assert head.split() == [
+        "GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID", "HOST", "CLIENT-ID",
+    ]  # fmt: skip
+    assert row.split() == [group, topic, "0", "4", "10", "6", "-", "-", "-"]
+
+
+def test_describe_members(on_broker, broker: Broker, topic: str, group: str) -> None:
+    with member(broker, topic, group, **{"group.instance.id": "one"}):
+        head, row = on_broker("groups", "--describe", "--group", group, "--members", "--verbose").lines[1:]
+        assert head.split()[:6] == [
+            "GROUP", "CONSUMER-ID", "GROUP-INSTANCE-ID", "HOST", "CLIENT-ID", "#PARTITIONS",
+        ]  # fmt: skip
+        cells = row.split()
+        assert (cells[0], cells[2], cells[4], cells[5]) == (group, "one", "reader", "2")
+        assert f"{topic}:0,1" in cells
+        head, row = on_broker("groups", "--describe", "--group", group, "--state").lines[1:]
+        assert row.split() == [group, broker.bootstrap_servers, "(1)", "range", "Stable", "1"]
+        rows = on_broker("groups", "--describe", "--group", group).lines[2:]
+        assert [line.split()[2] for line in rows] == ["0", "1"]
+        assert all(line.split()[-1] == "reader" for line in rows)
+
+
+def test_a_group_that_is_not_there(on_broker) -> None:
+    typed = on_broker("groups", "--describe", "--group", "nobody")
+    assert typed.code == 1
+    assert "Consumer group 'nobody' does not exist" in typed.err
+
+
+@pytest.mark.parametrize(
+    ("to", "offset"),
+    [
+        (("--to-earliest",), 0),
+        (("--to-latest",), 10),
+        (("--to-current",), 4),
+        (("--to-offset", "7"), 7),
+        (("--to-offset", "700"), 10),
+        (("--shift-by", "-3"), 1),
+        (("--shift-by", "3"), 7),
+        (("--shift-by", "-30"), 0),
+        (("--to-datetime", "2026-11-18T11:06:40.003"), 3),
+        (("--to-datetime", "2026-11-18T12:06:40.003+01:00"), 3),
+        (("--to-datetime", "2040-01-01T00:00:00.000"), 10),
+        (("--by-duration", "P1000D"), 0),
+    ],
+)
+def test_reset(on_broker, topic: str, group: str, to: tuple[str, ...], offset: int) -> None:
+    planned = on_broker("groups", "--reset-offsets", "--group", group, "--topic", f"{topic}:0", *to, "--dry-run")
+    assert planned.code == 0
+    assert planned.lines[1].split() == ["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"]
+    assert planned.lines[2].split() == [group, topic, "0", str(offset)]
+    assert offset_of(on_broker, group) == {0: 4}
+    done = on_broker("groups", "--reset-offsets", "--group", group, "--all-topics", *to, "--execute")
+    assert done.code == 0
+    assert offset_of(on_broker, group) == {0: offset}
+
+
+def test_reset_of_a_group_that_has_never_been(on_broker, topic: str) -> None:
+    words = ("--reset-offsets", "--group", f"new-{topic}", "--topic", topic, "--to-earliest", "--execute")
+    assert on_broker("groups", *words).code == 0
+    assert offset_of(on_broker, f"new-{topic}") == {0: 0, 1: 0}
+
+
+def test_reset_from_what_was_exported(on_broker, topic: str, group: str, tmp_path: Path) -> None:
+    words = ("--reset-offsets", "--group", group, "--topic", topic, "--to-latest", "--export")
+    exported = on_broker("groups", *words)
+    assert exported.out == f"{topic},0,10\n{topic},1,0\n"
+    (tmp_path / "plan.csv").write_text(exported.out)
+    words = ("--reset-offsets", "--group", group, "--from-file", str(tmp_path / "plan.csv"), "--execute")
+    assert on_broker("groups", *words).code == 0
+    assert offset_of(on_broker, group) == {0: 10, 1: 0}
+
+
+def test_a_group_with_members_is_not_reset_or_deleted(on_broker, broker: Broker, topic: str, group: str) -> None:
+    with member(broker, topic, group):
+        refused = on_broker(
+            "groups", "--reset-offsets", "--group", group, "--topic", topic, "--to-earliest", "--execute"
+        )
+        assert refused.code == 1
+        assert f"'{group}' is inactive, but the current state is Stable" in refused.err
+        refused = on_broker("groups", "--delete", "--group", group)
+        assert refused.code == 1
+        assert "NON_EMPTY_GROUP" in refused.err
+        refused = on_broker("groups", "--delete-offsets", "--group", group, "--topic", topic)
+        assert refused.code == 1
+        assert "GROUP_SUBSCRIBED_TO_TOPIC" in refused.out
+
+
+def test_delete(on_broker, group: str) -> None:
+    done = on_broker("groups", "--delete", "--group", group)
+    assert (done.code, done.out) == (0, f"Deletion of requested consumer groups ('{group}') was successful.\n")
+    assert group not in on_broker("groups", "--list").lines
+    assert on_broker("groups", "--delete", "--group", group).code == 1
+
+
+def test_delete_offsets(on_broker, topic: str, group: str) -> None:
+    done = on_broker("groups", "--delete-offsets", "--group", group, "--topic", f"{topic}:0")
+    assert done.code == 0
+    assert done.lines[0] == f"Request succeeded for deleting offsets from group {group}."
+    assert done.lines[3].split() == [topic, "0", "Successful"]
+    missing = on_broker("groups", "--delete-offsets", "--group", group, "--topic", "nowhere")
+    assert missing.code == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--describe",), "--group or --all-groups"),
+        (("--describe", "--group", "g", "--all-groups"), "--group or --all-groups"),
+        (("--describe", "--group", "g", "--members", "--offsets"), "one of"),
+        (("--list", "--members"), "--members goes with --describe"),
+        (("--reset-offsets", "--group", "g", "--topic", "t"), "exactly one of"),
+        (("--reset-offsets", "--group", "g", "--topic", "t", "--to-latest", "--to-earliest"), "exactly one of"),
+        (("--reset-offsets", "--group", "g", "--to-latest"), "--topic or --all-topics"),
+        (("--reset-offsets", "--group", "g", "--topic", "t", "--to-latest", "--execute", "--dry-run"), "not both"),
+        (("--reset-offsets", "--group", "g", "--topic", "nowhere", "--to-latest"), "There is no topic nowhere"),
+        (("--delete-offsets", "--group", "g"), "needs --topic"),
+        (("--delete-offsets", "--all-groups", "--topic", "t"), "one --group"),
+        ((), "exactly one of"),
+    ],
+)
+def test_what_cannot_be_done_is_said(on_broker, words: tuple[str, ...], reason: str) -> None:
+    typed = on_broker("groups", *words)
+    assert typed.code == 1
+    assert reason in typed.err
+
+
+def test_scope() -> None:
+    known = {"a": [0, 1, 2], "b": [0]}
+    assert parse_scope(["a:0,2", "b"]).partitions(known) == [("a", 0), ("a", 2), ("b", 0)]
+    assert parse_scope(["a:0", "a:1"]).partitions(known) == [("a", 0), ("a", 1)]
+    with pytest.raises(CommandError, match="a has no partition 7"):
+        parse_scope(["a:7"]).partitions(known)
+    with pytest.raises(CommandError, match="--topic takes"):
+        parse_scope(["a:x"])
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("PT1H30M", 5_400_000),
+        ("P1D", 86_400_000),
+        ("P2DT3H4M5.5S", 183_845_500),
+        ("PT0.001S", 1),
+        ("-PT1S", -1000),
+        ("pt1s", 1000),
+    ],
+)
+def test_durations(text: str, ms: int) -> None:
+    assert parse_duration(text) == ms
+    assert target(by_duration=text, now_ms=10**12).number == 10**12 - ms
+
+
+@pytest.mark.parametrize("text", ["", "P", "PT", "1H", "P1M", "P1Y", "PT1", "PTH"])
+def test_durations_that_are_none(text: str) -> None:
+    with pytest.raises(CommandError):
+        parse_duration(text)
+
+
+def test_times() -> None:
+    assert parse_datetime("1970-01-01T00:00:01.500") == 1500
+    assert parse_datetime("1970-01-01T01:00:00+01:00") == 0
+    assert parse_datetime("1970-01-02T00:00:00Z") == 86_400_000
+    with pytest.raises(CommandError):
+        parse_datetime("yesterday")
+
+
+def test_csv(tmp_path: Path) -> None:
+    path = tmp_path / "plan.csv"
+    path.write_text("t,0,5\ng,t,1,6\n\n")
+    assert read_csv(path) == {None: {("t", 0): 5}, "g": {("t", 1): 6}}
+    for wrong in ("t,0", "t,x,1", "t,0,-1", "a,b,c,d,e"):
+        path.write_text(wrong)
+        with pytest.raises(CommandError, match="line 1"):
+            read_csv(path)
+
+
+def test_regular_expressions_of_subscriptions(parley) -> None:
+    assert parley("groups", "--validate-regex", "topic-[0-9]+").code == 0
+    for wrong in ("(", "(?=a)", r"(a)\1"):
+        with pytest.raises(CommandError):
+            validate_regex(wrong)
+
+
+def test_assignments_of_other_protocols_are_none() -> None:
+    assert assigned(b"") == {}
+    assert assigned(b"\x00\x00\xff") == {}
+    assert assigned(b"\x00\x00" + b"\x00\x00\x00\x01\x00\x01t\x00\x00\x00\x01\x00\x00\x00\x05\xff\xff\xff\xff") == {
+        "t": [5]
+    }
+    later = b"\x00\x09" + b"\x00\x00\x00\x01\x00\x01t\x00\x00\x00\x01\x00\x00\x00\x05\xff\xff\xff\xff" + b"more"
+    assert assigned(later) == {"t": [5]}
+
+
+def test_tables_of_the_new_protocol() -> None:
+    reader = Member("m" * 40, None, "c", "/h", {"t": [1, 0]}, 3, 4, {"t": [0]})
+    group = Group("g", "Stable", "uniform", "h:1  (1)", [reader], {("t", 0): Committed(5, 2, "")}, {("t", 0): 9}, 3, 4)
+    head, first, second = offsets_table(group, verbose=True)
+    assert head.split()[3] == "LEADER-EPOCH"
+    assert first.split()[:7] == ["g", "t", "0", "2", "5", "9", "4"]
+    assert second.split()[:7] == ["g", "t", "1", "-", "-", "-", "-"]
+    assert members_table(group)[1].split() == ["g", "m" * 40, "/h", "c", "2"]
+    assert members_table(group, verbose=True)[1].split()[5:] == ["3", "t:0,1", "4", "t:0"]
+    assert state_table(group, verbose=True)[1].split() == ["g", "h:1", "(1)", "uniform", "Stable", "3", "4", "1"]

@@ -1,0 +1,70 @@
+"""The pytest plugin, beyond what docs/embedding.md shows."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+TESTS = """
+import pytest
+from confluent_kafka.admin import AdminClient
+from protocol.errors import ErrorCode, KafkaError
+
+
+def partitions(broker, name):
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    return len(admin.list_topics(name, timeout=10).topics[name].partitions)
+
+
+def test_topics(kafka_broker):
+    assert kafka_broker.create_topic("a", partitions=3) == "a"
+    assert partitions(kafka_broker, "a") == 3
+    with pytest.raises(KafkaError) as refused:
+        kafka_broker.create_topic("a")
+    assert refused.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
+    with pytest.raises(KafkaError):
+        kafka_broker.create_topic("b", configs={"no.such": "1"})
+
+
+async def test_topics_from_a_running_loop(kafka_broker):
+    kafka_broker.create_topic("from-async")
+
+
+def test_settings(kafka_broker):
+    partitions(kafka_broker, "made-by-asking")
+    kafka_broker.create_topic("c", partitions=-1)
+    assert partitions(kafka_broker, "c") == 5
+
+
+def test_the_broker_is_the_same_for_all(kafka_broker):
+    assert partitions(kafka_broker, "a") == 3
+"""
+
+
+def _pytest(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "-q", "-o", "asyncio_mode=auto", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_fixture(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nkafka_broker_config =\n    num.partitions=4\n    broker.id=9\n")
+    done = _pytest(tmp_path, "--kafka-broker-config", "num.partitions=5")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4 passed" in done.stdout
+
+
+def test_a_setting_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("def test_it(kafka_broker): pass")
+    done = _pytest(tmp_path, "--kafka-broker-config", "nonsense")
+    assert done.returncode == 1
+    assert "takes key=value" in done.stdout
+
+
+def test_nothing_is_imported_that_nobody_asks_for() -> None:
+    program = (
+        "import sys, tools.pytest_plugin;"
+        "sys.exit(any(name in sys.modules for name in ('broker', 'protocol', 'storage', 'uvloop', 'confluent_kafka')))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

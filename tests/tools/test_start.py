@@ -1,0 +1,140 @@
+"""``parley start``: its configuration, its ways to fail, and its end."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from tools.cli import start
+from tools.cli.running import CommandError
+
+
+def test_without_a_file_it_is_one_broker_for_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = start.configuration(None, [])
+    assert config.data_dirs == (str(tmp_path / "parley-data"),)
+    (listener,) = config.bound
+    assert (listener.host, listener.port) == ("127.0.0.1", 9092)
+    assert config.offsets_topic_replication_factor == 1
+    assert config.metrics_address is not None
+    assert config.metrics_address[0] == "127.0.0.1"
+    assert not config.warnings
+
+
+def test_overrides_count_more_than_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text(f"broker.id=7\nlog.dirs={tmp_path}\nnum.partitions=2\n")
+    config = start.configuration(path, ["num.partitions=5", "listeners=PLAINTEXT://:1234"])
+    assert (config.broker_id, config.num_partitions) == (7, 5)
+    assert config.bound[0].port == 1234
+    assert config.offsets_topic_replication_factor == 3  # a file says everything
+
+
+def test_every_problem_has_its_line(parley, tmp_path: Path) -> None:
+    words = ("--override", "num.partitions=0", "--override", "log.retention.hours=soon")
+    typed = parley("start", *words)
+    assert typed.code == 1
+    lines = typed.err.splitlines()
+    assert len(lines) == 2
+    assert all(line.startswith("Error: ") for line in lines)
+    assert any("num.partitions=0" in line for line in lines)
+    assert any("log.retention.hours=soon" in line for line in lines)
+
+
+@pytest.mark.parametrize("words", [("--override", "nonsense"), ("no-such-file",), ("--nonsense",)])
+def test_wrong_usage(parley, words: tuple[str, ...]) -> None:
+    typed = parley("start", *words)
+    assert typed.code == 1
+    assert "Traceback" not in typed.err
+
+
+def test_a_file_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "bad").write_text("a=\\u12")
+    with pytest.raises(CommandError, match="no properties file"):
+        start.configuration(tmp_path / "bad", [])
+
+
+def command(folder: Path, *overrides: str) -> list[str]:
+    settings = (f"log.dirs={folder}", "listeners=PLAINTEXT://127.0.0.1:0", *overrides)
+    words = [word for setting in settings for word in ("--override", setting)]
+    return [sys.executable, "-m", "tools.cli", "start", *words]
+
+
+@contextmanager
+def started(folder: Path, *overrides: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """A broker in a process of its own, and what it wrote until it was ready."""
+    process = subprocess.Popen(command(folder, *overrides), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    lines = []
+    try:
+        for line in process.stdout:
+            lines.append(line.rstrip("\n"))
+            if "bootstrap.servers=" in line:
+                break
+        yield process, lines
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_says_where_it_is_and_stops_when_told(tmp_path: Path, number: signal.Signals) -> None:
+    with started(tmp_path / "data") as (process, lines):
+        matches = [re.search(r"bootstrap\.servers=(127\.0\.0\.1:\d+)$", line) for line in lines]
+        (address,) = [match[1] for match in matches if match]
+        assert any(str(tmp_path / "data") in line for line in lines)
+        assert any(re.search(r"http://127\.0\.0\.1:\d+/metrics$", line) for line in lines)
+        assert AdminClient({"bootstrap.servers": address}).list_topics(timeout=10).brokers
+        process.send_signal(number)
+        _, err = process.communicate(timeout=30)
+        assert process.returncode == 0, err
+        assert "Traceback" not in err
+
+
+@pytest.mark.system
+def test_a_second_interrupt_ends_it_at_once(tmp_path: Path) -> None:
+    with started(tmp_path / "data") as (process, _):
+        process.send_signal(signal.SIGSTOP)
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGCONT)
+        # Signals of one number are not queued: the second is sent when the first was noticed.
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "Ctrl-C again" in line:
+                process.send_signal(signal.SIGINT)
+                break
+        process.communicate(timeout=30)
+        assert process.returncode in (0, 130)
+
+
+@pytest.mark.system
+def test_what_stands_in_the_way_is_said_in_a_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        _fails(
+            tmp_path / "a", f"listeners=PLAINTEXT://127.0.0.1:{port}", reason=f"127.0.0.1:{port}", advice="--override"
+        )
+    (tmp_path / "file").write_text("")
+    _fails(tmp_path / "file", reason="file", advice="log.dirs")
+    _fails(tmp_path / "b", "coordination.url=nonsense://x", reason="nonsense", advice="coordination.url")
+    with started(tmp_path / "data"):
+        _fails(tmp_path / "data", reason="data", advice="log.dirs")
+
+
+def _fails(folder: Path, *overrides: str, reason: str, advice: str) -> None:
+    done = subprocess.run(command(folder, *overrides), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    (error,) = [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
+    assert reason in error
+    assert advice in error

@@ -1,0 +1,121 @@
+"""``parley docs``: the documentation pages that are made from code, so that they cannot say something else than it."""
+
+from __future__ import annotations
+
+import difflib
+import io
+import os
+import sys
+from contextlib import redirect_stdout
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from tools.cli.app import App
+from tools.cli.running import FAILED, CommandError, run
+
+app = App(
+    "Write the documentation pages that come from code: configuration, metrics and the tools.",
+    examples=[
+        ("parley docs", "writes the pages below docs/"),
+        ("parley docs --check", "only says which are out of date, with exit code 1 if any is"),
+    ],
+)
+
+TOOLS_PAGE: Final = "docs/tools.md"
+_DIFFERENCE_LINES: Final = 20
+_INTRODUCTION: Final = """\
+# The `parley` command
+
+This page is made from the commands' own help (`parley docs`).
+
+Flags, output and exit codes are those of Kafka's tools: 0 when what was asked for is done, 1 when it is not. Data goes
+to standard output, everything else to standard error. Unlike Kafka's tools, `parley groups` and `parley dump-log` exit
+with 1 also when they print an error and go on.
+"""
+
+
+def pages() -> dict[str, str]:
+    """The text of every page, by its path below the repository's root."""
+    from broker.pages import PAGES
+
+    return {**{path: make() for path, make in PAGES.items()}, TOOLS_PAGE: tools_page()}
+
+
+def tools_page() -> str:
+    """The help of every command."""
+    from tools.cli import COMMANDS
+
+    parts = [_INTRODUCTION]
+    for name, command in COMMANDS.items():
+        like = f" Kafka's tool for this: {command.kafka_tool}." if command.kafka_tool else ""
+        summary = command.summary[0].upper() + command.summary[1:]
+        parts.append(f"\n## parley {name}\n\n{summary}.{like}\n\n```text\n{help_of(name)}\n```\n")
+        parts += [f"\n### parley {name} {part}\n\n```text\n{help_of(name, part)}\n```\n" for part in _parts_of(name)]
+    return "".join(parts)
+
+
+def _parts_of(name: str) -> list[str]:
+    """The subcommands of a command that is a family of them."""
+    from tools.cli import COMMANDS
+
+    if name == "start":
+        return []
+    commands = import_module(f"tools.cli.{COMMANDS[name].module}").app.registered_commands
+    return [one.name for one in commands] if len(commands) > 1 else []
+
+
+def help_of(name: str, *part: str) -> str:
+    """The help text of a command, as wide on every terminal."""
+    from tools.cli import COMMANDS
+
+    module = import_module(f"tools.cli.{COMMANDS[name].module}")
+    text = io.StringIO()
+    columns = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = "110"
+    try:
+        with redirect_stdout(text):
+            words = [*part, "--help"]
+            code = module.main(words) if name == "start" else run(module.app, f"parley {name}", words)
+    finally:
+        if columns is None:
+            del os.environ["COLUMNS"]
+        else:
+            os.environ["COLUMNS"] = columns
+    assert code == 0
+    return "\n".join(line.rstrip() for line in text.getvalue().strip("\n").splitlines())
+
+
+def _root() -> Path:
+    root = Path(__file__).parent.parent.parent
+    if not (root / "docs").is_dir():
+        raise CommandError(f"There is no folder docs in {root}: this works in a checkout of Parley only.")
+    return root
+
+
+@app.only_command()
+def docs(
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; fail if a page is out of date.")] = False,
+) -> None:
+    root = _root()
+    stale = []
+    for name, text in pages().items():
+        path = root / name
+        before = path.read_text() if path.exists() else ""
+        if before == text:
+            continue
+        stale.append(name)
+        if check:
+            difference = difflib.unified_diff(
+                before.splitlines(), text.splitlines(), name, "from code", n=0, lineterm=""
+            )
+            for _, line in zip(range(_DIFFERENCE_LINES), difference, strict=False):
+                print(line, file=sys.stderr)
+        else:
+            path.write_text(text)
+            print(f"wrote {name}")
+    if check and stale:
+        print(f"Error: {', '.join(stale)} out of date; `parley docs` writes them.", file=sys.stderr)
+        raise typer.Exit(FAILED)

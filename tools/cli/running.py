@@ -1,0 +1,82 @@
+"""How a command runs: its options are parsed, its errors become one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tools.cli.app import App
+
+FAILED = 1
+"""Kafka's tools exit with 1 for wrong usage as well as for an operation that failed."""
+INTERRUPTED = 130
+
+
+class CommandError(Exception):
+    """The command cannot do what was asked; the text says why, and what to do."""
+
+
+def _invoke(app: App, name: str, arguments: Sequence[str]) -> int:
+    try:
+        app.invoke(name, arguments)
+    except SystemExit as end:
+        return FAILED if end.code not in (0, None) else 0
+    return 0
+
+
+def run(app: App, name: str, arguments: Sequence[str]) -> int:
+    """Run a command with these arguments and answer its exit code."""
+    try:
+        code = _invoke(app, name, arguments)
+        sys.stdout.flush()  # here, where a reader that is gone is no error, and not when the interpreter ends
+        return code
+    except CommandError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output (head, less) has seen enough; Python must not complain while it closes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def with_values(words: Sequence[str], optional: Mapping[str, str], many: frozenset[str]) -> list[str]:
+    """The words of a command line, so written that every option takes exactly one value.
+
+    Kafka's tools have options whose value may be left out (``optional``: option -> the value that stands for that),
+    and options that take all values up to the next option (``many``), which become one option for each value.
+    """
+    prepared: list[str] = []
+    at = 0
+    while at < len(words):
+        word = words[at]
+        at += 1
+        if word in optional:
+            has_value = at < len(words) and not words[at].startswith("--")
+            prepared += [word, words[at] if has_value else optional[word]]
+            at += has_value
+        elif word in many:
+            end = at
+            while end < len(words) and not words[end].startswith("--"):
+                end += 1
+            # Without a value the option stays alone, for the parser to complain about.
+            prepared += [part for value in words[at:end] for part in (word, value)] or [word]
+            at = end
+        else:
+            prepared.append(word)
+    return prepared
+
+
+def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
+    """The ``key=value`` texts of a repeated option, as a mapping."""
+    found = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise CommandError(f"{option} takes key=value, not '{text}'.")
+        found[key.strip()] = value
+    return found
