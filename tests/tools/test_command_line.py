@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -115,7 +116,15 @@ def test_starting_imports_no_option_parser_of_the_other_commands() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(broker) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["fails at the end", "fails at the first line"])
+def test_a_reader_that_has_seen_enough_is_no_error(parley, broker, unbuffered: str) -> None:
+    parley("topics", "--create", "--topic", "seen", "--if-not-exists", "--bootstrap-server", broker.bootstrap_servers)
     command = f"{sys.executable} -m tools.cli topics --list --bootstrap-server {broker.bootstrap_servers} | true"
-    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+    )
     assert (done.returncode, done.stderr) == (0, "")
