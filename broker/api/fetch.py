@@ -66,6 +66,8 @@ class FetchApi:
         self.tasks = tasks
         self.max_bytes = max_bytes
         self._purgatory = purgatory
+        self.conversion = asyncio.Lock()
+        """Held while a partition's batches are converted: the threads are for all, and the memory is bounded by one."""
 
     def routes(self) -> dict[int, Handler]:
         return {FetchRequest.API_KEY: self.fetch}
@@ -360,11 +362,17 @@ class DelayedFetch(Delayed[Any]):
         """As clients of before KIP-98 read it: message sets of the magic that their version knows."""
         magic = 1 if self._context.api_version >= 2 else 0
         loop = asyncio.get_running_loop()
+        room = self._max_bytes  # messages take more bytes than the batches that were planned
         for place, read in self._reads.items():
             target, data = self._targets[place], self._found[place]
             assert data is not None
+            if room <= 0:
+                break
             try:
-                data.records = await loop.run_in_executor(None, _convert, read, magic, target.offset)
+                async with self._api.conversion:
+                    work = partial(_convert, read, magic, target.offset, min(room, target.max_bytes))
+                    data.records = converted = await loop.run_in_executor(None, work)
+                    room -= len(converted)
             except KafkaError as error:
                 self._found[place] = self._failed(target, error)
         return self._response()
@@ -404,5 +412,5 @@ def _by_topic(answers: list[tuple[Target, PartitionData]]) -> list[FetchResponse
     return topics
 
 
-def _convert(read: LogRead, magic: int, offset: int) -> bytes:
-    return b"".join(to_legacy(read.read(), magic, first_offset=offset))
+def _convert(read: LogRead, magic: int, offset: int, max_bytes: int) -> bytes:
+    return b"".join(to_legacy(read.read(), magic, first_offset=offset, max_bytes=max_bytes))

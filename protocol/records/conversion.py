@@ -6,14 +6,20 @@ compressed stays so, by the old framing; zstd never existed there, so a client m
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import legacy
-from protocol.records.batch import DECOMPRESSED_BYTES_MAX, records
+from protocol.records.batch import records
 from protocol.records.compression import Compression
-from protocol.records.header import BatchHeader, Buffer, TimestampType, headers
+from protocol.records.errors import DecompressedTooLarge
+from protocol.records.header import LEGACY_HEADER_SIZE, BatchHeader, Buffer, TimestampType, headers
 from protocol.records.record import Record
+
+CONVERTED_BYTES_MAX: Final = 64 << 20
+"""What the records of one batch may come to by default, decompressed and as messages: a tiny record of v2 takes
+7 bytes, as a message 34, and all of a batch are in memory at once."""
 
 
 def to_legacy(
@@ -22,7 +28,7 @@ def to_legacy(
     *,
     first_offset: int = 0,
     max_bytes: int | None = None,
-    decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
+    converted_bytes_max: int = CONVERTED_BYTES_MAX,
 ) -> list[Buffer]:
     """The batches as messages of ``magic`` 0 or 1, in order, to be sent one behind the other.
 
@@ -30,8 +36,9 @@ def to_legacy(
     Records before ``first_offset`` are left out where each is a message of its own; old clients count on it.
     ``max_bytes``: no batch is begun once so much was made, so that the answer is larger by one batch at most.
 
-    Raises KafkaError(UNSUPPORTED_COMPRESSION_TYPE) where the first batch is zstd-compressed (a later one ends the
-    answer before it), and for damaged batches CorruptRecord, InvalidRecord or DecompressedTooLarge.
+    Raises KafkaError(UNSUPPORTED_COMPRESSION_TYPE) where the first batch is zstd-compressed, DecompressedTooLarge where
+    its records exceed ``converted_bytes_max`` (a later such batch ends the answer before it), and for damaged batches
+    CorruptRecord or InvalidRecord.
     """
     out: list[Buffer] = []
     size = 0
@@ -49,7 +56,12 @@ def to_legacy(
         if header.magic <= magic:
             converted: Buffer = memoryview(batches)[pos : pos + header.size_bytes]
         else:
-            converted = _converted(batches, pos, header, magic, first_offset, decompressed_bytes_max)
+            try:
+                converted = _converted(batches, pos, header, magic, first_offset, converted_bytes_max)
+            except DecompressedTooLarge:
+                if out:
+                    break
+                raise
         if len(converted):
             out.append(converted)
             size += len(converted)
@@ -63,4 +75,15 @@ def _converted(
     if header.compression is Compression.NONE:
         found = (record for record in found if record.offset >= first_offset)
     append_time = header.max_timestamp if header.timestamp_type is TimestampType.APPEND else None
-    return legacy.build(found, magic, compression=header.compression, append_time=append_time)
+    bounded = _bounded(found, LEGACY_HEADER_SIZE[magic], max_bytes)
+    return legacy.build(bounded, magic, compression=header.compression, append_time=append_time)
+
+
+def _bounded(found: Iterable[Record], overhead: int, max_bytes: int) -> Iterator[Record]:
+    """The records as long as they fit ``max_bytes`` as messages. Raises DecompressedTooLarge at the first too many."""
+    size = 0
+    for record in found:
+        size += overhead + len(record.key or b"") + len(record.value or b"")
+        if size > max_bytes:
+            raise DecompressedTooLarge(max_bytes)
+        yield record

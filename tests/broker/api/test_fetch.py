@@ -261,6 +261,20 @@ async def test_old_clients_get_messages_they_can_read(bench: FetchBench, version
     assert offsets(data) == [1, 2]
 
 
+@pytest.mark.parametrize("version", range(4))
+async def test_what_old_clients_get_is_bounded_as_the_messages_it_becomes(bench: FetchBench, version: int) -> None:
+    for name in "ab":
+        await bench.create(name)
+        for _ in range(10):
+            bench.partition(name).append(batch(1000, size=0), acks=1, now_ms=0)  # 8 KB, as messages more than 26 KB
+    answer = await bench.fetch(ask("a", max_bytes=50_000), version=version)
+    assert offsets(answer.responses[0].partitions[0]) == list(range(2000))
+    answer = await bench.fetch(ask("a", max_bytes=1), version=version)
+    assert offsets(answer.responses[0].partitions[0]) == list(range(1000)), "at least one batch"
+    answer = await bench.fetch(ask("a"), ask("b"), version=version, max_bytes=100_000)
+    assert [len(offsets(topic.partitions[0])) for topic in answer.responses] == [4000 if version < 2 else 3000, 0]
+
+
 @pytest.mark.parametrize("version", range(4, 19))
 async def test_newer_clients_get_batches_as_they_are(bench: FetchBench, version: int) -> None:
     topic_id = await bench.create("t")

@@ -229,4 +229,13 @@ def test_no_batch_is_begun_beyond_the_limit() -> None:
 def test_a_bomb_is_not_converted(codec: Compression) -> None:
     bomb = build([Record(0, 0, None, bytes(1_000_000))], compression=codec)
     with pytest.raises(DecompressedTooLarge):
-        to_legacy(bomb, 1, decompressed_bytes_max=500_000)
+        to_legacy(bomb, 1, converted_bytes_max=500_000)
+    before = build([Record(0, 0, None, b"v")])
+    assert len(to_legacy(before + bomb, 1, converted_bytes_max=500_000)) == 1, "what came before it is answered"
+
+
+def test_tiny_records_are_counted_as_the_messages_they_become() -> None:
+    tiny = build([Record(0, 0, None, None)] * 10_000, compression=Compression.GZIP)
+    assert len(to_legacy(tiny, 1, converted_bytes_max=340_000)) == 1
+    with pytest.raises(DecompressedTooLarge):
+        to_legacy(tiny, 1, converted_bytes_max=339_999)
