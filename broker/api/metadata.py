@@ -29,6 +29,9 @@ from protocol.schema import ZERO_UUID
 PARTITIONS_PER_ANSWER_MAX = 2000
 """The bound of one DescribeTopicPartitions answer, whatever the client asks (KIP-966)."""
 
+CREATED_PER_REQUEST_MAX = 100
+"""Topics that one Metadata request creates by mentioning them. A client asks again for what is still absent."""
+
 
 class TopicCreation(Protocol):
     """Creates topics that a client merely mentioned."""
@@ -80,7 +83,7 @@ class MetadataApi:
         image = self._metadata.image
         absent = [NewTopic(name) for name in dict.fromkeys(names) if name not in image.topics and _is_legal(name)]
         if absent:
-            await self._creation.create_mentioned(absent)
+            await self._creation.create_mentioned(absent[:CREATED_PER_REQUEST_MAX])
 
     def _asked_topic(
         self,

@@ -15,7 +15,7 @@ from broker.controller.decision import Decision
 from broker.controller.placement import place_replicas
 from broker.metadata.changes import Change, ConfigReplaced, PartitionsAdded, TopicCreated, TopicDeleted
 from broker.metadata.image import MetadataImage
-from broker.metadata.names import check_topic_name, metric_form
+from broker.metadata.names import INTERNAL_TOPICS, check_topic_name, metric_form
 from broker.metadata.types import ConfigResource, PartitionState, ResourceType, TopicImage
 from protocol.errors import ErrorCode, KafkaError
 
@@ -67,7 +67,10 @@ def create_topics(
     policy: TopicPolicy | None = None,
     validate_only: bool = False,
 ) -> Decision[list[TopicOutcome]]:
-    """Create each topic, or say why not."""
+    """Create each topic, or say why not. A request for too many partitions altogether creates none."""
+    wanted = list(wanted)
+    if (refusal := _too_many(sum(_asked_partitions(new, defaults) for new in wanted))) is not None:
+        return Decision((), [TopicOutcome(new.name, error=refusal) for new in wanted])
     changes: list[Change] = []
     outcomes: list[TopicOutcome] = []
     taken = {metric_form(name): name for name in image.topics}
@@ -86,6 +89,20 @@ def create_topics(
         if new.configs:
             changes.append(ConfigReplaced(ConfigResource(ResourceType.TOPIC, new.name), dict(new.configs)))
     return Decision(() if validate_only else tuple(changes), outcomes)
+
+
+def _asked_partitions(new: NewTopic, defaults: TopicDefaults) -> int:
+    return len(new.assignment) or max(0, defaults.partitions if new.partitions == -1 else new.partitions)
+
+
+def _too_many(partitions: int) -> KafkaError | None:
+    """Why a request for so many new partitions in all its topics is refused, None if it is not."""
+    if partitions <= PARTITIONS_MAX:
+        return None
+    return KafkaError(
+        ErrorCode.POLICY_VIOLATION,
+        f"The request asks for {partitions} partitions; one request can make {PARTITIONS_MAX}. Spread them over several.",
+    )
 
 
 def _check_name_is_free(name: str, taken: Mapping[str, str]) -> None:
@@ -113,10 +130,8 @@ def _new_partitions(
         return _assigned(image, new.assignment, first_index=0)
     partitions = defaults.partitions if new.partitions == -1 else new.partitions
     factor = defaults.replication_factor if new.replication_factor == -1 else new.replication_factor
-    if not 0 < partitions <= PARTITIONS_MAX:
-        raise KafkaError(
-            ErrorCode.INVALID_PARTITIONS, f"Number of partitions must be 1 to {PARTITIONS_MAX}, not {partitions}."
-        )
+    if partitions <= 0:
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"Number of partitions must be 1 or more, not {partitions}.")
     if factor <= 0:
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, f"Replication factor must be 1 or more, not {factor}.")
     return tuple(_born(image, replicas) for replicas in place_replicas(image.live_brokers(), partitions, factor, rng))
@@ -124,8 +139,6 @@ def _new_partitions(
 
 def _assigned(image: MetadataImage, assignment: Assignment, *, first_index: int) -> tuple[PartitionState, ...]:
     """The partitions of an assignment given by the client, once it has been found sound."""
-    if len(assignment) > PARTITIONS_MAX:
-        raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"At most {PARTITIONS_MAX} partitions can be made at once.")
     indexes = sorted(assignment)
     if indexes != list(range(first_index, first_index + len(indexes))):
         raise KafkaError(
@@ -198,7 +211,13 @@ def add_partitions(
     rng: Random,
     validate_only: bool = False,
 ) -> Decision[list[TopicOutcome]]:
-    """Raise the number of partitions of each topic; the existing ones stay as they are (KIP-195)."""
+    """Raise the number of partitions of each topic; the existing ones stay as they are (KIP-195).
+
+    A request for too many partitions altogether adds none.
+    """
+    wanted = list(wanted)
+    if (refusal := _too_many(sum(_asked_increase(image, more) for more in wanted))) is not None:
+        return Decision((), [TopicOutcome(more.topic, error=refusal) for more in wanted])
     changes: list[Change] = []
     outcomes: list[TopicOutcome] = []
     for more in wanted:
@@ -212,10 +231,21 @@ def add_partitions(
     return Decision(() if validate_only else tuple(changes), outcomes)
 
 
+def _asked_increase(image: MetadataImage, more: MorePartitions) -> int:
+    topic = image.topics.get(more.topic)
+    return 0 if topic is None else max(0, more.total - len(topic.partitions))
+
+
 def _added_partitions(image: MetadataImage, more: MorePartitions, rng: Random) -> tuple[PartitionState, ...]:
     topic = image.topics.get(more.topic)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{more.topic}' does not exist.")
+    if more.topic in INTERNAL_TOPICS:
+        raise KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"The number of partitions of '{more.topic}' cannot be changed: it says where each group or transaction "
+            "is kept, and what is kept would not be found again.",
+        )
     present = len(topic.partitions)
     count = more.total - present
     if count <= 0:
@@ -224,8 +254,6 @@ def _added_partitions(image: MetadataImage, more: MorePartitions, rng: Random) -
             f"Topic '{more.topic}' has {present} partitions; {more.total} is no increase, and partitions are never "
             "taken away.",
         )
-    if count > PARTITIONS_MAX:
-        raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"At most {PARTITIONS_MAX} partitions can be added at once.")
     factor = len(topic.partitions[0].replicas)
     if more.assignment is None:
         placed = place_replicas(image.live_brokers(), count, factor, rng, first_index=present)

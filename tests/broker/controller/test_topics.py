@@ -64,7 +64,6 @@ def test_validate_only_changes_nothing() -> None:
         (NewTopic("taken"), ErrorCode.TOPIC_ALREADY_EXISTS),
         (NewTopic("a_b"), ErrorCode.INVALID_TOPIC_EXCEPTION),
         (NewTopic("t", partitions=0), ErrorCode.INVALID_PARTITIONS),
-        (NewTopic("t", partitions=PARTITIONS_MAX + 1), ErrorCode.INVALID_PARTITIONS),
         (NewTopic("t", replication_factor=0), ErrorCode.INVALID_REPLICATION_FACTOR),
         (NewTopic("t", replication_factor=4), ErrorCode.INVALID_REPLICATION_FACTOR),
         (NewTopic("t", partitions=1, assignment={0: (0,)}), ErrorCode.INVALID_REQUEST),
@@ -136,3 +135,27 @@ def test_partitions_are_only_ever_added() -> None:
     after = image.with_changes(decision.changes)
     assert len(after.topics["t"].partitions) == 4
     assert after.topics["t"].partitions[:2] == image.topics["t"].partitions
+
+
+def test_one_request_makes_no_more_than_so_many_partitions() -> None:
+    half = PARTITIONS_MAX // 2
+    image, outcomes = create(image_of(3), NewTopic("t", partitions=half), NewTopic("u", partitions=half))
+    assert [code(o) for o in outcomes] == [ErrorCode.NONE] * 2
+    third = NewTopic("d", assignment={0: (0,)})
+    same, outcomes = create(image_of(3), NewTopic("t", partitions=half), NewTopic("u", partitions=half), third)
+    assert [code(o) for o in outcomes] == [ErrorCode.POLICY_VIOLATION] * 3
+    assert str(PARTITIONS_MAX) in str(outcomes[0].error)
+    assert not same.topics
+    _, outcomes = create(image_of(3), *(NewTopic(f"t{i}") for i in range(PARTITIONS_MAX // 3 + 1)))
+    assert {code(o) for o in outcomes} == {ErrorCode.POLICY_VIOLATION}, "defaults count"
+    for more, expected in ((half, ErrorCode.NONE), (half + 1, ErrorCode.POLICY_VIOLATION)):
+        wanted = [MorePartitions("t", half + more), MorePartitions("u", half + half)]
+        decision = add_partitions(image, wanted, rng=Random(0), validate_only=True)
+        assert [code(o) for o in decision.result] == [expected] * 2
+
+
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
+def test_what_is_kept_by_hash_gets_no_more_partitions(name: str) -> None:
+    image, _ = create(image_of(3), NewTopic(name))
+    decision = add_partitions(image, [MorePartitions(name, 4)], rng=Random(0))
+    assert (code(decision.result[0]), decision.changes) == (ErrorCode.INVALID_TOPIC_EXCEPTION, ())
