@@ -15,6 +15,7 @@ from uuid import UUID
 from broker.config import BrokerConfig, ConfigError, ConfigType
 from broker.config.broker_config import base_key
 from broker.config.dynamic import check_change
+from broker.config.keys.log import SEGMENT_BYTES_MIN
 from broker.config.topic_config import TopicConfig, check_topic
 from broker.controller.configs import ConfigChange, ConfigOutcome, alter_configs
 from broker.controller.controller import Controller
@@ -149,7 +150,8 @@ class Administration:
             configs={
                 "cleanup.policy": "compact",
                 "compression.type": "producer",
-                "segment.bytes": str(config.offsets_topic_segment_bytes),
+                # The broker's key may be smaller, as in Kafka, than a topic's may.
+                "segment.bytes": str(max(SEGMENT_BYTES_MIN, config.offsets_topic_segment_bytes)),
             },
         )
 

@@ -21,6 +21,8 @@ from broker.config.keys.reasons import COMPACTION, MOVES, REPLICATION, TIERED
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
+SEGMENT_BYTES_MIN = 1 << 20
+"""Of every topic (KIP-1030): each segment costs open files and a scan at the start."""
 
 
 class LogKeys(Keys, title="Logs"):
@@ -79,7 +81,7 @@ class LogKeys(Keys, title="Logs"):
         1_073_741_824,
         "When the file that is written has this size, the next is begun. Records are deleted, and compacted, "
         "by whole files.",
-        at_least=14,
+        at_least=SEGMENT_BYTES_MIN,
         unit="bytes",
         dynamic=CLUSTER_WIDE,
         importance=HIGH,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker.config.definition import LOW, MAX_LONG, Keys, boolean, double, integer, long, string, strings
+from broker.config.keys.log import SEGMENT_BYTES_MIN
 from broker.config.keys.reasons import COMPACTION, FORMAT, QUOTAS, TIERED
 
 
@@ -286,7 +287,7 @@ class TopicKeys(Keys, title="Topics"):
         1_073_741_824,
         "When the file that is written has this size, the next is begun. Records are deleted, and compacted, "
         "by whole files.",
-        at_least=14,
+        at_least=SEGMENT_BYTES_MIN,
         unit="bytes",
         server="log.segment.bytes",
     )

@@ -34,8 +34,6 @@ OTHER_DEFAULTS = {
 
 OTHER_RANGES = {
     "node.id": "-1 lets the cluster give out an id",
-    "log.segment.bytes": "any size that Kafka allowed before 4.0, as tests and old configurations have small ones",
-    "segment.bytes": "as log.segment.bytes",
 }
 """Keys that allow numbers that Kafka does not, or the other way about, and why."""
 

@@ -111,7 +111,7 @@ def test_all_bad_values_are_reported_at_once() -> None:
     bad = {"num.partitions": "0", "log.segment.bytes": "big", "delete.topic.enable": "maybe", "broker.id": "1"}
     assert complaints(bad) == [
         "num.partitions=0 is not allowed: it must be a whole number of at least 1",
-        "log.segment.bytes=big is not allowed: it must be a whole number of at least 14",
+        "log.segment.bytes=big is not allowed: it must be a whole number of at least 1048576",
         "delete.topic.enable=maybe is not allowed: it must be true or false",
     ]
     with pytest.raises(ConfigError) as refused:
@@ -322,12 +322,12 @@ def test_a_listener_may_have_values_of_its_own() -> None:
 
 
 def test_what_is_set_later_and_closer_counts() -> None:
-    static = config(log_segment_bytes="100", log_cleaner_threads="2", num_partitions="4")
-    broker = static.with_dynamic({"log.segment.bytes": "200", "log.cleaner.threads": "3"}, {"log.segment.bytes": "300"})
-    assert (broker.log_segment_bytes, broker.log_cleaner_threads, broker.num_partitions) == (300, 3, 4)
-    assert static.log_segment_bytes == 100
+    static = config(log_segment_bytes="10000000", log_cleaner_threads="2", num_partitions="4")
+    broker = static.with_dynamic({"log.segment.bytes": "20000000", "log.cleaner.threads": "3"}, {"log.segment.bytes": "30000000"})
+    assert (broker.log_segment_bytes, broker.log_cleaner_threads, broker.num_partitions) == (30_000_000, 3, 4)
+    assert static.log_segment_bytes == 10_000_000
     back = broker.with_dynamic({}, {})
-    assert (back.log_segment_bytes, back.log_cleaner_threads) == (100, 2)
+    assert (back.log_segment_bytes, back.log_cleaner_threads) == (10_000_000, 2)
 
 
 def test_a_dynamic_retention_counts_before_a_static_one_in_hours() -> None:

@@ -22,7 +22,7 @@ def test_the_broker_gives_the_defaults() -> None:
         {
             "log.retention.hours": "1",
             "log.roll.hours": "2",
-            "log.segment.bytes": "1000",
+            "log.segment.bytes": "2000000",
             "log.flush.scheduler.interval.ms": "3",
             "message.max.bytes": "4",
             "log.cleanup.policy": "compact",
@@ -33,7 +33,7 @@ def test_the_broker_gives_the_defaults() -> None:
     assert log_config(broker, {}) == LogConfig(
         retention_ms=3_600_000,
         segment_ms=7_200_000,
-        segment_bytes=1000,
+        segment_bytes=2_000_000,
         flush_ms=3,
         max_message_bytes=4,
         cleanup_policy=frozenset({"compact"}),
