@@ -9,14 +9,15 @@
         producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
 
 With a ``data_dir`` the data stays, and so does the embedded coordination store in it: the next broker on that directory
-finds everything.
+finds everything, be it embedded or ``parley start``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from os import PathLike, fspath
 from threading import Thread
@@ -26,40 +27,46 @@ from typing import Self
 import uvloop
 
 from broker.config import BrokerConfig
+from broker.config.definition import closest, value_text
+from broker.config.presets import EMBEDDED
 from broker.server import BrokerServer
 
-DEFAULTS: Mapping[str, str] = {
-    "broker.id": "1",
-    "offsets.topic.replication.factor": "1",
-    "group.initial.rebalance.delay.ms": "0",
-}
-"""Where an embedded broker differs from the defaults of the configuration: it is alone, and nobody likes to wait."""
+Setting = str | int | float | bool | PathLike[str] | list[str] | tuple[str, ...]
+"""What a value may be: as in a properties file, or as one would write it in Python."""
 
 
 class Broker:
-    """One broker, running as long as its ``with`` or ``async with`` block."""
+    """One broker, running as long as its ``with`` or ``async with`` block; after that it can be entered again."""
 
     def __init__(
         self,
-        properties: Mapping[str, str] | None = None,
+        properties: Mapping[str, Setting] | None = None,
         *,
         port: int = 0,
         data_dir: str | PathLike[str] | None = None,
-        **settings: object,
+        **settings: Setting,
     ) -> None:
         """``properties`` are those of ``server.properties``; ``settings`` are the same keys with underscores for dots.
 
-        Port 0 takes any free one. Raises ConfigError for properties that are wrong, TypeError for a setting that does
-        not exist.
+        Port 0 takes any free one. Without a ``data_dir`` (or ``log.dirs``) data lies in a temporary folder. Raises
+        ValueError for what makes no sense (``broker.config.ConfigError`` for values that are not allowed), TypeError
+        for a setting that does not exist.
         """
-        self._given = {**(properties or {}), **_as_properties(settings)}
-        self._port = port
-        self._data_dir = None if data_dir is None else fspath(data_dir)
+        self._given = {**_from_properties(properties), **_from_settings(settings)}
+        if port and "listeners" in self._given:
+            raise ValueError("port and listeners both say where to listen: give one of them")
+        if data_dir is not None:
+            if self._given.keys() & {"log.dirs", "log.dir"}:
+                raise ValueError("data_dir and log.dirs both say where the data lies: give one of them")
+            self._given["log.dirs"] = os.path.abspath(fspath(data_dir))
+        if port:
+            self._given["listeners"] = f"PLAINTEXT://127.0.0.1:{port}"
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._server: BrokerServer | None = None
         self._thread: Thread | None = None
         self._stop = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._entered = False
         self._config("unused")
 
     @property
@@ -74,33 +81,58 @@ class Broker:
         """``host:port``, as every client's configuration wants it."""
         return self.server.bootstrap_servers
 
-    def _config(self, data_dir: str) -> BrokerConfig:
-        return BrokerConfig.from_properties(
-            {
-                **DEFAULTS,
-                "listeners": f"PLAINTEXT://127.0.0.1:{self._port}",
-                "log.dirs": data_dir,
-                **({"coordination.url": "memory:"} if self._data_dir is None else {}),
-                **self._given,
-            }
-        )
+    @property
+    def _keeps_data(self) -> bool:
+        return bool(self._given.keys() & {"log.dirs", "log.dir"})
+
+    def _config(self, temporary: str) -> BrokerConfig:
+        """The configuration, with a folder for the data where none is named."""
+        defaults = dict(EMBEDDED)
+        if self._keeps_data or "zookeeper.connect" in self._given:
+            defaults.pop("coordination.url")
+        if not self._keeps_data:
+            defaults["log.dirs"] = temporary
+        return BrokerConfig.from_properties({**defaults, **self._given})
+
+    def _claim(self) -> None:
+        if self._entered:
+            raise RuntimeError("this Broker is running already: make another Broker() for a second one")
+        self._entered = True
 
     async def __aenter__(self) -> Self:
-        if self._data_dir is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="parley-")
-        self._server = BrokerServer(self._config(self._data_dir or self._temporary.name))  # type: ignore[union-attr]
+        self._claim()
         try:
-            await self._server.start()
+            await self._start()
         except BaseException:
-            self._forget()
+            self._entered = False
             raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.server.stop()
-        self._forget()
+        try:
+            await self._end()
+        finally:
+            self._entered = False
+
+    async def _start(self) -> None:
+        if not self._keeps_data:
+            self._temporary = tempfile.TemporaryDirectory(prefix="parley-")
+        config = self._config("" if self._temporary is None else self._temporary.name)
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, _prepare, config.data_dirs)
+            self._server = BrokerServer(config)
+            await self._server.start()
+        except BaseException:
+            self._forget()
+            raise
+
+    async def _end(self) -> None:
+        try:
+            await self.server.stop()
+        finally:
+            self._forget()
 
     def _forget(self) -> None:
         self._server = None
@@ -111,10 +143,15 @@ class Broker:
     # In a thread.
 
     def __enter__(self) -> Self:
+        self._claim()
         started: Future[None] = Future()
         self._thread = Thread(target=self._run, args=(started,), name="parley", daemon=True)
         self._thread.start()
-        started.result()
+        try:
+            started.result()
+        except BaseException:
+            self._entered = False
+            raise
         return self
 
     def __exit__(
@@ -126,6 +163,7 @@ class Broker:
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
         self._thread = None
+        self._entered = False
 
     def _run(self, started: Future[None]) -> None:
         try:
@@ -138,22 +176,71 @@ class Broker:
     async def _serve(self, started: Future[None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop.clear()
-        async with self:
+        await self._start()
+        try:
             started.set_result(None)
             await self._stop.wait()
+        finally:
+            await self._end()
 
 
-def _as_properties(settings: Mapping[str, object]) -> dict[str, str]:
+def _prepare(directories: tuple[str, ...]) -> None:
+    """Make the folders. A broker lives on with the others when one fails, but the first has the embedded store too."""
+    first = directories[0]
+    try:
+        os.makedirs(first, exist_ok=True)
+        with tempfile.TemporaryFile(dir=first):
+            pass
+    except OSError as error:
+        raise RuntimeError(
+            f"the data folder {first} cannot be written ({error.strerror or error}): correct its rights, or name "
+            "another one as data_dir"
+        ) from error
+
+
+def _from_properties(properties: Mapping[str, Setting] | None) -> dict[str, str]:
+    if properties is None:
+        return {}
+    if not isinstance(properties, Mapping):
+        raise ValueError(
+            f"properties is a mapping of keys to values, not {properties!r}; "
+            "for a file give broker.config.read_properties(path)"
+        )
+    for name in properties:
+        if not isinstance(name, str):
+            raise ValueError(f'the key {name!r} is no text: write it as in server.properties, like "num.partitions"')
+    return {name: _as_text(name, value) for name, value in properties.items()}
+
+
+def _from_settings(settings: Mapping[str, Setting]) -> dict[str, str]:
     names = {key.attribute: name for name, key in BrokerConfig.KEYS.items()}
-    unknown = settings.keys() - names.keys()
+    unknown = sorted(settings.keys() - names.keys())
     if unknown:
-        raise TypeError(f"no such setting: {', '.join(sorted(unknown))}")
-    return {names[attribute]: _as_text(value) for attribute, value in settings.items()}
+        raise TypeError("; ".join(_unknown(name, names) for name in unknown))
+    return {names[attribute]: _as_text(attribute, value) for attribute, value in settings.items()}
 
 
-def _as_text(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list | tuple):
-        return ",".join(map(_as_text, value))
-    return str(value)
+def _unknown(name: str, names: Mapping[str, str]) -> str:
+    meant = closest(name, names)
+    return f"no such setting: {name}" + (f"; is {meant} meant?" if meant else "")
+
+
+def _as_text(name: str, value: object) -> str:
+    if value is None:
+        raise ValueError(f"{name}=None says nothing: leave {name} out to have its default")
+    return ",".join(_texts(name, value))
+
+
+def _texts(name: str, value: object) -> Iterator[str]:
+    match value:
+        case str() | bool() | int() | float():
+            yield value_text(value)
+        case PathLike() if isinstance(path := fspath(value), str):
+            yield path
+        case list() | tuple():
+            for element in value:
+                yield from _texts(name, element)
+        case _:
+            raise ValueError(
+                f"{name}={value!r} is of {type(value)}: give a text, a number, True or False, or a list of texts"
+            )

@@ -46,7 +46,7 @@ from broker.metadata.current import Metadata
 from broker.metadata.image import MetadataImage
 from broker.metadata.types import BrokerRegistration, Endpoint, ResourceType
 from broker.metrics import Metrics
-from broker.metrics.health import Health
+from broker.metrics.health import Health, State
 from broker.network.dispatch import Dispatcher, Handler
 from broker.network.listener import Admission, Limits, Listener, Load, bind
 from broker.observation import watch
@@ -90,6 +90,8 @@ class BrokerServer:
         self._membership = TaskSet()
         self._undo = AsyncExitStack()
         self._stopped = False
+        self.failed_step = ""
+        """The step in which the start failed; nothing while it has not."""
 
     @property
     def bootstrap_servers(self) -> str:
@@ -101,11 +103,14 @@ class BrokerServer:
         """Start; when this returns, clients are served.
 
         Raises OSError (an address or a disk), CoordinationError (the store), and what the data directories raise that
-        belong to somebody else; then everything is undone.
+        belong to somebody else; then everything is undone, and :attr:`failed_step` and a note on the error say how far
+        the start had come.
         """
         try:
             await self._start()
-        except BaseException:
+        except BaseException as error:
+            self.failed_step = self.health.step
+            error.add_note(f"The broker did not start: it was {self.failed_step}.")
             await self.stop()
             raise
         self.health.ready()
@@ -117,9 +122,11 @@ class BrokerServer:
         if self._stopped:
             return
         self._stopped = True
+        was_ready = self.health.state is State.READY
         self.health.stopping()
         await self._undo.aclose()
-        _log.info("broker stopped", extra={"broker": self.identity.broker_id})
+        if was_ready:
+            _log.info("broker stopped", extra={"broker": self.identity.broker_id})
 
     # The steps of the start.
 
@@ -132,12 +139,15 @@ class BrokerServer:
         self._compose()
         await self._register()
         if self.identity.is_new:
+            self.health.starting("adopting the topics found on disk")
             await self._adopt()
+        self.health.starting("opening its partitions")
         await self.partitions.opened()
         await self._serve(sockets)
 
     async def _bind(self) -> dict[str, socket.socket]:
         """Bind every listener, so that its port is known and nobody else gets it."""
+        self.health.starting("binding its listeners")
         config = self._static
         sockets = {}
         for listener in config.bound:
@@ -306,8 +316,10 @@ class BrokerServer:
             for name in sockets
         ]
         watch(self.metrics, self)
+        self.health.starting("opening metrics.listener")
         await self._export_metrics()
         self._undo.push_async_callback(self._close_listeners)
+        self.health.starting("accepting connections")
         for listener, sock in zip(self.listeners, sockets.values(), strict=True):
             await listener.start(sock, backlog=self._static.socket_listen_backlog_size)
 

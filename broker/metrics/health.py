@@ -33,6 +33,11 @@ class Health:
         self._detail = ""
         self._troubles: dict[str, Trouble] = {}
 
+    @property
+    def step(self) -> str:
+        """The step that the start has come to; nothing before it and after it."""
+        return self._detail
+
     def starting(self, detail: str) -> None:
         """The start has come to this step."""
         self._detail = detail

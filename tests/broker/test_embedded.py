@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,12 @@ import pytest
 
 from broker import Broker
 from broker.config import ConfigError
+from broker.server import BrokerServer
+from consensus.errors import BadConfig
 from protocol.client import Client
 from protocol.messages.metadata import MetadataRequest
 from storage.directory import DirectoryInUse
+from tools.cli.start import configuration
 
 
 async def topics(broker: Broker, *names: str) -> list[Any]:
@@ -69,8 +73,86 @@ def test_what_is_wrong_is_said_at_once(tmp_path: Path) -> None:
         pytest.fail("two brokers on one directory")
 
 
-def test_lists_and_booleans_are_written_as_properties() -> None:
+def test_values_are_written_as_in_python() -> None:
     broker = Broker(log_cleanup_policy=["delete", "compact"], delete_topic_enable=False)
     config = broker._config("unused")
     assert tuple(config.log_cleanup_policy) == ("delete", "compact")
     assert config.delete_topic_enable is False
+    config = Broker({"num.partitions": 3, "auto.create.topics.enable": False})._config("unused")
+    assert (config.num_partitions, config.auto_create_topics_enable) == (3, False)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"num.partitions": None}, r"num\.partitions=None .* leave"),
+        ({"num.partitions": b"3"}, r"num\.partitions=b'3' .* give a text"),
+        ({1: "x"}, "the key 1 .* server.properties"),
+        ("server.properties", "read_properties"),
+    ],
+)
+def test_properties_that_make_no_sense(given: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Broker(given)
+
+
+def test_settings_that_contradict_each_other(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"data_dir and log\.dirs"):
+        Broker({"log.dirs": str(tmp_path)}, data_dir=tmp_path)
+    with pytest.raises(ValueError, match="port and listeners"):
+        Broker(port=9092, listeners="PLAINTEXT://127.0.0.1:9093")
+    with pytest.raises(TypeError, match="is num_partitions meant"):
+        Broker(num_partition=1)
+    with pytest.raises(ValueError, match="broker_rack=None"):
+        Broker(broker_rack=None)  # type: ignore[arg-type]
+
+
+async def test_entering_twice() -> None:
+    broker = Broker()
+    async with broker:
+        with pytest.raises(RuntimeError, match="another Broker"):
+            await broker.__aenter__()
+        with pytest.raises(RuntimeError, match="another Broker"):
+            broker.__enter__()
+        assert await topics(broker, "t"), "the first one goes on"
+    async with broker:
+        assert not broker.server.metadata.image.topics, "afterwards it is a new one"
+
+
+@pytest.mark.parametrize("below", ["", "x"])
+async def test_a_folder_that_cannot_be_written(tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").write_text("")
+    broker = Broker(data_dir=tmp_path / "file" / below)
+    for _ in range(2):  # also when tried again
+        with pytest.raises(RuntimeError, match=r"cannot be written .* data_dir"):
+            await broker.__aenter__()
+        with pytest.raises(RuntimeError, match=r"cannot be written .* data_dir"):
+            broker.__enter__()
+
+
+async def test_data_in_log_dirs_stays_too(tmp_path: Path) -> None:
+    for _ in range(2):
+        async with Broker(log_dirs=tmp_path) as broker:
+            await topics(broker, "t")
+    async with Broker(data_dir=tmp_path) as broker:
+        assert "t" in broker.server.metadata.image.topics
+
+
+async def test_its_id_is_that_of_the_folder_else_as_of_any_broker(tmp_path: Path) -> None:
+    async with Broker(data_dir=tmp_path / "a", broker_id=7):
+        pass
+    async with Broker(data_dir=tmp_path / "a") as broker:
+        assert broker.server.identity.broker_id == 7
+    server = BrokerServer(configuration(None, [f"log.dirs={tmp_path / 'b'}", "listeners=PLAINTEXT://127.0.0.1:0"]))
+    await server.start()
+    await server.stop()
+    async with Broker(data_dir=tmp_path / "b") as broker:
+        assert broker.server.identity == replace(server.identity, is_new=False)
+    async with Broker() as broker:
+        assert broker.server.identity.broker_id == server.identity.broker_id == 1001
+
+
+async def test_a_store_that_is_named_is_not_overlooked() -> None:
+    with pytest.raises(BadConfig, match="zookeeper") as refused:
+        await Broker({"zookeeper.connect": "127.0.0.1:1"}).__aenter__()
+    assert refused.value.__notes__ == ["The broker did not start: it was opening the coordination store."]

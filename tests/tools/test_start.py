@@ -126,7 +126,12 @@ def test_what_stands_in_the_way_is_said_in_a_line(tmp_path: Path) -> None:
         )
     (tmp_path / "file").write_text("")
     _fails(tmp_path / "file", reason="file", advice="log.dirs")
-    _fails(tmp_path / "b", "coordination.url=nonsense://x", reason="nonsense", advice="coordination.url")
+    _fails(tmp_path / "b", "coordination.url=nonsense://u:secret@x", reason="nonsense", advice="coordination.url")
+    _fails(tmp_path / "b", "zookeeper.connect=zk:x", reason="zk:x", advice="zookeeper.connect")
+    _fails(tmp_path / "b", "listeners=PLAINTEXT://192.0.2.1:9092", reason="192.0.2.1", advice="no such address")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        _fails(tmp_path / "b", f"metrics.listener={address}", reason=address, advice="metrics.listener=")
     with started(tmp_path / "data"):
         _fails(tmp_path / "data", reason="data", advice="log.dirs")
 
@@ -135,6 +140,15 @@ def _fails(folder: Path, *overrides: str, reason: str, advice: str) -> None:
     done = subprocess.run(command(folder, *overrides), capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr
-    (error,) = [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
+    assert "broker stopped" not in done.stderr, "it never ran"
+    *_, error = done.stderr.splitlines()
+    assert error.startswith("Error: The broker did not start: it was ")
+    assert "secret" not in error
     assert reason in error
     assert advice in error
+
+
+def test_an_error_that_nobody_foresaw_is_a_line_too(caplog: pytest.LogCaptureFixture) -> None:
+    reason = start.why_not_started(KeyError("x"), start.configuration(None, []))
+    assert reason.startswith("KeyError('x'). This is a fault of Parley")
+    assert "the start failed" in caplog.text

@@ -2,8 +2,8 @@
 
 Rules:
 
-1. Without a properties file it is one broker for one machine: ``SINGLE_BROKER`` below, which ``--override`` can change.
-   With one, the file and the overrides say everything, as with kafka-server-start.
+1. Without a properties file it is one broker for one machine: ``broker.config.presets.COMMAND``, which ``--override``
+   can change. With one, the file and the overrides say everything, as with kafka-server-start.
 2. Standard output has the summary for people, once clients are served: exactly one line ends with
    ``bootstrap.servers=host:port``. The broker's own log goes to standard error.
 3. SIGTERM and SIGINT stop it in order, exit code 0. A second SIGINT ends it at once; the next start then recovers.
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import errno
+import logging
 import os
 import resource
 import signal
@@ -30,18 +31,15 @@ from tools.cli.running import FAILED, INTERRUPTED, CommandError, pairs
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
     from broker.server import BrokerServer
+    from consensus.errors import CoordinationError
 
-DATA_FOLDER: Final = "parley-data"
-METRICS_PORT: Final = 9464
-
-SINGLE_BROKER: Final = {
-    "listeners": "PLAINTEXT://127.0.0.1:9092",
-    "offsets.topic.replication.factor": "1",
-    "group.initial.rebalance.delay.ms": "0",
+_OF_ADDRESSES: Final = {
+    errno.EADDRINUSE: "Is another broker running? Stop it, or give this one another address",
+    errno.EADDRNOTAVAIL: "This machine has no such address: listen on one that it has (advertised.listeners is for "
+    "others)",
+    errno.EACCES: "Ports below 1024 need rights that this user has not: take a higher one",
 }
-"""What one broker on one machine is started with, besides its data folder and its metrics."""
-
-_OF_ADDRESSES: Final = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
+"""What to do about an address that cannot be listened on."""
 
 _EXAMPLES: Final = """\
 Examples:
@@ -74,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="parley start",
         description="Start a broker. Without a properties file it is one broker on 127.0.0.1:9092 with an embedded "
-        f"store and its data in ./{DATA_FOLDER}. Ctrl-C stops it.",
+        "store and its data in ./parley-data. Ctrl-C stops it.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -103,24 +101,25 @@ def configuration(properties: Path | None, overrides: Sequence[str]) -> BrokerCo
         except ValueError as error:
             raise CommandError(f"The file {properties} is no properties file: {error}.") from error
     else:
-        given = {**SINGLE_BROKER, "log.dirs": str(Path.cwd() / DATA_FOLDER), **given}
-        if "metrics.listener" not in given:
-            given["metrics.listener"] = f"127.0.0.1:{_free_or_any(METRICS_PORT)}"
+        given = {**_preset(), **given}
     try:
         return BrokerConfig.from_properties(given)
     except ConfigError as error:
         raise CommandError(str(error)) from error
 
 
-def _free_or_any(port: int) -> int:
-    """The port if nobody has it, else 0: metrics are no reason not to start."""
+def _preset() -> dict[str, str]:
+    """What a broker without a file is started with. Metrics are no reason not to start: any free port will do."""
+    from broker.config.presets import COMMAND
+
+    host, _, port = COMMAND["metrics.listener"].rpartition(":")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", port))
+            probe.bind((host, int(port)))
         except OSError:
-            return 0
-    return port
+            port = "0"
+    return {**COMMAND, "log.dirs": str(Path(COMMAND["log.dirs"]).absolute()), "metrics.listener": f"{host}:{port}"}
 
 
 def run(config: BrokerConfig) -> int:
@@ -132,11 +131,24 @@ def run(config: BrokerConfig) -> int:
 
     writer = start_logging(config)
     _raise_file_limit()
+    server = BrokerServer(config)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(BrokerServer(config), config))
+            runner.run(_serve(server, config))
+        reason = "every log directory has failed; the log above says why." if server.failed.is_set() else None
+    except NotStarted as error:
+        reason = str(error)
     finally:
         writer.close()
+    # After the log's last line, which goes to the same terminal from another thread.
+    if reason is not None:
+        print(f"Error: {reason}", file=sys.stderr)
+        return FAILED
+    return 0
+
+
+class NotStarted(Exception):
+    """The start has failed. The text says at which step, why, and what to do."""
 
 
 def _raise_file_limit() -> None:
@@ -147,7 +159,7 @@ def _raise_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-async def _serve(server: BrokerServer, config: BrokerConfig) -> int:
+async def _serve(server: BrokerServer, config: BrokerConfig) -> None:
     stopping = asyncio.Event()
     _on_signals(stopping.set)
     starting = asyncio.ensure_future(server.start())
@@ -157,16 +169,14 @@ async def _serve(server: BrokerServer, config: BrokerConfig) -> int:
         starting.cancel()
         with suppress(asyncio.CancelledError):
             await starting
-        return 0
+        return
     try:
         starting.result()
     except Exception as error:
         told.cancel()
-        reason = why_not_started(error, config)
-        if reason is None:
-            raise
-        print(f"Error: {reason}", file=sys.stderr)
-        return FAILED
+        raise NotStarted(
+            f"The broker did not start: it was {server.failed_step}. {why_not_started(error, config)}"
+        ) from error
     # In one write: the log goes to the same terminal from another thread.
     sys.stdout.write(summary(server, config) + "\n")
     sys.stdout.flush()
@@ -175,10 +185,6 @@ async def _serve(server: BrokerServer, config: BrokerConfig) -> int:
     told.cancel()
     failed.cancel()
     await server.stop()
-    if server.failed.is_set():
-        print("Error: every log directory has failed; the log above says why.", file=sys.stderr)
-        return FAILED
-    return 0
 
 
 def _on_signals(stop: Callable[[], object]) -> None:
@@ -218,8 +224,18 @@ def _host(config: BrokerConfig) -> str:
     return address[0] if address else ""
 
 
-def why_not_started(error: Exception, config: BrokerConfig) -> str | None:
-    """What went wrong and what to do about it, in a line; None for an error that nobody foresaw."""
+def why_not_started(error: Exception, config: BrokerConfig) -> str:
+    """What went wrong and what to do about it, in a line without secrets; an error nobody foresaw is logged."""
+    from broker.config import Password
+    from broker.logs import secrets_in
+
+    text = _reason(error, config)
+    for secret in sorted(secrets_in(config.given), key=len, reverse=True):
+        text = text.replace(secret, Password.HIDDEN)
+    return text
+
+
+def _reason(error: Exception, config: BrokerConfig) -> str:
     from broker.cluster_identity import NoBrokerId
     from consensus.errors import CoordinationError
     from storage.directory import DirectoryInUse
@@ -227,24 +243,37 @@ def why_not_started(error: Exception, config: BrokerConfig) -> str | None:
     from storage.manager import NoLogDirectory, TwinLogs
 
     if isinstance(error, OSError) and error.errno in _OF_ADDRESSES and error.filename is None:
-        return (
-            f"{_sentence(error.strerror or error)} Is another broker running? Stop it, or give this one another "
-            "address: --override listeners=PLAINTEXT://127.0.0.1:19092"
-        )
+        reason = str(error.strerror or error)
+        another = "metrics.listener=127.0.0.1:19464" if "metrics" in reason else "listeners=PLAINTEXT://127.0.0.1:19092"
+        return f"{_sentence(reason)} {_OF_ADDRESSES[error.errno]}: --override {another}"
     if isinstance(error, OSError):
         where = error.filename or ", ".join(config.data_dirs)
         return f"{where} cannot be used: {error.strerror or error}. Correct log.dirs, or the rights of the folder."
     if isinstance(error, CoordinationError):
-        url = config.coordination_url or config.zookeeper_connect
-        which, key = (url, "coordination.url") if url else ("the embedded store", "log.dirs")
-        return f"The coordination store ({which}) cannot be used: {_sentence(error)} Is {key} right?"
+        return _of_the_store(error, config)
     if isinstance(
         error, (DirectoryInUse, InconsistentIdentity, MalformedIdentity, NoLogDirectory, TwinLogs, NoBrokerId)
     ):
         return _sentence(error)
-    return None
+    logging.getLogger(__name__).error("the start failed", exc_info=error)
+    return f"{_sentence(repr(error))} This is a fault of Parley: please report it with the log above."
+
+
+def _of_the_store(error: CoordinationError, config: BrokerConfig) -> str:
+    """By the key that the person has written, if any."""
+    for key in ("coordination.url", "zookeeper.connect"):
+        if value := config.given.get(key, "").strip():
+            return (
+                f"{key}={value} cannot be used: {_sentence(error)} Correct {key}, or leave it out for the embedded "
+                "store (docs/stores.md has the stores there are)."
+            )
+    return (
+        f"The embedded store in {config.data_dirs[0]} cannot be used: {_sentence(error)} Correct log.dirs, or the "
+        "rights of the folder."
+    )
 
 
 def _sentence(error: object) -> str:
     text = str(error).strip()
+    text = text[:1].upper() + text[1:] if text.startswith("cannot ") else text
     return text if text.endswith((".", "!", "?")) else f"{text}."
