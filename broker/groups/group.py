@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from broker.groups.deadline import Deadline
 from protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 
 
@@ -61,7 +62,7 @@ class Member:
     join_reply: asyncio.Future[JoinGroupResponse] | None = None
     sync_reply: asyncio.Future[SyncGroupResponse] | None = None
     expires_at: float = 0.0
-    session_timer: asyncio.TimerHandle | None = None
+    session_timer: Deadline | None = None
 
     @property
     def is_waiting(self) -> bool:
@@ -104,13 +105,13 @@ class Group:
     leader_id: str | None = None
     members: dict[str, Member] = field(default_factory=dict)
     static_ids: dict[str, str] = field(default_factory=dict)
-    pending: dict[str, asyncio.TimerHandle] = field(default_factory=dict)
+    pending: dict[str, Deadline] = field(default_factory=dict)
     """Member ids handed out whose owners have not joined with them yet (KIP-394)."""
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
     commits_under_way: int = 0
     """Offset commits on their way into the log: offsets are not expired while there are any."""
-    rebalance_timer: asyncio.TimerHandle | None = None
-    sync_timer: asyncio.TimerHandle | None = None
+    rebalance_timer: Deadline | None = None
+    sync_timer: Deadline | None = None
     initial_delay_left_ms: int | None = None
     """Not None while the group gathers its first members: how much longer it may go on waiting for more."""
     joined_during_delay: bool = False

@@ -14,11 +14,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Protocol
 from uuid import UUID
 
 from broker.config import BrokerConfig
+from broker.groups.deadline import Deadline
 from broker.groups.group import Group, GroupState, Member
 from broker.groups.sessions import Sessions
 from broker.network.dispatch import RequestContext
@@ -40,6 +42,9 @@ NAME_IN_ID_MAX = 249
 
 KNOWN_MEMBER_REQUIRED_SINCE = 4
 """From this version of JoinGroup on a new member is first told its id and joins with it (KIP-394)."""
+
+LOOK_AGAIN_MIN_S = 1.0
+"""A rebalance that nobody came to is looked at again after this long at least, be its members' timeout 0."""
 
 
 class GroupStore(Protocol):
@@ -109,9 +114,8 @@ class Membership:
             return self._replace_static(group, context, request, new_id)
         self._check_size(group, new_id)
         if instance_id is None and context.api_version >= KNOWN_MEMBER_REQUIRED_SINCE:
-            loop = asyncio.get_running_loop()
-            group.pending[new_id] = loop.call_later(
-                request.session_timeout_ms / 1000, self._pending_expired, group, new_id
+            group.pending[new_id] = Deadline(
+                request.session_timeout_ms / 1000, partial(self._pending_expired, group, new_id)
             )
             return join_error(ErrorCode.MEMBER_ID_REQUIRED, context, new_id)
         return self._add(group, context, request, new_id)
@@ -261,7 +265,6 @@ class Membership:
             self._complete_join(group)
 
     def _prepare(self, group: Group) -> None:
-        loop = asyncio.get_running_loop()
         for member in group.members.values():
             self._answer_sync(member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS, assignment=b""))
         _cancel(group.sync_timer)
@@ -272,9 +275,9 @@ class Membership:
         if was_empty and delay_ms > 0:
             group.initial_delay_left_ms = max(timeout_ms - delay_ms, 0)
             group.joined_during_delay = False
-            group.rebalance_timer = loop.call_later(min(delay_ms, timeout_ms) / 1000, self._initial_delay_over, group)
+            group.rebalance_timer = Deadline(min(delay_ms, timeout_ms) / 1000, partial(self._initial_delay_over, group))
         else:
-            group.rebalance_timer = loop.call_later(timeout_ms / 1000, self._rebalance_timed_out, group)
+            group.rebalance_timer = Deadline(timeout_ms / 1000, partial(self._rebalance_timed_out, group))
 
     def _initial_delay_over(self, group: Group) -> None:
         """More members came while the first delay ran: wait once more, up to the rebalance timeout."""
@@ -283,8 +286,7 @@ class Membership:
             group.joined_during_delay = False
             delay_ms = min(self._config().group_initial_rebalance_delay_ms, left_ms)
             group.initial_delay_left_ms = left_ms - delay_ms
-            loop = asyncio.get_running_loop()
-            group.rebalance_timer = loop.call_later(delay_ms / 1000, self._initial_delay_over, group)
+            group.rebalance_timer = Deadline(delay_ms / 1000, partial(self._initial_delay_over, group))
             return
         group.initial_delay_left_ms = None
         self._complete_join(group)
@@ -303,8 +305,8 @@ class Membership:
         for member_id in list(group.pending):
             group.pending.pop(member_id).cancel()
         if group.members and not group.elect_joined_leader():
-            timeout = group.rebalance_timeout_ms() / 1000
-            group.rebalance_timer = asyncio.get_running_loop().call_later(timeout, self._rebalance_timed_out, group)
+            timeout_s = max(LOOK_AGAIN_MIN_S, group.rebalance_timeout_ms() / 1000)
+            group.rebalance_timer = Deadline(timeout_s, partial(self._rebalance_timed_out, group))
             return
         group.generation += 1
         if not group.members:
@@ -319,8 +321,7 @@ class Membership:
             member.is_new = False
             self._answer_join(member, self._joined(group, member))
             self._sessions.keep_alive(group, member)
-        timeout = group.rebalance_timeout_ms() / 1000
-        group.sync_timer = asyncio.get_running_loop().call_later(timeout, self._sync_timed_out, group)
+        group.sync_timer = Deadline(group.rebalance_timeout_ms() / 1000, partial(self._sync_timed_out, group))
 
     async def _store_empty(self, group: Group) -> None:
         try:
@@ -333,9 +334,11 @@ class Membership:
         """Members that never asked for their assignment are gone: the others rebalance without them."""
         if group.state is not GroupState.COMPLETING_REBALANCE:
             return
-        for member in [m for m in group.members.values() if m.sync_reply is None]:
+        missing = [member for member in group.members.values() if member.sync_reply is None]
+        for member in missing:
             self._forget(group, member)
-        self._rebalance(group, "members did not ask for their assignment in time")
+        if missing:
+            self._rebalance(group, "members did not ask for their assignment in time")
 
     # -- SyncGroup ---------------------------------------------------------------------------------------------
 
@@ -511,6 +514,6 @@ def _rebalance_timeout(request: JoinGroupRequest) -> int:
     return request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else request.session_timeout_ms
 
 
-def _cancel(timer: asyncio.TimerHandle | None) -> None:
+def _cancel(timer: Deadline | None) -> None:
     if timer is not None:
         timer.cancel()

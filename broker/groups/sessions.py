@@ -6,13 +6,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 
+from broker.groups.deadline import Deadline
 from broker.groups.group import Group, Member
 
 log = logging.getLogger(__name__)
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60_000
 """A new member whose JoinGroup has waited this long has given up: its client may never learn its id (Kafka's bound)."""
+
+SESSION_MIN_MS = 10
+"""The shortest session, whatever a member or a stored group says: a shorter one would keep the loop busy."""
 
 
 class Sessions:
@@ -37,17 +42,19 @@ class Sessions:
             member.session_timer = None
 
     def _extend(self, group: Group, member: Member, timeout_ms: int) -> None:
-        loop = asyncio.get_running_loop()
-        member.expires_at = loop.time() + timeout_ms / 1000
-        if member.session_timer is None or member.session_timer.when() > member.expires_at:
+        member.expires_at = asyncio.get_running_loop().time() + max(timeout_ms, SESSION_MIN_MS) / 1000
+        if member.session_timer is None or member.session_timer.at > member.expires_at:
             self.end(member)
-            member.session_timer = loop.call_at(member.expires_at, self._look_at, group, member)
+            self._look_later(group, member)
+
+    def _look_later(self, group: Group, member: Member) -> None:
+        left_s = member.expires_at - asyncio.get_running_loop().time()
+        member.session_timer = Deadline(left_s, partial(self._look_at, group, member))
 
     def _look_at(self, group: Group, member: Member) -> None:
-        loop = asyncio.get_running_loop()
         member.session_timer = None
-        if loop.time() < member.expires_at:
-            member.session_timer = loop.call_at(member.expires_at, self._look_at, group, member)
+        if asyncio.get_running_loop().time() < member.expires_at:
+            self._look_later(group, member)
         elif member.is_waiting and not member.is_new:
             self.keep_alive(group, member)
         else:

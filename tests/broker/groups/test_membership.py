@@ -24,7 +24,7 @@ from protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from tests.support.virtual_time import run
+from tests.support.virtual_time import VirtualTimeLoop, run
 
 SESSION_MS = 10_000
 REBALANCE_MS = 60_000
@@ -76,12 +76,13 @@ class Bench:
         instance: str | None = None,
         protocols: dict[str, bytes] | None = None,
         rebalance_ms: int = REBALANCE_MS,
+        session_ms: int = SESSION_MS,
     ) -> asyncio.Future[JoinGroupResponse]:
         """Send a JoinGroup; the answer is a future in any case."""
         offered = {"range": b"meta"} if protocols is None else protocols
         request = JoinGroupRequest(
             group_id="g",
-            session_timeout_ms=SESSION_MS,
+            session_timeout_ms=session_ms,
             rebalance_timeout_ms=rebalance_ms,
             member_id=member_id,
             group_instance_id=instance,
@@ -425,6 +426,74 @@ async def test_a_static_member_stays_through_a_rebalance_it_misses() -> None:
     await beat()
     assert static.member_id in bench.group.members
     assert (await other).leader == (await other).member_id
+
+
+@virtual
+async def test_a_rebalance_that_nobody_comes_to_leaves_the_loop_in_peace() -> None:
+    bench = Bench()
+    static = await bench.join(instance="i1", version=5, rebalance_ms=0)
+    await bench.sync(static, {static.member_id: b"all"})
+    newcomer = bench.join(rebalance_ms=0)
+    assert bench.leave(next(id for id in bench.group.members if id != static.member_id)) == ErrorCode.NONE
+    assert await code_of(newcomer) == ErrorCode.UNKNOWN_MEMBER_ID
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert bench.group.state is GroupState.PREPARING_REBALANCE
+    timer = bench.group.rebalance_timer
+    assert timer is not None
+    assert timer.at >= asyncio.get_running_loop().time() + 1
+    await asyncio.sleep(SESSION_MS / 1000 + 1)
+    assert bench.group.state is GroupState.EMPTY, "its session is over"
+
+
+@virtual
+async def test_a_session_of_no_time_leaves_the_loop_in_peace() -> None:
+    bench = Bench()
+    joined = await bench.join(session_ms=0)
+    member = bench.group.members[joined.member_id]
+    assert member.session_timer is not None
+    assert member.session_timer.at > asyncio.get_running_loop().time()
+
+
+@virtual
+async def test_an_assignment_that_is_long_to_store_is_waited_for() -> None:
+    bench = Bench()
+    joined = await bench.join(rebalance_ms=1000)
+    bench.journal.gate = asyncio.Event()
+    synced = bench.sync(joined, {joined.member_id: b"all"})
+    await asyncio.sleep(2)
+    bench.journal.gate.set()
+    assert (await synced).assignment == b"all"
+    assert bench.group.state is GroupState.STABLE
+
+
+@virtual
+async def test_what_came_while_the_loop_was_held_up_counts() -> None:
+    bench = Bench()
+    alive, dead = await bench.stable(2)
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    loop.now += 60  # far beyond everybody's session
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert bench.heartbeat(alive) == ErrorCode.NONE, "read from the socket only now"
+    await asyncio.sleep(SESSION_MS / 1000 + 1)
+    assert dead.member_id not in bench.group.members, "silence after it counts as ever"
+
+
+@virtual
+async def test_who_rejoined_while_the_loop_was_held_up_is_not_out() -> None:
+    bench = Bench()
+    leader, follower = await bench.stable(2)
+    again = bench.join(leader.member_id)
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    loop.now += REBALANCE_MS / 1000 + 1
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    done = await asyncio.gather(again, bench.join(follower.member_id))
+    assert {joined.error_code for joined in done} == {ErrorCode.NONE}
+    assert len(bench.group.members) == 2
 
 
 @virtual
