@@ -8,6 +8,7 @@ from typing import Any
 from broker.config.broker_config import BrokerConfig
 from broker.config.definition import ConfigType, Dynamic, Key, Keys
 from broker.config.keys.topic import TopicKeys
+from broker.config.presets import COMMAND, EMBEDDED
 from broker.config.retired import RETIRED
 
 _INTRODUCTION = """\
@@ -15,9 +16,14 @@ _INTRODUCTION = """\
 
 This page is made from the definitions in `broker/config/keys/` by `make docs`; do not edit it.
 
-A broker is configured by a file of `key=value` lines, with Kafka's names and defaults: an existing `server.properties`
-works as it is. A key that nobody knows is a warning, with the key that was probably meant; a value that is not allowed
-stops the start, and all such values are reported at once.
+A broker is configured by a file of `key=value` lines, with Kafka's names and defaults. The `server.properties` that
+comes with Apache Kafka 4 starts a broker; so does one of your own, unless it asks for what is not in this release:
+
+* `zookeeper.connect`, and any `coordination.url` but those below: the store is not there.
+* listeners with `SSL` or `SASL`, or `authorizer.class.name`: what is meant to keep others out is refused, not ignored.
+
+A key without effect is a warning that says why, a key that nobody knows is one with the key that was probably meant. A
+value that is not allowed stops the start, and all such values are reported at once.
 
 Some keys may be changed while brokers run, with `parley configs` or Kafka's own `kafka-configs`: **cluster-wide** keys
 for all brokers at once or for one, **per-broker** keys for one. What was set for one broker comes before what was set
@@ -43,9 +49,28 @@ A configuration that has them starts with a warning for each.
 """
 
 
+_PRESETS = """\
+## Without a file
+
+`parley start` without a file, and a broker that a program embeds, begin with these instead of the keys' defaults. What
+you give beside them (`--override`, or the arguments of `Broker`) counts more. With a file none of them counts.
+
+| key | default | `parley start` | `Broker()` |
+|---|---|---|---|
+"""
+
+_NOTES = {
+    ("parley start", "metrics.listener"): ", or any free port where that one is taken",
+    ("Broker()", "listeners"): ", which is any free port",
+    ("Broker()", "log.dirs"): "a temporary folder",
+    ("Broker()", "coordination.url"): ", but empty where a folder is named",
+}
+"""What a preset does not say by itself."""
+
+
 def configuration_page() -> str:
     """The whole page, in Markdown."""
-    parts = [_INTRODUCTION, _contents()]
+    parts = [_INTRODUCTION, _contents(), _presets()]
     parts += [_section(keys) for keys in BrokerConfig.__bases__]
     parts += [_TOPICS, *(_entry(key) for key in _sorted(TopicKeys.KEYS))]
     rows = (f"| `{name}{'*' if name.endswith('.') else ''}` | {why} |" for name, why in RETIRED.items())
@@ -56,6 +81,22 @@ def configuration_page() -> str:
 def _contents() -> str:
     own = [f"`{name}`" for name, key in sorted(BrokerConfig.KEYS.items()) if not key.since]
     return f"Kafka has no such keys as these, which are Parley's own: {', '.join(own)}.\n"
+
+
+def _presets() -> str:
+    ways = {"parley start": COMMAND, "Broker()": EMBEDDED}
+    names = dict.fromkeys(name for preset in ways.values() for name in preset)
+    rows = (
+        f"| `{name}` | {_default(BrokerConfig.KEYS[name])} | "
+        + " | ".join(_preset(preset.get(name), _NOTES.get((way, name), "")) for way, preset in ways.items())
+        + " |\n"
+        for name in names
+    )
+    return _PRESETS + "".join(rows)
+
+
+def _preset(value: str | None, note: str) -> str:
+    return (f"`{value}`" if value else "") + note or "the default"
 
 
 def _section(keys: type) -> str:
@@ -84,14 +125,7 @@ def _entry(key: Key[Any]) -> str:
 def _facts(key: Key[Any]) -> Iterator[str]:
     unit = f", in {key.unit}" if key.unit else ""
     yield f"type: {key.type.name.lower()}{unit}"
-    default = key.text(key.default)
-    if key.or_else:
-        yield "default: that of " + ", then ".join(f"`{name}`" for name, _ in key.or_else)
-    elif default is None:
-        yield "default: none"
-    else:
-        readable = f" ({spelt})" if (spelt := _spelt_out(key)) else ""
-        yield (f"default: `{default}`{readable}" if default else "default: empty")
+    yield f"default: {_default(key)}"
     if key.allowed or key.form or key.at_least is not None or key.at_most is not None:
         yield f"allowed: {_escaped(key.allowed_text)}"
     if key.server:
@@ -101,6 +135,16 @@ def _facts(key: Key[Any]) -> Iterator[str]:
     yield f"importance: {key.importance.value}"
     if key.since:
         yield f"in Kafka since {key.since}"
+
+
+def _default(key: Key[Any]) -> str:
+    default = key.text(key.default)
+    if key.or_else:
+        return "that of " + ", then ".join(f"`{name}`" for name, _ in key.or_else)
+    if default is None:
+        return "none"
+    readable = f" ({spelt})" if (spelt := _spelt_out(key)) else ""
+    return f"`{default}`{readable}" if default else "empty"
 
 
 _TIMES = (("days", 86_400_000), ("hours", 3_600_000), ("min", 60_000), ("s", 1000))

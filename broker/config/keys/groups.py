@@ -260,6 +260,7 @@ class GroupKeys(Keys, title="Groups"):
         at_least=1,
         unit="bytes",
         importance=HIGH,
+        ignored="The offsets topic is read in pieces of a size of its own.",
     )
     offsets_topic_num_partitions = integer(
         "offsets.topic.num.partitions",
@@ -292,4 +293,5 @@ class GroupKeys(Keys, title="Groups"):
         at_least=0,
         at_most=4,
         importance=HIGH,
+        ignored="The records of the offsets topic are not compressed.",
     )

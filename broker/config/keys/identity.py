@@ -50,10 +50,10 @@ class IdentityKeys(Keys, title="Identity and coordination"):
     coordination_url = string(
         "coordination.url",
         "",
-        "The store that coordinates the brokers of one cluster: local:///path, memory:, "
-        "zookeeper://host:port,host:port/chroot, etcd://host:port/prefix, consul://host:port/prefix. Empty: "
-        "the one that zookeeper.connect names, else an embedded store below the first log directory, which is "
-        "enough for one broker or for several on one machine.",
+        "The address of the store that coordinates the brokers of one cluster. local:///path is the embedded one "
+        "in a folder, memory: one that is gone with the process, and packages may bring others, each with the "
+        "scheme it registers. An address that nothing here understands stops the start. Empty: the store that "
+        "zookeeper.connect names, else the embedded one in the folder coordination of the first log directory.",
         importance=HIGH,
         since="",
     )
@@ -71,8 +71,9 @@ class IdentityKeys(Keys, title="Identity and coordination"):
         "zookeeper.connect",
         None,
         "The ZooKeeper servers that coordinate the cluster, as host:port,host:port, with an optional /path of "
-        "its own at the end. Understood for the sake of existing configurations: the same as "
-        "coordination.url=zookeeper://... Without effect where coordination.url is given.",
+        "its own at the end: the same as coordination.url=zookeeper://... That store is not in this release, so a "
+        "broker with this key starts only where a package brings it, or where coordination.url is given, which "
+        "counts more.",
         importance=HIGH,
     )
     zookeeper_session_timeout_ms = integer(

@@ -259,6 +259,7 @@ class LogKeys(Keys, title="Logs"):
         unit="ms",
         importance=LOW,
         since="3.8",
+        ignored="Retention, flushing and checkpoints first come after one of their intervals.",
     )
     log_local_retention_bytes = long(
         "log.local.retention.bytes",

@@ -245,6 +245,7 @@ class NetworkKeys(Keys, title="Network"):
         at_least=1,
         unit="partitions",
         since="3.8 (KIP-966)",
+        ignored="An answer describes 2000 partitions at most.",
     )
     num_network_threads = integer(
         "num.network.threads",
@@ -271,6 +272,7 @@ class NetworkKeys(Keys, title="Network"):
         at_least=1,
         dynamic=CLUSTER_WIDE,
         importance=HIGH,
+        ignored=LOOP,
     )
     request_timeout_ms = integer(
         "request.timeout.ms",

@@ -193,6 +193,7 @@ class ReplicationKeys(Keys, title="Replication"):
         at_least=1,
         unit="ms",
         since="2.8 (KIP-631)",
+        ignored="A start goes on until the broker has joined, or is told to stop.",
     )
     follower_fetch_last_tiered_offset_enable = boolean(
         "follower.fetch.last.tiered.offset.enable",

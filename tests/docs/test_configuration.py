@@ -1,0 +1,125 @@
+"""What docs/configuration.md says is so: of keys, of presets, of what starts and what does not."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from broker import Broker
+from broker.config import BrokerConfig, ConfigError
+from broker.config.docs import configuration_page
+from broker.config.keys.topic import TopicKeys
+from broker.config.presets import COMMAND, EMBEDDED
+from broker.config.retired import RETIRED
+from broker.server import BrokerServer
+from consensus.errors import BadConfig
+from consensus.registry import schemes
+from tools.cli import start
+
+ROOT = Path(__file__).parents[2]
+
+SHIPPED = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.bootstrap.servers=localhost:9093
+listeners=PLAINTEXT://:0,CONTROLLER://:9093
+inter.broker.listener.name=PLAINTEXT
+advertised.listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,\\
+  SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL
+num.network.threads=3
+num.io.threads=8
+socket.send.buffer.bytes=102400
+socket.receive.buffer.bytes=102400
+socket.request.max.bytes=104857600
+log.dirs={folder}
+num.partitions=1
+num.recovery.threads.per.data.dir=1
+offsets.topic.replication.factor=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+log.retention.hours=168
+log.segment.bytes=1073741824
+log.retention.check.interval.ms=300000
+"""
+"""The settings of the server.properties of Apache Kafka 4, but for the port and the folder."""
+
+
+def test_the_page_is_that_of_the_code() -> None:
+    assert (ROOT / "docs" / "configuration.md").read_text() == configuration_page(), "make docs"
+
+
+async def test_the_file_that_comes_with_kafka_starts_a_broker(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text(SHIPPED.format(folder=tmp_path / "data"))
+    config = start.configuration(path, [])
+    assert not [warning for warning in config.warnings if "is not a key" in warning], "every key is known"
+    server = BrokerServer(config)
+    await server.start()
+    try:
+        assert server.identity.broker_id == 1
+        assert len(server.listeners) == 1, "the controller's is not opened"
+    finally:
+        await server.stop()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"listeners": "PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0"},
+        {"listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0"},
+        {"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer"},
+    ],
+)
+def test_what_keeps_others_out_is_refused(given: dict[str, str]) -> None:
+    with pytest.raises(ConfigError):
+        BrokerConfig.from_properties(given)
+
+
+async def test_a_store_that_is_not_there_is_refused() -> None:
+    for given in ({"zookeeper.connect": "127.0.0.1:1"}, {"coordination.url": "etcd://127.0.0.1:1"}):
+        with pytest.raises(BadConfig):
+            await Broker(given).__aenter__()
+
+
+def test_the_stores_that_are_named_are_those_there_are() -> None:
+    named = re.findall(r"\b([a-z]+):(?=//|\s)", BrokerConfig.KEYS["coordination.url"].doc)
+    assert set(named) == set(schemes())
+
+
+def test_the_presets_are_what_brokers_start_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = dict(start.configuration(None, []).static)
+    assert given.pop("log.dirs") == str((tmp_path / COMMAND["log.dirs"]).absolute())
+    assert given.pop("metrics.listener") in (COMMAND["metrics.listener"], "127.0.0.1:0")
+    assert given == {name: value for name, value in COMMAND.items() if name not in ("log.dirs", "metrics.listener")}
+    assert dict(Broker()._config("folder").static) == {**EMBEDDED, "log.dirs": "folder"}
+    with_folder = {**EMBEDDED, "log.dirs": str(tmp_path)}
+    del with_folder["coordination.url"]
+    assert dict(Broker(data_dir=tmp_path)._config("").static) == with_folder
+
+
+def test_keys_without_a_word_about_it_have_an_effect() -> None:
+    """Each is read somewhere, under its own name or through a key that takes its value from it."""
+    folders = (ROOT / name for name in ("broker", "storage", "tools"))
+    source = "\n".join(
+        path.read_text() for folder in folders for path in folder.rglob("*.py") if path.parent.name != "keys"
+    )
+    words = set(re.findall(r"\w+|\"[a-z.]+\"", source))
+    read_through = {name for key in BrokerConfig.KEYS.values() for name, _ in key.or_else}
+    read_through |= {key.server for key in TopicKeys.KEYS.values() if not key.ignored}
+    unread = [
+        name
+        for name, key in BrokerConfig.KEYS.items()
+        if not key.ignored and not words & {key.attribute, f'"{name}"'} and name not in read_through
+    ]
+    assert unread == []
+
+
+def test_keys_that_are_not_used_are_no_keys() -> None:
+    assert not RETIRED.keys() & BrokerConfig.KEYS.keys()
