@@ -10,7 +10,8 @@ A decoder is a function ``(buf, pos) -> (message, pos)``. What makes it fast:
 
 What makes it safe: a read past the end raises by itself (`struct.error`, IndexError); every length is compared with
 what is left before it is used; a count is refused unless the bytes left could hold that many of the smallest element;
-all the elements and unknown tags of one message together are limited, since each costs many times its bytes; nothing
+all the elements and unknown tags of one message together are limited, since each costs many times its bytes, and those
+of a request more closely, since whoever may connect may send it; nothing
 recurses on input. All of it ends as `MalformedMessage`.
 """
 
@@ -23,7 +24,7 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 from protocol.errors import MalformedMessage
 from protocol.primitives import UUIDS, read_tag, read_tags, rest_of_uvarint
-from protocol.schema import Buffer, Field, FieldType, Message, Struct
+from protocol.schema import Buffer, Field, FieldType, Message, Request, Struct
 
 Decoder: TypeAlias = Callable[[Buffer, int], tuple[Any, int]]
 
@@ -40,6 +41,7 @@ FIXED: Final[dict[str, tuple[str, int]]] = {
     "uuid": ("16s", 16),
 }
 ELEMENTS_MAX: Final = 1 << 21  # in all arrays of a message, and its tags: a few hundred megabytes of objects
+REQUEST_ELEMENTS_MAX: Final = 1 << 16  # the same of a request: a tenth of a second to read, some tens of megabytes
 STRING_BYTES_MAX: Final = 32767  # in every version: the old length is an int16, and the compact one keeps its bound
 
 
@@ -131,7 +133,7 @@ class _DecoderWriter:
         source = self._source
         title = f"{self._cls.__name__} v{self._version}"
         source.line("end = len(buf)")
-        source.line(f"left = {ELEMENTS_MAX}")
+        source.line(f"left = {REQUEST_ELEMENTS_MAX if issubclass(self._cls, Request) else ELEMENTS_MAX}")
         source.open("try:")
         message = self._struct(self._cls)
         source.line(f"return {message}, pos")

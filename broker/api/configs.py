@@ -8,8 +8,9 @@ and are not stored.
 from __future__ import annotations
 
 import logging
+from functools import partial
 
-from broker.api.named_twice import named_twice
+from broker.api.naming import in_slices, named_twice
 from broker.config.describe import (
     Entry,
     Synonym,
@@ -39,6 +40,9 @@ from protocol.messages.configs import (
 
 log = logging.getLogger(__name__)
 
+RESOURCES_PER_SLICE = 10
+"""Resources described before the event loop serves others: each has some dozens of entries."""
+
 
 class ConfigsApi:
     """The configuration of topics, brokers and loggers."""
@@ -61,32 +65,33 @@ class ConfigsApi:
 
     # -- reading -----------------------------------------------------------------------------------------------
 
-    def describe_configs(self, context: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+    async def describe_configs(
+        self, context: RequestContext, request: DescribeConfigsRequest
+    ) -> DescribeConfigsResponse:
         """Show every entry of each resource, where it comes from and what else it could have come from."""
-        return DescribeConfigsResponse(
-            results=[self._described(resource, request, context.api_version) for resource in request.resources]
-        )
+        described = partial(self._described, request, context.api_version)
+        wanted = _keys_wanted(request).items()
+        return DescribeConfigsResponse(results=await in_slices(described, wanted, RESOURCES_PER_SLICE))
 
     def _described(
-        self, asked: DescribeConfigsRequest.DescribeConfigsResource, request: DescribeConfigsRequest, version: int
+        self, request: DescribeConfigsRequest, version: int, asked: tuple[tuple[int, str], set[str] | None]
     ) -> DescribeConfigsResponse.DescribeConfigsResult:
+        (kind, name), names = asked
         try:
-            entries = self._entries(_resource(asked.resource_type, asked.resource_name))
+            entries = self._entries(_resource(kind, name))
         except KafkaError as error:
             return DescribeConfigsResponse.DescribeConfigsResult(
                 error_code=error.code,
                 error_message=error.message or error.code.message,
-                resource_type=asked.resource_type,
-                resource_name=asked.resource_name,
+                resource_type=kind,
+                resource_name=name,
                 configs=[],
             )
-        # Kafka's clients of before version 1 and some since send an empty list where they mean all keys.
-        names = set(asked.configuration_keys) if asked.configuration_keys else None
         return DescribeConfigsResponse.DescribeConfigsResult(
             error_code=ErrorCode.NONE,
             error_message=None,
-            resource_type=asked.resource_type,
-            resource_name=asked.resource_name,
+            resource_type=kind,
+            resource_name=name,
             configs=[_entry(entry, request, version) for entry in entries if names is None or entry.name in names],
         )
 
@@ -166,7 +171,7 @@ class ConfigsApi:
                     resource_type=kind,
                     resource_name=name,
                 )
-                for kind, name in ((r.resource_type, r.resource_name) for r in request.resources)
+                for kind, name in dict.fromkeys((r.resource_type, r.resource_name) for r in request.resources)
             ]
         )
 
@@ -200,7 +205,7 @@ class ConfigsApi:
                     resource_type=kind,
                     resource_name=name,
                 )
-                for kind, name in ((r.resource_type, r.resource_name) for r in request.resources)
+                for kind, name in dict.fromkeys((r.resource_type, r.resource_name) for r in request.resources)
             ]
         )
 
@@ -224,6 +229,20 @@ def _resource(kind: int, name: str) -> ConfigResource:
         return ConfigResource(ResourceType(kind), name)
     except ValueError:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"There is no resource type {kind}.") from None
+
+
+def _keys_wanted(request: DescribeConfigsRequest) -> dict[tuple[int, str], set[str] | None]:
+    """By type and name of the resource the keys of the entries to show, None for all."""
+    wanted: dict[tuple[int, str], set[str] | None] = {}
+    for asked in request.resources:
+        resource = (asked.resource_type, asked.resource_name)
+        keys = wanted.setdefault(resource, set())
+        # Kafka's clients of before version 1 and some since send an empty list where they mean all keys.
+        if not asked.configuration_keys:
+            wanted[resource] = None
+        elif keys is not None:
+            keys.update(asked.configuration_keys)
+    return wanted
 
 
 def _entry_changes(asked: IncrementalAlterConfigsRequest.AlterConfigsResource) -> list[EntryChange]:

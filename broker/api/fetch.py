@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from broker.api.current_leader import MOVED, current_leader, endpoints_of
-from broker.api.fetch_sessions import INITIAL_EPOCH, FetchSessions, PartitionData, Session, Target
+from broker.api.fetch_sessions import INITIAL_EPOCH, FetchSessions, PartitionData, Session, Target, targets_of
 from broker.metadata.current import Metadata
 from broker.network.dispatch import Handler, RequestContext
 from broker.network.sending import FileSlice
@@ -80,9 +80,7 @@ class FetchApi:
         if session is not None:
             targets = list(session.targets.values())
         else:
-            targets = [
-                Target(topic.topic, topic.topic_id, asked) for topic in request.topics for asked in topic.partitions
-            ]
+            targets = targets_of(request)
         fetch = DelayedFetch(self, context, request, session, targets)
         fetch.read_all()
         if fetch.is_ready:

@@ -6,13 +6,15 @@ Rules of this module:
   the given id and must be the one expected next. An id given with epoch -1 or 0 ends that session.
 * An incremental answer holds only partitions that have records, an error, or a changed high watermark or log start.
 * A partition that returned records moves behind the others, so that all get their turn under a byte limit.
+* A partition is fetched once, however often it is named; what is said of it last counts.
+* What a session remembers is bounded; a request that would exceed it, or names more, is an INVALID_REQUEST.
 * The cache is bounded. A new session takes the place of one idle for ``EVICTION_S``, or else of a smaller one that is
   not a follower's; failing that the client gets no session (id 0) and goes on with full requests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sized
 from random import Random
 from uuid import UUID
 
@@ -28,6 +30,8 @@ NO_SESSION = 0
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 _EPOCH_MAX = 2**31 - 1
+PARTITIONS_MAX = 20_000
+"""Partitions that one client may fetch at a time. It is looked at each of them at every request, in one go."""
 
 
 class Target:
@@ -104,6 +108,7 @@ class Session:
         for forgotten in request.forgotten_topics_data:
             for index in forgotten.partitions:
                 self.targets.pop(_key(forgotten.topic, forgotten.topic_id, index, self.uses_ids), None)
+        _check_number(self.targets)
 
     def select_news(self, answers: list[tuple[Target, PartitionData]]) -> list[tuple[Target, PartitionData]]:
         """The part of ``answers`` that the client must be told; whoever got records goes to the end of the order."""
@@ -114,6 +119,22 @@ class Session:
                 if key in self.targets:
                     self.targets[key] = self.targets.pop(key)
         return news
+
+
+def targets_of(request: FetchRequest) -> list[Target]:
+    """The partitions that a full request names. Raises INVALID_REQUEST if they are too many."""
+    targets = {
+        (topic.topic, topic.topic_id, asked.partition): Target(topic.topic, topic.topic_id, asked)
+        for topic in request.topics
+        for asked in topic.partitions
+    }
+    _check_number(targets)
+    return list(targets.values())
+
+
+def _check_number(targets: Sized) -> None:
+    if len(targets) > PARTITIONS_MAX:
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
 
 
 def _key(topic: str, topic_id: UUID, index: int, uses_ids: bool) -> tuple[object, int]:
@@ -159,7 +180,11 @@ class FetchSessions:
         session.epoch = 1 if session.epoch == _EPOCH_MAX else session.epoch + 1
         session.last_used = self._monotonic()
         self._sessions[session.id] = self._sessions.pop(session.id)
-        session.update(request)
+        try:
+            session.update(request)
+        except KafkaError:
+            del self._sessions[session.id]
+            raise
         return session
 
     def create(self, targets: list[Target], *, is_follower: bool, uses_ids: bool) -> int:

@@ -6,9 +6,12 @@ A commit is answered when the log has it. A fetch answers from memory, with offs
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
+from operator import attrgetter
 from typing import TypeVar
 from uuid import UUID
 
+from broker.api.naming import in_slices, once
 from broker.config import BrokerConfig
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.expiry import subscribes_to
@@ -131,11 +134,15 @@ class GroupOffsetsApi:
 
     # -- OffsetFetch -------------------------------------------------------------------------------------------
 
-    def fetch(self, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+    async def fetch(self, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
         """Tell committed offsets: of one group, or from version 8 on of several (KIP-709)."""
         if context.api_version >= 8:
-            return OffsetFetchResponse(groups=[self._fetched_group(asked, context) for asked in request.groups])
-        topics = None if request.topics is None else [(t.name, t.partition_indexes) for t in request.topics]
+            fetched = partial(self._fetched_group, context)
+            return OffsetFetchResponse(groups=await in_slices(fetched, _groups_once(request.groups)))
+        topics: list[tuple[str, list[int]]] | None = None
+        if request.topics is not None:
+            named = once(((t.name, t.partition_indexes) for t in request.topics), int)
+            topics = [(name, list(indexes)) for name, indexes in named.items()]
         try:
             group = self._coordinator.find(request.group_id, may_be_unnamed=True)
         except KafkaError as error:
@@ -157,7 +164,7 @@ class GroupOffsetsApi:
         )
 
     def _fetched_group(
-        self, asked: OffsetFetchRequest.OffsetFetchRequestGroup, context: RequestContext
+        self, context: RequestContext, asked: OffsetFetchRequest.OffsetFetchRequestGroup
     ) -> OffsetFetchResponse.OffsetFetchResponseGroup:
         answer = OffsetFetchResponse.OffsetFetchResponseGroup(group_id=asked.group_id, topics=[])
         try:
@@ -172,7 +179,8 @@ class GroupOffsetsApi:
         if asked.topics is None:
             wanted = [(name, self._topic_id(name), indexes) for name, indexes in _all_topics(group)]
         else:
-            wanted = [(self._topic_name(t.name, t.topic_id), t.topic_id, t.partition_indexes) for t in asked.topics]
+            named = once((((t.name, t.topic_id), t.partition_indexes) for t in asked.topics), int)
+            wanted = [(self._topic_name(*topic), topic[1], list(indexes)) for topic, indexes in named.items()]
         for name, topic_id, indexes in wanted:
             if by_id and asked.topics is None and topic_id == ZERO_UUID:
                 continue  # a topic that is gone has no id to be named by
@@ -215,10 +223,12 @@ class GroupOffsetsApi:
                 raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
         except KafkaError as error:
             return OffsetDeleteResponse(error_code=error.code, topics=[])
+        named = once(((t.name, t.partitions) for t in request.topics), attrgetter("partition_index"))
         codes = {
-            (topic.name, partition.partition_index): self._undeletable(group, topic.name, partition.partition_index)
-            for topic in request.topics
-            for partition in topic.partitions
+            (topic, index): ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_read else self._undeletable(topic, index)
+            for topic, partitions in named.items()
+            for is_read in (subscribes_to(group, topic),)
+            for index in partitions
         }
         gone = {p: group.offsets[p] for p, code in codes.items() if code is ErrorCode.NONE and p in group.offsets}
         try:
@@ -230,23 +240,21 @@ class GroupOffsetsApi:
             error_code=ErrorCode.NONE,
             topics=[
                 OffsetDeleteResponse.OffsetDeleteResponseTopic(
-                    name=topic.name,
+                    name=topic,
                     partitions=[
                         OffsetDeleteResponse.OffsetDeleteResponsePartition(
-                            partition_index=partition.partition_index,
-                            error_code=codes[topic.name, partition.partition_index],
+                            partition_index=index, error_code=codes[topic, index]
                         )
-                        for partition in topic.partitions
+                        for index in partitions
                     ],
                 )
-                for topic in request.topics
+                for topic, partitions in named.items()
             ],
         )
 
-    def _undeletable(self, group: Group, topic: str, partition: int) -> ErrorCode:
-        if self._metadata.image.partition(topic, partition) is None:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if subscribes_to(group, topic) else ErrorCode.NONE
+    def _undeletable(self, topic: str, partition: int) -> ErrorCode:
+        known = self._metadata.image.partition(topic, partition) is not None
+        return ErrorCode.NONE if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def _commit_response(
@@ -268,6 +276,22 @@ def _commit_response(
             for name, topic in zip(names, request.topics, strict=True)
         ]
     )
+
+
+def _groups_once(
+    groups: Iterable[OffsetFetchRequest.OffsetFetchRequestGroup],
+) -> list[OffsetFetchRequest.OffsetFetchRequestGroup]:
+    """One question for each group: after all topics where one naming of it means all, else after all that are named."""
+    found: dict[str, OffsetFetchRequest.OffsetFetchRequestGroup] = {}
+    for asked in groups:
+        first = found.setdefault(asked.group_id, asked)
+        if first is asked:
+            continue
+        if first.topics is None or asked.topics is None:
+            first.topics = None
+        else:
+            first.topics += asked.topics
+    return list(found.values())
 
 
 def _offset_of(group: Group | None, topic: str, partition: int) -> CommittedOffset:

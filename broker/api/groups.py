@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
+from broker.api.naming import in_slices
 from broker.config import BrokerConfig
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.group import Group, GroupState
@@ -94,8 +96,9 @@ class GroupsApi:
         self, context: RequestContext, request: FindCoordinatorRequest
     ) -> FindCoordinatorResponse:
         """Say which broker coordinates each group; from version 4 several at once (KIP-699)."""
-        keys = request.coordinator_keys if context.api_version >= 4 else [request.key]
-        found = [await self._coordinator_of(context, request.key_type, key) for key in keys]
+        keys = dict.fromkeys(request.coordinator_keys) if context.api_version >= 4 else [request.key]
+        refusal = await self._unable_to_locate(request.key_type)
+        found = await in_slices(partial(self._coordinator_of, context, refusal), keys)
         if context.api_version >= 4:
             return FindCoordinatorResponse(coordinators=found)
         first = found[0]
@@ -107,11 +110,13 @@ class GroupsApi:
             port=first.port,
         )
 
-    async def _coordinator_of(
-        self, context: RequestContext, key_type: int, key: str
+    def _coordinator_of(
+        self, context: RequestContext, refusal: KafkaError | None, key: str
     ) -> FindCoordinatorResponse.Coordinator:
         try:
-            node_id, endpoint = await self._locate(context, key_type, key)
+            if refusal is not None:
+                raise refusal
+            node_id, endpoint = self._locate(context, key)
         except KafkaError as error:
             return FindCoordinatorResponse.Coordinator(
                 key=key, node_id=-1, host="", port=-1, error_code=error.code, error_message=error.message or None
@@ -125,17 +130,24 @@ class GroupsApi:
             error_message=None,
         )
 
-    async def _locate(self, context: RequestContext, key_type: int, key: str) -> tuple[int, Endpoint]:
+    async def _unable_to_locate(self, key_type: int) -> KafkaError | None:
+        """Why no coordinator of this type can be told; creates the topic that places the groups on brokers."""
         if key_type == TRANSACTION_KEY:
-            raise KafkaError(
+            return KafkaError(
                 ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "Transactions are not offered by this broker yet."
             )
         if key_type != GROUP_KEY:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"There is no coordinator of type {key_type}.")
-        if OFFSETS_TOPIC not in self._metadata.image.topics:
-            await self._creation.create_offsets_topic()
+            return KafkaError(ErrorCode.INVALID_REQUEST, f"There is no coordinator of type {key_type}.")
+        try:
+            if OFFSETS_TOPIC not in self._metadata.image.topics:
+                await self._creation.create_offsets_topic()
+        except KafkaError as error:
+            return error
         # A client told too early is refused for a moment, and some then wait for seconds before they ask again.
         await self._coordinator.loaded(FIRST_LOAD_S)
+        return None
+
+    def _locate(self, context: RequestContext, key: str) -> tuple[int, Endpoint]:
         image = self._metadata.image
         topic = image.topics.get(OFFSETS_TOPIC)
         if topic is None:
@@ -228,14 +240,16 @@ class GroupsApi:
 
     # -- onlookers ---------------------------------------------------------------------------------------------
 
-    def describe_groups(self, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    async def describe_groups(self, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
         """Show the state, the members and their assignments of groups."""
         operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
         return DescribeGroupsResponse(
-            groups=[self._described(group_id, context.api_version, operations) for group_id in request.groups]
+            groups=await in_slices(
+                partial(self._described, context.api_version, operations), dict.fromkeys(request.groups)
+            )
         )
 
-    def _described(self, group_id: str, version: int, operations: int) -> DescribeGroupsResponse.DescribedGroup:
+    def _described(self, version: int, operations: int, group_id: str) -> DescribeGroupsResponse.DescribedGroup:
         try:
             group = self._coordinator.find(group_id)
         except KafkaError as error:
@@ -293,7 +307,7 @@ class GroupsApi:
     async def delete_groups(self, context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
         """Delete groups without members, with their offsets (KIP-229)."""
         results = []
-        for group_id in request.groups_names:
+        for group_id in dict.fromkeys(request.groups_names):
             code = ErrorCode.NONE
             try:
                 await self._coordinator.delete(group_id)

@@ -7,9 +7,11 @@ question came, since only that one is known to be reachable from there.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Protocol
 from uuid import UUID
 
+from broker.api.naming import in_slices
 from broker.controller.topics import NewTopic, TopicOutcome
 from broker.metadata.current import Metadata
 from broker.metadata.image import MetadataImage
@@ -66,9 +68,10 @@ class MetadataApi:
         image = self._metadata.image
         operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
         if request.topics is None or (context.api_version == 0 and not request.topics):
-            topics = [self._topic(image, context, topic, operations) for topic in image.topics.values()]
+            topics = await in_slices(partial(self._topic, image, context, operations), image.topics.values())
         else:
-            topics = [self._asked_topic(image, context, asked, operations) for asked in request.topics]
+            once = {(asked.name, asked.topic_id): asked for asked in request.topics}
+            topics = await in_slices(partial(self._asked_topic, image, context, operations), once.values())
         return MetadataResponse(
             brokers=_brokers(image, context.listener),
             cluster_id=image.cluster_id,
@@ -89,8 +92,8 @@ class MetadataApi:
         self,
         image: MetadataImage,
         context: RequestContext,
-        asked: MetadataRequest.MetadataRequestTopic,
         operations: int,
+        asked: MetadataRequest.MetadataRequestTopic,
     ) -> MetadataResponse.MetadataResponseTopic:
         if asked.topic_id != ZERO_UUID:
             name = image.topic_names.get(asked.topic_id)
@@ -104,10 +107,10 @@ class MetadataApi:
         if topic is None:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if _is_legal(name) else ErrorCode.INVALID_TOPIC_EXCEPTION
             return _topic_error(name, ZERO_UUID, code)
-        return self._topic(image, context, topic, operations)
+        return self._topic(image, context, operations, topic)
 
     def _topic(
-        self, image: MetadataImage, context: RequestContext, topic: TopicImage, operations: int
+        self, image: MetadataImage, context: RequestContext, operations: int, topic: TopicImage
     ) -> MetadataResponse.MetadataResponseTopic:
         return MetadataResponse.MetadataResponseTopic(
             error_code=ErrorCode.NONE,
@@ -148,7 +151,7 @@ class MetadataApi:
                 break
             described = _described_topic(image, name, first_partition, room)
             answer.topics.append(described)
-            room -= len(described.partitions)
+            room -= max(1, len(described.partitions))  # a topic that is not there takes its place in the answer too
             reached = first_partition + len(described.partitions)
             first_partition = 0
             if described.error_code == ErrorCode.NONE and reached < len(image.topics[name].partitions):

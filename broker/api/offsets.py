@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
+from broker.api.naming import SLICE, in_slices, named_twice, once
 from broker.network.dispatch import Handler, RequestContext
 from broker.partition import NO_EPOCH, Isolation, Partition
 from broker.partitions import Partitions
@@ -38,6 +40,8 @@ LEADER_EPOCH_VERSION = 4
 CONSUMER = -1
 
 _PartitionResponse = ListOffsetsResponse.ListOffsetsPartitionResponse
+_Asked = tuple[str, ListOffsetsRequest.ListOffsetsPartition]
+_Find = Callable[[_Asked], _PartitionResponse]
 
 LEADER_EPOCH_SINCE = 4
 """From this version of ListOffsets on an answer names the leader epoch of the offset (KIP-320)."""
@@ -58,35 +62,32 @@ class OffsetsApi:
     def list_offsets(
         self, context: RequestContext, request: ListOffsetsRequest
     ) -> ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]:
-        """Find the offset asked for in each partition; a partition named twice is answered INVALID_REQUEST."""
-        if any(reads_records(asked.timestamp) for topic in request.topics for asked in topic.partitions):
-            return self._list_in_thread(context.api_version, request)
-        return self._list_all(context.api_version, request)
+        """Find the offset asked for in each partition; a partition named twice is answered INVALID_REQUEST, once."""
+        named = once(((t.name, t.partitions) for t in request.topics), attrgetter("partition_index"))
+        asked = [(topic, each) for topic, partitions in named.items() for each in partitions.values()]
+        twice = named_twice((t.name, p.partition_index) for t in request.topics for p in t.partitions)
+        find = partial(self._list, context.api_version, request, twice)
+        if any(reads_records(each.timestamp) for _, each in asked):
+            return self._list_in_thread(find, asked)
+        if len(asked) > SLICE:
+            return self._list_in_slices(find, asked)
+        return _listed(asked, map(find, asked))
 
-    async def _list_in_thread(self, version: int, request: ListOffsetsRequest) -> ListOffsetsResponse:
-        return await asyncio.get_running_loop().run_in_executor(None, self._list_all, version, request)
+    async def _list_in_thread(self, find: _Find, asked: list[_Asked]) -> ListOffsetsResponse:
+        loop = asyncio.get_running_loop()
+        return _listed(asked, await loop.run_in_executor(None, lambda: list(map(find, asked))))
 
-    def _list_all(self, version: int, request: ListOffsetsRequest) -> ListOffsetsResponse:
-        named = Counter((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions)
-        twice = {name for name, count in named.items() if count > 1}
-        return ListOffsetsResponse(
-            topics=[
-                ListOffsetsResponse.ListOffsetsTopicResponse(
-                    name=topic.name,
-                    partitions=[self._list(version, request, topic.name, asked, twice) for asked in topic.partitions],
-                )
-                for topic in request.topics
-            ]
-        )
+    async def _list_in_slices(self, find: _Find, asked: list[_Asked]) -> ListOffsetsResponse:
+        return _listed(asked, await in_slices(find, asked))
 
     def _list(
         self,
         version: int,
         request: ListOffsetsRequest,
-        topic: str,
-        asked: ListOffsetsRequest.ListOffsetsPartition,
         twice: set[tuple[str, int]],
+        named: _Asked,
     ) -> _PartitionResponse:
+        topic, asked = named
         index = asked.partition_index
         try:
             if (topic, index) in twice:
@@ -113,12 +114,13 @@ class OffsetsApi:
         self, context: RequestContext, request: OffsetForLeaderEpochRequest
     ) -> OffsetForLeaderEpochResponse:
         """Say where a leader epoch ends, so that a follower or consumer can find where its log parted (KIP-101)."""
+        named = once(((t.topic, t.partitions) for t in request.topics), attrgetter("partition"))
         return OffsetForLeaderEpochResponse(
             topics=[
                 OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(
-                    topic=topic.topic, partitions=[self._epoch_end(topic.topic, asked) for asked in topic.partitions]
+                    topic=topic, partitions=[self._epoch_end(topic, asked) for asked in partitions.values()]
                 )
-                for topic in request.topics
+                for topic, partitions in named.items()
             ]
         )
 
@@ -139,6 +141,18 @@ class OffsetsApi:
         return OffsetForLeaderEpochResponse.EpochEndOffset(
             partition=asked.partition, leader_epoch=epoch, end_offset=end
         )
+
+
+def _listed(asked: list[_Asked], found: Iterable[_PartitionResponse]) -> ListOffsetsResponse:
+    topics: dict[str, list[_PartitionResponse]] = {}
+    for (topic, _), partition in zip(asked, found, strict=True):
+        topics.setdefault(topic, []).append(partition)
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsResponse.ListOffsetsTopicResponse(name=name, partitions=partitions)
+            for name, partitions in topics.items()
+        ]
+    )
 
 
 def reads_records(timestamp: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from broker.api.naming import once
 from broker.network.dispatch import Handler, RequestContext
 from broker.partitions import Partitions
 from broker.producer_ids import ProducerIds
@@ -44,10 +45,9 @@ class ProducersApi:
         return DescribeProducersResponse(
             topics=[
                 DescribeProducersResponse.TopicResponse(
-                    name=topic.name,
-                    partitions=[self._producers(topic.name, index) for index in topic.partition_indexes],
+                    name=name, partitions=[self._producers(name, index) for index in indexes]
                 )
-                for topic in request.topics
+                for name, indexes in once(((t.name, t.partition_indexes) for t in request.topics), int).items()
             ]
         )
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
+from broker.api.naming import once
 from broker.network.dispatch import Handler, RequestContext
 from broker.partitions import Partitions
 from protocol.errors import ErrorCode, KafkaError
@@ -24,12 +27,13 @@ class RecordsApi:
 
     def delete_records(self, context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
         """Move the start of each log up; space is freed segment by segment as they fall behind it."""
+        named = once(((t.name, t.partitions) for t in request.topics), attrgetter("partition_index"))
         return DeleteRecordsResponse(
             topics=[
                 DeleteRecordsResponse.DeleteRecordsTopicResult(
-                    name=topic.name, partitions=[self._deleted(topic.name, partition) for partition in topic.partitions]
+                    name=topic, partitions=[self._deleted(topic, asked) for asked in partitions.values()]
                 )
-                for topic in request.topics
+                for topic, partitions in named.items()
             ]
         )
 

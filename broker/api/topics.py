@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from uuid import UUID
 
-from broker.api.named_twice import named_twice
+from broker.api.naming import named_twice
 from broker.config.describe import describe_topic
 from broker.controller.administration import Administration
 from broker.controller.topics import MorePartitions, NewTopic, TopicOutcome
@@ -97,7 +97,7 @@ class TopicsApi:
         ]
         twice = named_twice(name or str(topic_id) for name, topic_id in asked)
         responses, names = [], []
-        for name, topic_id in asked:
+        for name, topic_id in dict.fromkeys(asked):
             try:
                 names.append(self._name_to_delete(name, topic_id, twice))
             except KafkaError as error:

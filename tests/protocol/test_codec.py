@@ -21,7 +21,7 @@ from protocol.codec import (
     request_frame,
     response_frame,
 )
-from protocol.decoding import ELEMENTS_MAX
+from protocol.decoding import ELEMENTS_MAX, REQUEST_ELEMENTS_MAX
 from protocol.errors import MalformedMessage
 from protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from protocol.messages.fetch import FetchRequest, FetchResponse
@@ -119,7 +119,7 @@ def test_compact_counts_beyond_the_message_are_refused() -> None:
 
 def test_elements_of_a_message_are_limited() -> None:
     """Though the bytes are all there: what they would become is many times as large."""
-    topics = ELEMENTS_MAX + 1
+    topics = REQUEST_ELEMENTS_MAX + 1
     with pytest.raises(MalformedMessage, match="topics"):
         decode(MetadataRequest, 1, struct.pack(">i", topics) + bytes(2 * topics))
     half = ELEMENTS_MAX // 2
