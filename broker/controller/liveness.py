@@ -15,8 +15,8 @@ from random import Random
 
 from broker.controller.brokers import UncleanAllowed, broker_joined, broker_lost
 from broker.controller.controller import ELECTION, RETRY_SECONDS, Controller
-from broker.controller.stored import registration_from_bytes, registration_to_bytes
 from broker.metadata.current import Metadata
+from broker.metadata.encoding import registration_from_bytes, registration_to_bytes
 from broker.metadata.types import BrokerRegistration
 from consensus.backend import Backend
 from consensus.errors import AlreadyExists, BadConfig, CoordinationError, Lost, Retriable

@@ -32,15 +32,9 @@ from broker.metadata.changes import (
     TopicCreated,
     TopicDeleted,
 )
+from broker.metadata.encoding import from_registration, from_state, to_json, to_registration, to_state
 from broker.metadata.image import MetadataImage
-from broker.metadata.types import (
-    BrokerRegistration,
-    ConfigResource,
-    Endpoint,
-    PartitionState,
-    ResourceType,
-    TopicImage,
-)
+from broker.metadata.types import ConfigResource, PartitionState, ResourceType, TopicImage
 
 CHUNK_PARTITIONS = 100
 CLUSTER, BROKERS, TOPICS, PARTITIONS, CONFIGS = "cluster", "brokers/", "topics/", "partitions/", "configs/"
@@ -67,9 +61,9 @@ def writes_for(changes: Iterable[Change], after: MetadataImage, before: Metadata
             case TopicDeleted(name):
                 _delete_topic(writes, before, name)
             case ConfigReplaced(resource, entries):
-                writes[_config_key(resource)] = _json(dict(entries)) if entries else None
+                writes[_config_key(resource)] = to_json(dict(entries)) if entries else None
             case BrokerRegistered(registration):
-                writes[f"{BROKERS}{registration.broker_id:010d}"] = _json(_from_registration(registration))
+                writes[f"{BROKERS}{registration.broker_id:010d}"] = to_json(from_registration(registration))
             case BrokerUnregistered(broker_id):
                 writes[f"{BROKERS}{broker_id:010d}"] = None
             case ControllerElected():
@@ -82,7 +76,7 @@ def read_image(cluster_id: str, stored: Mapping[str, bytes]) -> MetadataImage:
     brokers = {}
     for key, value in stored.items():
         if key.startswith(BROKERS):
-            registration = _to_registration(json.loads(value))
+            registration = to_registration(json.loads(value))
             brokers[registration.broker_id] = registration
     topics = {}
     for key, value in stored.items():
@@ -121,7 +115,7 @@ def _write_topic(writes: Writes, after: MetadataImage, name: str) -> None:
     if topic is not None:
         key = TOPICS + name
         writes.pop(key, None)  # so that it comes after the chunks written by now
-        writes[key] = _json({"topic_id": str(topic.topic_id), "partitions": len(topic.partitions)})
+        writes[key] = to_json({"topic_id": str(topic.topic_id), "partitions": len(topic.partitions)})
 
 
 def _write_chunks(writes: Writes, after: MetadataImage, name: str, first: int, last: int) -> None:
@@ -130,8 +124,8 @@ def _write_chunks(writes: Writes, after: MetadataImage, name: str, first: int, l
         return
     for chunk in range(first // CHUNK_PARTITIONS, last // CHUNK_PARTITIONS + 1):
         states = topic.partitions[chunk * CHUNK_PARTITIONS : (chunk + 1) * CHUNK_PARTITIONS]
-        value = {"topic_id": str(topic.topic_id), "partitions": [_from_state(state) for state in states]}
-        writes[_chunk_key(name, chunk)] = _json(value)
+        value = {"topic_id": str(topic.topic_id), "partitions": [from_state(state) for state in states]}
+        writes[_chunk_key(name, chunk)] = to_json(value)
 
 
 def _delete_topic(writes: Writes, before: MetadataImage, name: str) -> None:
@@ -149,56 +143,5 @@ def _read_topic(name: str, value: Mapping[str, Any], stored: Mapping[str, bytes]
         content = json.loads(stored[_chunk_key(name, chunk)])
         if content["topic_id"] != value["topic_id"]:
             raise ValueError(f"partitions of topic '{name}' in the coordination store belong to another topic's id")
-        states += [_to_state(state) for state in content["partitions"]]
+        states += [to_state(state) for state in content["partitions"]]
     return TopicImage(name, UUID(value["topic_id"]), tuple(states[: value["partitions"]]))
-
-
-def _from_state(state: PartitionState) -> list[Any]:
-    core = [list(state.replicas), list(state.isr), state.leader, state.leader_epoch, state.partition_epoch]
-    return [*core, list(state.adding), list(state.removing)] if state.adding or state.removing else core
-
-
-def _to_state(value: list[Any]) -> PartitionState:
-    replicas, isr, leader, leader_epoch, partition_epoch, *moving = value
-    adding, removing = moving or ((), ())
-    return PartitionState(
-        tuple(replicas), tuple(isr), leader, leader_epoch, partition_epoch, tuple(adding), tuple(removing)
-    )
-
-
-def _from_registration(registration: BrokerRegistration) -> dict[str, Any]:
-    return {
-        "broker_id": registration.broker_id,
-        "epoch": registration.epoch,
-        "incarnation_id": str(registration.incarnation_id),
-        "endpoints": [[e.listener, e.security_protocol, e.host, e.port] for e in registration.endpoints],
-        "rack": registration.rack,
-        "fenced": registration.fenced,
-        "features": {name: list(levels) for name, levels in registration.features.items()},
-    }
-
-
-def _to_registration(value: Mapping[str, Any]) -> BrokerRegistration:
-    return BrokerRegistration(
-        broker_id=value["broker_id"],
-        epoch=value["epoch"],
-        incarnation_id=UUID(value["incarnation_id"]),
-        endpoints=tuple(Endpoint(*endpoint) for endpoint in value["endpoints"]),
-        rack=value["rack"],
-        fenced=value["fenced"],
-        features={name: (levels[0], levels[1]) for name, levels in value["features"].items()},
-    )
-
-
-def registration_to_bytes(registration: BrokerRegistration) -> bytes:
-    """A registration as a broker announces it to the group of brokers."""
-    return _json(_from_registration(registration))
-
-
-def registration_from_bytes(data: bytes) -> BrokerRegistration:
-    """The inverse of :func:`registration_to_bytes`."""
-    return _to_registration(json.loads(data))
-
-
-def _json(value: Mapping[str, Any]) -> bytes:
-    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()

@@ -2,7 +2,8 @@
 
 The classes are written in the notation of `protocol.schema` and named as in Kafka's own definitions, with fields in
 snake_case. Ranges of versions are those of Apache Kafka 4.3 and, below them, those that Kafka 4 dropped and clients
-from 0.8 on still send. APIs that only Kafka's controllers speak to each other are not here.
+from 0.8 on still send. APIs that only Kafka's controllers speak to each other are not here. The brokers of Parley have
+one API of their own, FetchMetadata.
 
 A module is imported when its first class is asked for, so that a program pays for what it speaks only.
 """
@@ -107,6 +108,7 @@ _FAMILIES: dict[str, dict[int, str]] = {
         92: "DeleteShareGroupOffsets",
     },
     "streams_groups": {88: "StreamsGroupHeartbeat", 89: "StreamsGroupDescribe"},
+    "cluster_metadata": {1000: "FetchMetadata"},
 }
 
 APIS: Mapping[int, Api] = MappingProxyType(

@@ -17,7 +17,7 @@ import pytest
 from protocol.codec import decode, encode
 from protocol.schema import Data, FieldType, Header, Message, Struct
 from tests.protocol.kafka_definitions import Reference
-from tests.protocol.test_messages import MESSAGES, is_stored_key
+from tests.protocol.test_messages import KAFKAS, is_stored_key
 
 pytestmark = pytest.mark.system
 
@@ -131,14 +131,14 @@ def class_name(message: type[Message], jar: Path) -> str:
 def kafka_bytes(kafka_messages: Mapping[str, Reference]) -> Mapping[str, list[Sample]]:
     """Random messages and what Kafka makes of them, by name of the message."""
     asked: dict[Path, list[tuple[str, int, Message, str]]] = {}
-    for name, message in MESSAGES.items():
+    for name, message in KAFKAS.items():
         for version, ours, theirs in samples(message):
             # newer definitions of stored keys have but one version
             reference = kafka_messages[name]
             definition = reference.definitions[-1] if is_stored_key(name) else reference.at(version)
             line = f"{class_name(message, definition.jar)}\t{version}\t{theirs}"
             asked.setdefault(definition.jar.parents[1], []).append((name, version, ours, line))
-    found: dict[str, list[Sample]] = {name: [] for name in MESSAGES}
+    found: dict[str, list[Sample]] = {name: [] for name in KAFKAS}
     for directory, questions in asked.items():
         answers = encoded_by_kafka(directory, [line for *_, line in questions])
         for (name, version, ours, line), answer in zip(questions, answers, strict=True):
@@ -147,9 +147,9 @@ def kafka_bytes(kafka_messages: Mapping[str, Reference]) -> Mapping[str, list[Sa
     return found
 
 
-@pytest.mark.parametrize("name", sorted(MESSAGES))
+@pytest.mark.parametrize("name", sorted(KAFKAS))
 def test_same_bytes_as_kafka(name: str, kafka_bytes: Mapping[str, list[Sample]]) -> None:
     assert kafka_bytes[name]
     for version, ours, theirs in kafka_bytes[name]:
         assert bytes(encode(ours, version)) == theirs, f"version {version} of {ours}"
-        assert decode(MESSAGES[name], version, theirs) == ours, f"version {version} of {ours}"
+        assert decode(KAFKAS[name], version, theirs) == ours, f"version {version} of {ours}"

@@ -1,0 +1,40 @@
+"""FetchMetadata: how the brokers of a Parley cluster follow their controller.
+
+Not an API of Apache Kafka: its key lies far above Kafka's, and clients have no use for it. Brokers pull, nothing is
+pushed, so nothing arrives out of order; the same call tells the controller that the broker lives and what it has applied.
+"""
+
+from __future__ import annotations
+
+from protocol.schema import Request, Response, Struct, field, i16, i32, i64
+
+
+class FetchMetadataRequest(Request, key=1000, versions="0", flexible="0+"):
+    """Ask the controller for what has changed since the image the sender has; waits until something does."""
+
+    broker_id: i32
+    broker_epoch: i64 = -1  # of the sender's registration; -1: not registered yet
+    controller_epoch: i32 = -1  # of the image the sender has; -1: it has none, and wants a whole one
+    version: i64 = -1  # of that image
+    max_wait_ms: i32
+
+
+class FetchMetadataResponse(Response, key=1000, versions="0", flexible="0+"):
+    """The changes in order, or a whole image where the sender's is too old or of another controller's term.
+
+    Errors: NOT_CONTROLLER, STALE_BROKER_EPOCH (a later incarnation of the sender is registered).
+    """
+
+    class Step(Struct):
+        """The changes that lead to the image of one version."""
+
+        version: i64
+        changes: bytes  # JSON
+
+    throttle_time_ms: i32 = 0
+    error_code: i16 = 0
+    error_message: str | None = None
+    controller_id: i32 = -1
+    controller_epoch: i32 = -1
+    is_snapshot: bool = field("0+", default=False)  # the one step leads from an empty image, not from the sender's
+    steps: list[Step] = field("0+", default=[])

@@ -1,0 +1,47 @@
+"""Changes survive the way between brokers, whatever they say; anything else is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from broker.metadata.changes import (
+    BrokerRegistered,
+    BrokerUnregistered,
+    Change,
+    ConfigReplaced,
+    ControllerElected,
+    PartitionChanged,
+    PartitionsAdded,
+    TopicCreated,
+    TopicDeleted,
+)
+from broker.metadata.encoding import changes_from_bytes, changes_to_bytes
+from tests.broker.metadata.test_image import entries, registrations, resources, states, topics
+
+changes: st.SearchStrategy[Change] = st.one_of(
+    st.builds(ControllerElected, st.integers(), st.integers()),
+    st.builds(BrokerRegistered, registrations),
+    st.builds(BrokerUnregistered, st.integers()),
+    st.builds(TopicCreated, topics()),
+    st.builds(TopicDeleted, st.text(), st.uuids()),
+    st.builds(PartitionsAdded, st.text(), st.lists(states).map(tuple)),
+    st.builds(PartitionChanged, st.text(), st.integers(0), states),
+    st.builds(ConfigReplaced, resources, entries),
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(changes, max_size=5))
+def test_round_trip(some: list[Change]) -> None:
+    assert changes_from_bytes(changes_to_bytes(some)) == tuple(some)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [b"", b"{", b"\xff", b"1", b'{"a":1}', b"[1]", b'[["unheard of"]]', b'[["partition"]]', b'[["topic","t","x",[]]]'],
+)
+def test_what_is_no_list_of_changes_is_refused(wrong: bytes) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        changes_from_bytes(wrong)
