@@ -17,6 +17,7 @@ from pathlib import Path
 from random import Random, SystemRandom
 from uuid import UUID
 
+from broker.api.alter_partition import AlterPartitionApi
 from broker.api.api_versions import ApiVersionsApi
 from broker.api.cluster import ClusterApi
 from broker.api.configs import ConfigsApi
@@ -338,6 +339,7 @@ class BrokerServer:
             max_bytes=static.fetch_max_bytes,
         )
         apis = (
+            AlterPartitionApi(self._liveness.controller, self.metadata),
             ApiVersionsApi(lambda: self.dispatcher.routes),
             ClusterApi(self.metadata),
             ConfigsApi(broker_id, administration, self.metadata, self._config),

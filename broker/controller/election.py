@@ -1,8 +1,12 @@
-"""Who leads a partition: the pure rule that every change of leader goes through.
+"""Who leads a partition: the pure rule that every change of a partition's state goes through.
 
-The first replica, in order of preference, that is alive and in sync leads. Where none is, the partition has no leader,
-unless unclean election is allowed: then the first living replica leads, alone in the ISR, and records that only the
-others held are lost. The ISR never becomes empty: its last members are remembered as those who may lead again.
+* The first replica, in order of preference, that is alive and in sync leads; a leader that is both stays.
+* Where none is, the partition has no leader, unless unclean election is allowed: then the first living replica leads,
+  alone in the ISR, and records that only the others held are lost.
+* The dead leave the ISR as soon as a living member remains. It never becomes empty: its last members are remembered as
+  those who may lead again.
+* A reassignment (KIP-455) is over when every replica it adds is in sync; those it removes leave in the same step.
+* The leader epoch rises when the leader changes, the partition epoch when anything does.
 """
 
 from __future__ import annotations
@@ -16,27 +20,50 @@ from broker.metadata.types import NO_LEADER, PartitionState
 def elect_leader(state: PartitionState, live: Container[int], *, unclean: bool = False) -> PartitionState:
     """The partition's state once the dead replicas are out of its ISR and a leader is chosen among the living.
 
-    The leader epoch rises when the leader changes, the partition epoch when anything does; with nothing to change the
-    same value is answered.
+    With nothing to change the same value is answered.
     """
-    isr = tuple(broker for broker in state.isr if broker in live)
-    in_sync = [broker for broker in state.replicas if broker in isr]
-    if in_sync:
-        leader = state.leader if state.leader in in_sync else in_sync[0]
-        return _with(state, leader, isr)
-    living = next((broker for broker in state.replicas if broker in live), NO_LEADER)
-    if unclean and living != NO_LEADER:
-        return _with(state, living, (living,))
-    return _with(state, NO_LEADER, state.isr)
+    return follow_up(state, state, live, unclean=unclean)
 
 
-def _with(state: PartitionState, leader: int, isr: tuple[int, ...]) -> PartitionState:
-    if leader == state.leader and isr == state.isr:
-        return state
+def follow_up(
+    known: PartitionState, wanted: PartitionState, live: Container[int], *, unclean: bool = False
+) -> PartitionState:
+    """The state that comes after ``known`` when the partition is to be as ``wanted`` says, by the rules above.
+
+    The epochs of ``wanted`` are not looked at. Its leader is kept if it may lead; its ISR may be empty only where
+    ``unclean`` allows to elect somebody. With nothing to change ``known`` itself is answered.
+    """
+    isr = tuple(broker for broker in wanted.isr if broker in live)
+    if not isr and unclean:
+        isr = next(((broker,) for broker in _fullest_first(wanted) if broker in live), ())
+    settled = _complete(replace(wanted, isr=isr or wanted.isr))
+    leader = _leader(settled, live)
+    after = replace(settled, leader=leader, leader_epoch=known.leader_epoch, partition_epoch=known.partition_epoch)
+    if after == known:
+        return known
     return replace(
-        state,
-        leader=leader,
-        isr=isr,
-        leader_epoch=state.leader_epoch + (leader != state.leader),
-        partition_epoch=state.partition_epoch + 1,
+        after,
+        leader_epoch=known.leader_epoch + (leader != known.leader),
+        partition_epoch=known.partition_epoch + 1,
     )
+
+
+def _fullest_first(state: PartitionState) -> list[int]:
+    """The replicas by preference, but after all others those that a reassignment has only begun to fill."""
+    return sorted(state.replicas, key=lambda broker: broker in state.adding)
+
+
+def _leader(state: PartitionState, live: Container[int]) -> int:
+    if state.leader in state.isr and state.leader in live:
+        return state.leader
+    return next((broker for broker in state.replicas if broker in state.isr and broker in live), NO_LEADER)
+
+
+def _complete(state: PartitionState) -> PartitionState:
+    if not (state.adding or state.removing):
+        return state
+    isr = tuple(broker for broker in state.isr if broker not in state.removing)
+    if not isr or any(broker not in isr for broker in state.adding):
+        return state
+    replicas = tuple(broker for broker in state.replicas if broker not in state.removing)
+    return replace(state, replicas=replicas, isr=isr, adding=(), removing=())
