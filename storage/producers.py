@@ -11,9 +11,12 @@ Rules:
 4. The first transactional batch begins a transaction, a marker ends it. Records from the first offset of the earliest
    open transaction on are unstable, and so are those of a completed one until its marker is replicated.
 5. The table at any offset follows from the batches before it. Snapshots only save reading them all: one is taken when
-   a segment begins and when the log closes. An unreadable one is deleted, and an older one serves.
+   a segment begins and when the log closes. An unreadable one is deleted, and an older one serves. Those are kept that
+   were taken where a segment begins, and the latest.
 6. A producer not heard of for the expiration time is forgotten, unless its transaction is open. Appends count from the
    wall clock, what a snapshot says from the timestamp of the last batch.
+7. Of more than :data:`PRODUCERS_MAX` producers, the one not heard of for longest is forgotten early.
+8. A row that a waiting snapshot shares is copied before it changes: taking a snapshot costs no pass over the rows.
 
 The log calls from one thread at a time; only :meth:`ProducerState.flush` may run beside it, in any number of threads.
 """
@@ -21,7 +24,10 @@ The log calls from one thread at a time; only :meth:`ProducerState.flush` may ru
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,11 +37,8 @@ from protocol.records.control import ControlMarker, ControlType
 from storage.snapshots import (
     CorruptSnapshot,
     ProducerEntry,
-    encode_snapshot,
+    SnapshotFiles,
     read_snapshot,
-    snapshot_offsets,
-    snapshot_path,
-    sync_snapshot,
 )
 
 NO_SEQUENCE = -1
@@ -44,6 +47,8 @@ NO_OFFSET = -1
 MAX_SEQUENCE = (1 << 31) - 1
 BATCHES_KEPT = 5
 """An idempotent client has at most five requests in flight, so no retry can be older."""
+PRODUCERS_MAX = 100_000
+"""Producers that one log knows: 40 MB. Whoever makes up producer ids must not fill the memory with them."""
 
 _log = logging.getLogger(__name__)
 
@@ -89,11 +94,13 @@ class _Producer:
         "epoch",
         "next_sequence",
         "seen_ms",
+        "snapshots",
         "timestamp",
         "transaction_first_offset",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, snapshots: int = 0) -> None:
+        self.snapshots = snapshots  # how many had been taken when the row was made: later ones share it
         self.epoch = NO_EPOCH
         self.batches: list[_Batch] = []
         self.next_sequence = 0
@@ -101,6 +108,17 @@ class _Producer:
         self.timestamp = -1
         self.seen_ms = -1
         self.transaction_first_offset = NO_OFFSET
+
+    def copied(self, snapshots: int) -> _Producer:
+        copy = _Producer(snapshots)
+        copy.epoch = self.epoch
+        copy.batches = self.batches.copy()
+        copy.next_sequence = self.next_sequence
+        copy.coordinator_epoch = self.coordinator_epoch
+        copy.timestamp = self.timestamp
+        copy.seen_ms = self.seen_ms
+        copy.transaction_first_offset = self.transaction_first_offset
+        return copy
 
     def add(self, batch: _Batch, epoch: int) -> None:
         self.adopt(epoch)
@@ -138,8 +156,8 @@ class _Producer:
         )
 
     @classmethod
-    def restored(cls, entry: ProducerEntry, now_ms: int) -> _Producer:
-        producer = cls()
+    def restored(cls, entry: ProducerEntry, now_ms: int, snapshots: int) -> _Producer:
+        producer = cls(snapshots)
         producer.epoch = entry.epoch
         if entry.last_offset >= 0:
             last = entry.last_sequence
@@ -153,6 +171,10 @@ class _Producer:
         return producer
 
 
+def _entries(rows: Iterable[tuple[int, _Producer]]) -> list[ProducerEntry]:
+    return [producer.entry(producer_id) for producer_id, producer in rows]
+
+
 def advance(sequence: int, by: int) -> int:
     """The sequence number ``by`` places after ``sequence``, wrapping at both ends; the one after none is 0."""
     return (sequence + by) & MAX_SEQUENCE
@@ -162,16 +184,14 @@ class ProducerState:
     """The producers of the log in ``directory``. Knows nothing until :meth:`load`."""
 
     def __init__(self, directory: Path, *, expiration_ms: int = 86_400_000) -> None:
-        self.directory = directory
-        """Where the snapshots lie; assign the new place when the log's directory is renamed."""
         self.expiration_ms = expiration_ms
         self.first_unstable_offset: int | None = None
         """The first offset of the earliest transaction that is open, or completed but not replicated."""
-        self._producers: dict[int, _Producer] = {}
+        self._producers: OrderedDict[int, _Producer] = OrderedDict()  # least recently heard of first
         self._open: dict[int, int] = {}  # first offset -> producer id, lowest offset first
         self._unreplicated: dict[int, int] = {}  # first offset -> marker's offset, lowest marker first
-        self._snapshots = snapshot_offsets(directory)
-        self._unsynced: list[int] = []
+        self._files = SnapshotFiles(directory)
+        self._taken = 0  # snapshots that share rows with the table
         self._end = 0  # no batch of a producer at or after this offset is in the table
         self._loaded = False
 
@@ -181,12 +201,21 @@ class ProducerState:
     @property
     def entries(self) -> list[ProducerEntry]:
         """What is known of each producer now."""
-        return [producer.entry(producer_id) for producer_id, producer in self._producers.items()]
+        return _entries(self._producers.items())
+
+    @property
+    def directory(self) -> Path:
+        """Where the snapshots lie; assign the new place when the log's directory is renamed."""
+        return self._files.directory
+
+    @directory.setter
+    def directory(self, directory: Path) -> None:
+        self._files.directory = directory
 
     @property
     def snapshots(self) -> tuple[int, ...]:
-        """The offsets of the snapshots on disk, lowest first."""
-        return tuple(self._snapshots)
+        """The offsets of the snapshots, lowest first; the latest may be still to be written (:meth:`flush`)."""
+        return self._files.offsets
 
     # Appending
 
@@ -241,9 +270,7 @@ class ProducerState:
         producer_id = header.producer_id
         if producer_id < 0 or (header.is_control and control is None):
             return None
-        producer = self._producers.get(producer_id)
-        if producer is None:
-            producer = self._producers[producer_id] = _Producer()
+        producer = self._row(producer_id)
         producer.seen_ms = now_ms
         delta = header.last_offset_delta
         first_offset = header.base_offset
@@ -274,6 +301,26 @@ class ProducerState:
             del self._unreplicated[first]
         self._find_first_unstable()
 
+    def _row(self, producer_id: int) -> _Producer:
+        """The producer's row, to be changed; that of the one not heard of for longest gives way if there are many."""
+        producers = self._producers
+        producer = producers.get(producer_id)
+        if producer is None:
+            producer = producers[producer_id] = _Producer(self._taken)
+            if len(producers) > PRODUCERS_MAX:
+                self._forget_longest_silent()
+            return producer
+        producers.move_to_end(producer_id)
+        if producer.snapshots != self._taken:
+            producer = producers[producer_id] = producer.copied(self._taken)
+        return producer
+
+    def _forget_longest_silent(self) -> None:
+        for producer_id, producer in self._producers.items():
+            if producer.transaction_first_offset < 0:
+                del self._producers[producer_id]
+                return
+
     def expire(self, now_ms: int) -> int:
         """Forget the producers not heard of for the expiration time; how many they were."""
         expired = [key for key, producer in self._producers.items() if self._is_expired(producer, now_ms)]
@@ -289,21 +336,21 @@ class ProducerState:
         Returns the offset from which the caller must pass every batch to :meth:`append`, up to ``log_end``: that is
         ``log_end`` itself if the table is right already. Snapshots outside the log are deleted. Raises ``OSError``.
         """
-        for offset in [offset for offset in self._snapshots if not log_start <= offset <= log_end]:
-            self._remove_snapshot(offset)
+        self._files.flush()
+        self._files.remove([offset for offset in self.snapshots if not log_start <= offset <= log_end])
         if self._loaded and self._end <= log_end:
             self.on_log_start_advanced(log_start)
             return log_end
         self._forget()
         self._end = log_start
-        while self._snapshots:
-            offset = self._snapshots[-1]
-            path = snapshot_path(self.directory, offset)
+        while self.snapshots:
+            offset = self.snapshots[-1]
+            path = self._files.path(offset)
             try:
                 entries = read_snapshot(path)
             except (CorruptSnapshot, FileNotFoundError) as error:
                 _log.warning("Cannot use the producer snapshot %s: %s", path, error)
-                self._remove_snapshot(offset)
+                self._files.remove([offset])
                 continue
             self._restore(entries, now_ms)
             self._end = offset
@@ -314,41 +361,31 @@ class ProducerState:
     def take_snapshot(self, offset: int, *, sync: bool = True) -> None:
         """Write the table to disk as it is now, at ``offset``, where every batch before it has been appended.
 
-        With ``sync=False`` it does not wait for the disk, as on the event loop; :meth:`flush` does later.
-        Nothing to do when there is a snapshot at ``offset``. Raises ``OSError``.
+        With ``sync=False`` :meth:`flush` writes it later, as it is now. Nothing to do when there is a snapshot at
+        ``offset``. Raises ``OSError``.
         """
-        if offset in self._snapshots:
-            return
-        path = snapshot_path(self.directory, offset)
-        path.write_bytes(encode_snapshot(self.entries))
-        self._snapshots.append(offset)
-        self._snapshots.sort()
         if sync:
-            sync_snapshot(path)
-        else:
-            self._unsynced.append(offset)
+            self._files.flush()
+            self._files.write(offset, self.entries)
+        elif offset not in self.snapshots:
+            rows = list(self._producers.items())
+            self._taken += 1
+            self._files.write_later(offset, len(rows), partial(_entries, rows))
 
     def flush(self) -> None:
-        """Bring to disk the snapshots that were not waited for. Blocks; raises ``OSError``."""
-        while True:
-            try:
-                offset = self._unsynced.pop()
-            except IndexError:
-                return
-            sync_snapshot(snapshot_path(self.directory, offset))
+        """Write the snapshots that wait, and bring them to disk. Blocks; raises ``OSError``."""
+        self._files.flush()
 
     def truncate(self, offset: int) -> None:
         """The log now ends at ``offset``: call :meth:`load` next. Later snapshots are deleted. Raises ``OSError``."""
-        for later in [snapshot for snapshot in self._snapshots if snapshot > offset]:
-            self._remove_snapshot(later)
+        self._files.remove([snapshot for snapshot in self.snapshots if snapshot > offset])
         if self._end > offset:
             self._forget()
             self._loaded = False
 
     def truncate_fully(self, offset: int) -> None:
         """The log is empty and begins at ``offset``: nobody is known, all snapshots go. Raises ``OSError``."""
-        for snapshot in self.snapshots:
-            self._remove_snapshot(snapshot)
+        self._files.remove(self.snapshots)
         self._forget()
         self._end = offset
         self._loaded = True
@@ -359,8 +396,11 @@ class ProducerState:
 
     def remove_snapshots_before(self, offset: int) -> None:
         """Delete the snapshots below ``offset``, once the segments that they begin are gone. Raises ``OSError``."""
-        for earlier in [snapshot for snapshot in self._snapshots if snapshot < offset]:
-            self._remove_snapshot(earlier)
+        self._files.remove([snapshot for snapshot in self.snapshots if snapshot < offset])
+
+    def remove_stray_snapshots(self, bases: Collection[int]) -> None:
+        """Delete the snapshots where no segment begins, but the latest of all. Raises ``OSError``."""
+        self._files.remove([snapshot for snapshot in self.snapshots[:-1] if snapshot not in bases])
 
     # Inside
 
@@ -386,10 +426,12 @@ class ProducerState:
         return now_ms - producer.seen_ms >= self.expiration_ms and producer.transaction_first_offset < 0
 
     def _restore(self, entries: list[ProducerEntry], now_ms: int) -> None:
-        for entry in entries:
-            producer = _Producer.restored(entry, now_ms)
+        for entry in sorted(entries, key=lambda entry: entry.timestamp):
+            producer = _Producer.restored(entry, now_ms, self._taken)
             if not self._is_expired(producer, now_ms):
                 self._producers[entry.producer_id] = producer
+                if len(self._producers) > PRODUCERS_MAX:
+                    self._forget_longest_silent()
         began = ((entry.transaction_first_offset, entry.producer_id) for entry in entries)
         self._open = dict(sorted(pair for pair in began if pair[0] >= 0))
         self._find_first_unstable()
@@ -399,10 +441,6 @@ class ProducerState:
         self._open.clear()
         self._unreplicated.clear()
         self.first_unstable_offset = None
-
-    def _remove_snapshot(self, offset: int) -> None:
-        snapshot_path(self.directory, offset).unlink(missing_ok=True)
-        self._snapshots.remove(offset)
 
     def _error(self, code: ErrorCode, header: BatchHeader, problem: str) -> KafkaError:
         return KafkaError(

@@ -194,6 +194,7 @@ class _Loader:
         known_to = min(self.scanned, default=self.log_end)
         if not self._known.clean and self.scanned:
             self._epochs.truncate_from_end(known_to)
+        self._producers.remove_stray_snapshots({segment.base_offset for segment in segments})
         replay_from = self._producers.load(start, max(known_to, start), self._now_ms)
         for number, segment in enumerate(segments):  # grows shorter at a bad batch
             if segment.base_offset in self.scanned:

@@ -12,7 +12,7 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.records.control import ControlMarker
 from protocol.records.header import BatchHeader
 from storage.producers import MAX_SEQUENCE, CompletedTransaction, Duplicate, ProducerState
-from storage.snapshots import CorruptSnapshot, ProducerEntry, decode_snapshot, encode_snapshot, snapshot_path
+from storage.snapshots import CorruptSnapshot, ProducerEntry, decode_snapshot, encode_snapshot, read_snapshot, snapshot_path
 from tests.storage.producer_batches import abort, batch, commit
 
 DAY_MS = 86_400_000
@@ -314,13 +314,58 @@ def test_the_silent_are_not_loaded(state: ProducerState, tmp_path: Path) -> None
     assert [entry.producer_id for entry in again.entries] == [2]
 
 
-def test_a_snapshot_may_be_synced_later(state: ProducerState, tmp_path: Path) -> None:
-    state.take_snapshot(0, sync=False)
+def test_a_snapshot_written_later_says_what_was_known_when_it_was_taken(state: ProducerState, tmp_path: Path) -> None:
+    write(state, batch(0, producer=1, sequence=0), batch(1, producer=2, sequence=0))
+    then = state.entries
+    state.take_snapshot(2, sync=False)
+    assert not list(tmp_path.iterdir()), "nothing is written on the event loop"
+    write(state, batch(2, producer=1, sequence=1), batch(3, producer=3, sequence=0))
+    state.take_snapshot(4, sync=False)
+    write(state, batch(4, producer=1, sequence=2))
+    state.flush()
+    state.flush()
+    assert state.snapshots == (2, 4)
+    assert read_snapshot(snapshot_path(tmp_path, 2)) == then
+    assert [(e.producer_id, e.last_sequence) for e in read_snapshot(snapshot_path(tmp_path, 4))] == [
+        (2, 0),
+        (1, 1),
+        (3, 0),
+    ]
+
+
+def test_a_snapshot_of_what_is_cut_off_is_not_written(state: ProducerState, tmp_path: Path) -> None:
+    write(state, batch(0, producer=1, sequence=0), batch(1, producer=1, sequence=1))
     state.take_snapshot(1, sync=False)
-    snapshot_path(tmp_path, 0).unlink()
+    state.take_snapshot(2, sync=False)
+    state.truncate(1)
     state.flush()
-    state.flush()
-    assert state.snapshots == (0, 1)
+    assert state.snapshots == (1,)
+    assert [path.name for path in tmp_path.iterdir()] == ["00000000000000000001.snapshot"]
+
+
+def test_snapshots_that_wait_are_bounded(state: ProducerState, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storage.snapshots.WAITING_PRODUCERS_MAX", 5)
+    for offset in range(4):
+        write(state, batch(offset, producer=offset, sequence=0))
+        state.take_snapshot(offset + 1, sync=False)
+    assert state.snapshots == (4,), "1 + 2 + 3 producers are too many, and 4 are written in any case"
+
+
+def test_the_longest_silent_of_too_many_producers_is_forgotten(
+    state: ProducerState, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("storage.producers.PRODUCERS_MAX", 3)
+    write(state, batch(0, producer=0, sequence=0, transactional=True))
+    for offset in range(1, 4):
+        write(state, batch(offset, producer=offset, sequence=0, timestamp=NOW + offset))
+    assert [entry.producer_id for entry in state.entries] == [0, 2, 3], "all but the one in a transaction may go"
+    write(state, batch(4, producer=2, sequence=1), batch(5, producer=4, sequence=0))
+    assert [entry.producer_id for entry in state.entries] == [0, 2, 4]
+    state.take_snapshot(6)
+    monkeypatch.setattr("storage.producers.PRODUCERS_MAX", 2)
+    again = ProducerState(tmp_path)
+    again.load(0, 6, NOW)
+    assert len(again) == 2
 
 
 entries = st.builds(

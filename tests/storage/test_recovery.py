@@ -75,6 +75,20 @@ class TestCleanStop:
         assert values_of(log) == dict(enumerate(values))
         check(log)
 
+    def test_snapshots_stay_where_segments_begin_and_at_the_end(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path)
+        for _ in range(3):
+            fill(log, 2)
+            log = reopened(log, clean=True)
+        log.roll()
+        fill(log, 1)
+        log = reopened(log, clean=True)
+        log.close()
+        assert sorted(path.name for path in tmp_path.glob("*.snapshot")) == [
+            "00000000000000000006.snapshot",
+            "00000000000000000007.snapshot",
+        ]
+
     def test_a_missing_snapshot_is_learned_again(self, tmp_path: Path) -> None:
         log = open_log(tmp_path)
         for n in range(60):
