@@ -6,6 +6,9 @@ Rules of this module:
   requests that only wait for their replicas, more produce requests begin, up to ``PIPELINED_MAX``.
 * Nothing is read while a request is queued, the peer does not take its answers, or the broker is loaded to its limits;
   so a connection holds at most one read's worth of requests and the answers it owes.
+* A peer that does not read keeps no more than ``UNSENT_MAX`` bytes of answers here and the one that exceeded it. It is
+  cut off when it has taken nothing for as long as others may be idle.
+* After ``TURN_S`` of handling what one peer has sent at once, the loop serves others first.
 * What breaks the protocol closes the connection with one log line; no other connection notices.
 
 No task is made for a request whose handler answers at once or with a future; only a coroutine becomes a task.
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
 
 PIPELINED_MAX = 64
 """Produce requests of one connection that wait for their replicas at the same time."""
+UNSENT_MAX = 256 << 10
+"""Bytes of answers gathered before they are sent, and the next request is begun."""
+TURN_S = 0.005
 PRODUCE_KEY = b"\x00\x00"
 
 
@@ -53,6 +59,7 @@ class Connection(asyncio.BufferedProtocol):
         "_closing",
         "_frames",
         "_listener",
+        "_loop",
         "_lost",
         "_out",
         "_owed",
@@ -64,7 +71,9 @@ class Connection(asyncio.BufferedProtocol):
         "_sender",
         "_starved",
         "_transport",
+        "_unsent",
         "_waiting_for_load",
+        "_waiting_for_turn",
         "last_active",
     )
 
@@ -77,7 +86,9 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = False
         self._lost = False
         self._reading = True
+        self._unsent = 0  # bytes of what is gathered to be sent
         self._waiting_for_load = False
+        self._waiting_for_turn = False
         self._reserved = 0  # bytes of the large frame that is being received or waits to be begun
         self._starved = False  # a large frame must wait for memory
         self._seen_sent = 0
@@ -86,6 +97,7 @@ class Connection(asyncio.BufferedProtocol):
     # What the transport calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._loop = asyncio.get_running_loop()
         self._transport = cast(asyncio.Transport, transport)
         address = transport.get_extra_info("peername") or ("", 0)
         host = str(address[0]).removeprefix("::ffff:")  # as IPv4 peers appear on a listener for both
@@ -101,12 +113,9 @@ class Connection(asyncio.BufferedProtocol):
         plain = transport.get_extra_info("socket")
         if plain is None or transport.get_extra_info("ssl_object") is not None:
             return TransportSender(transport, self._advance)
-        try:
-            own = socket.socket(fileno=socket.dup(plain.fileno()))
-        except OSError:  # no file descriptor is left
-            return TransportSender(transport, self._advance)
+        own = socket.socket(plain.family, plain.type, plain.proto, fileno=plain.fileno())
         own.setblocking(False)
-        return SocketSender(own, asyncio.get_running_loop(), self._advance, self._broken)
+        return SocketSender(transport, own, self._loop, self._advance, self._broken)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.get_buffer(sizehint)
@@ -139,12 +148,10 @@ class Connection(asyncio.BufferedProtocol):
         self._listener.forget(self, self._peer)
 
     def pause_writing(self) -> None:
-        if isinstance(self._sender, TransportSender):
-            self._sender.pause()
+        self._sender.pause()
 
     def resume_writing(self) -> None:
-        if isinstance(self._sender, TransportSender):
-            self._sender.resume()
+        self._sender.resume()
 
     # Requests.
 
@@ -153,8 +160,12 @@ class Connection(asyncio.BufferedProtocol):
         frames = self._frames
         reason = ""
         try:
-            while frames and self._may_begin(frames[0]):
-                self._begin(frames.popleft())
+            if frames:
+                turn_ends = self._listener.monotonic() + TURN_S
+                while frames and self._may_begin(frames[0], turn_ends):
+                    self._begin(frames.popleft())
+                    if self._unsent >= UNSENT_MAX:
+                        self._send()
         except Disconnect as disconnect:
             reason = str(disconnect)
         self._send()
@@ -165,7 +176,7 @@ class Connection(asyncio.BufferedProtocol):
         elif (not frames and not self._starved and not self._sender.blocked) is not self._reading:
             self._set_reading(not self._reading)
 
-    def _may_begin(self, frame: memoryview) -> bool:
+    def _may_begin(self, frame: memoryview, turn_ends: float) -> bool:
         if self._closing or self._sender.blocked:
             return False
         owed = self._owed
@@ -174,7 +185,16 @@ class Connection(asyncio.BufferedProtocol):
         if self._listener.load.is_full:
             self._wait_for_load()
             return False
+        if self._listener.monotonic() > turn_ends:
+            if not self._waiting_for_turn:
+                self._waiting_for_turn = True
+                self._loop.call_soon(self._next_turn)
+            return False
         return True
+
+    def _next_turn(self) -> None:
+        self._waiting_for_turn = False
+        self._advance()
 
     def _wait_for_load(self) -> None:
         if not self._waiting_for_load:
@@ -213,7 +233,7 @@ class Connection(asyncio.BufferedProtocol):
             self._release(reserved)
             raise
         if isinstance(answer, list) and not self._owed:
-            self._out += answer
+            self._gather(answer)
         else:
             owed = _Owed(context, dispatcher.monotonic())
             self._owed.append(owed)
@@ -277,13 +297,19 @@ class Connection(asyncio.BufferedProtocol):
         owed = self._owed
         while owed and (parts := owed[0].parts) is not None:
             first = owed.popleft()
-            self._out += parts
+            self._gather(parts)
             metrics = self._listener.dispatcher.routes[first.context.api_key].metrics
             metrics.response_queue_seconds += now - first.since
+
+    def _gather(self, parts: list[Part]) -> None:
+        self._out += parts
+        for part in parts:
+            self._unsent += len(part)
 
     def _send(self) -> None:
         if self._out:
             out, self._out = self._out, []
+            self._unsent = 0
             try:
                 self._sender.send(out)
             except OSError as broken:
@@ -317,7 +343,10 @@ class Connection(asyncio.BufferedProtocol):
             self._listener.complain(self._peer, reason)
         self._closing = True
         self._frames.clear()
-        self._transport.close()
+        if self._sender.blocked:
+            self._transport.abort()  # else it would wait for the peer to read
+        else:
+            self._transport.close()
 
     def abort(self) -> None:
         """Close at once, whatever was still to be sent."""

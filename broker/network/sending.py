@@ -27,6 +27,8 @@ PIECE_BYTES = 1 << 20
 """Read from a file at a time where sendfile cannot be used."""
 JOINED_BYTES = 16 << 10
 """Buffers that together are smaller are joined for one ``send``; above, copying costs more than ``sendmsg``."""
+LEFT_BYTES = 16 << 10
+"""Left to the transport when the socket is full."""
 PROBE_BYTES = 256 << 10
 _BUFFERS_MAX = 512
 _probe = bytearray(1)
@@ -98,8 +100,21 @@ class Sender(Protocol):
         """How much has been sent by now."""
         ...
 
+    @property
+    def held_bytes(self) -> int:
+        """How much is to be sent yet, what lies in files included."""
+        ...
+
     def send(self, parts: Sequence[Part]) -> None:
         """Send ``parts`` after all before them. Raises OSError once the connection is broken."""
+        ...
+
+    def pause(self) -> None:
+        """The transport holds enough."""
+        ...
+
+    def resume(self) -> None:
+        """The peer has taken most of what the transport held."""
         ...
 
     def close(self) -> None:
@@ -108,20 +123,39 @@ class Sender(Protocol):
 
 
 class SocketSender:
-    """Sends on a plain socket, through a descriptor of its own so that the transport's is left alone.
+    """Sends on the transport's plain socket, past the transport.
 
-    ``on_drained`` is called when what blocked has been sent, ``on_broken`` when sending fails outside :meth:`send`.
+    Only when the socket is full a piece is left to the transport, which then tells when it was taken: so there is no
+    second descriptor for the event loop to watch. The socket stays the transport's, to close. ``on_drained`` is called
+    when what blocked has been sent, ``on_broken`` when sending fails outside :meth:`send`.
     """
 
-    __slots__ = ("_drained", "_fd", "_held", "_loop", "_offset", "_on_broken", "_socket", "blocked", "sent_bytes")
+    __slots__ = (
+        "_drained",
+        "_fd",
+        "_held",
+        "_is_paused",
+        "_is_scheduled",
+        "_loop",
+        "_offset",
+        "_on_broken",
+        "_socket",
+        "_transport",
+        "blocked",
+        "sent_bytes",
+    )
 
     def __init__(
         self,
+        transport: asyncio.WriteTransport,
         sock: socket.socket,
         loop: asyncio.AbstractEventLoop,
         on_drained: Callable[[], None],
         on_broken: Callable[[OSError], None],
     ) -> None:
+        """``sock`` is an object of our own for the transport's descriptor. Raises OSError if that is closed."""
+        transport.set_write_buffer_limits(high=0)
+        self._transport = transport
         self._socket = sock
         self._fd = sock.fileno()
         self._loop = loop
@@ -129,8 +163,14 @@ class SocketSender:
         self._on_broken = on_broken
         self._held: deque[Part] = deque()
         self._offset = 0  # bytes of the first part held that have been sent
+        self._is_paused = False  # the transport has something that the socket does not take
+        self._is_scheduled = False
         self.blocked = False
         self.sent_bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(map(len, self._held)) - self._offset
 
     def send(self, parts: Sequence[Part]) -> None:
         if self.blocked:
@@ -149,30 +189,57 @@ class SocketSender:
         self._held.extend(parts)
         if not self._flush():
             self.blocked = True
-            self._loop.add_writer(self._fd, self._writable)
 
     def close(self) -> None:
         if self._fd >= 0:
-            if self.blocked:
-                self._loop.remove_writer(self._fd)
             self._fd = -1
-            self._socket.close()
+            self._socket.detach()
         self._held.clear()
+        self._offset = 0
         self.blocked = False
 
-    def _writable(self) -> None:
+    def pause(self) -> None:
+        self._is_paused = True
+
+    def resume(self) -> None:
+        self._is_paused = False
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """The transport may have come to the end of its piece, or the others to their turn."""
+        self._is_scheduled = False
+        if not self.blocked or self._is_paused or self._transport.is_closing():
+            return
+        if self._transport.get_write_buffer_size():
+            self._go_on_soon()
+            return
         try:
             if not self._flush():
                 return
         except OSError as broken:
             self._on_broken(broken)
             return
-        self._loop.remove_writer(self._fd)
         self.blocked = False
         self._drained()
 
+    def _go_on_soon(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._go_on)
+
+    def _leave_piece(self) -> None:
+        """Give the transport some bytes, for it to tell when the peer has made room for them."""
+        part = self._held[0]
+        if isinstance(part, FileSlice):
+            piece: Buffer = part.read(self._offset, LEFT_BYTES)
+        else:
+            piece = bytes(memoryview(part)[self._offset : self._offset + LEFT_BYTES])
+        self.sent_bytes += len(piece)
+        self._forget(len(piece))
+        self._transport.write(piece)
+
     def _flush(self) -> bool:
-        """Send what the socket takes; answers whether nothing is left."""
+        """Send what the socket takes; answers whether nothing is left. If something is, we shall be called again."""
         held = self._held
         budget = TURN_BYTES
         try:
@@ -184,9 +251,15 @@ class SocketSender:
                 budget -= sent
                 self.sent_bytes += sent
                 self._forget(sent)
+            if not held:
+                return True
         except BlockingIOError:
-            pass
-        return not held
+            if self._transport.is_closing():
+                return False
+            self._leave_piece()
+        if not self._is_paused:
+            self._go_on_soon()
+        return False
 
     def _send_slice(self, part: FileSlice) -> int:
         sent = os.sendfile(self._fd, part.fd, part.position + self._offset, len(part) - self._offset)
@@ -240,6 +313,10 @@ class TransportSender:
     def blocked(self) -> bool:
         return self._paused
 
+    @property
+    def held_bytes(self) -> int:
+        return sum(map(len, self._held)) - self._offset + self._transport.get_write_buffer_size()
+
     def send(self, parts: Sequence[Part]) -> None:
         self._held.extend(parts)
         self._flush()
@@ -248,11 +325,9 @@ class TransportSender:
         self._held.clear()
 
     def pause(self) -> None:
-        """The transport holds enough."""
         self._paused = True
 
     def resume(self) -> None:
-        """The peer has taken most of what the transport held."""
         self._paused = False
         self._flush()
         if not self._paused:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
+import time
+import tracemalloc
 from collections.abc import Awaitable
 from typing import Any
 
 import pytest
 
+from broker.network.connection import UNSENT_MAX
 from broker.network.dispatch import Disconnect, RequestContext
 from protocol.codec import request_frame
 from protocol.errors import ErrorCode, KafkaError
@@ -329,6 +332,79 @@ async def test_a_peer_that_does_not_read_stops_being_served() -> None:
             assert (await client.answer(SyncGroupRequest, 0))[0] == i
         assert begun == 200
         await client.close()
+
+
+LARGE = 100_000
+
+
+def _large_metadata() -> MetadataResponse:
+    broker = MetadataResponse.MetadataResponseBroker(node_id=1, host="h" * 10_000, port=1)
+    return MetadataResponse(brokers=[broker] * (LARGE // 10_000), controller_id=1, topics=[])
+
+
+def _large_fetch() -> FetchResponse:
+    data = FetchResponse.PartitionData(partition_index=0, high_watermark=0, records=bytes(LARGE))
+    topic = FetchResponse.FetchableTopicResponse(topic="t", partitions=[data])
+    return FetchResponse(responses=[topic])
+
+
+async def _metadata_later(context: RequestContext, request: Any) -> MetadataResponse:
+    return _large_metadata()
+
+
+@pytest.mark.parametrize(
+    ("request_", "version", "handler"),
+    [
+        (METADATA, 1, lambda context, request: _large_metadata()),
+        (METADATA, 1, _metadata_later),
+        (fetch(), 4, lambda context, request: _large_fetch()),
+    ],
+    ids=["metadata", "metadata later", "fetch"],
+)
+async def test_answers_nobody_reads_are_bounded(request_: Any, version: int, handler: Any) -> None:
+    """Some thousands of requests fit into one read, and each would have an answer a thousand times as long."""
+    async with serving({request_.API_KEY: handler}, idle_s=0.2) as listener:
+        client = await RawClient.connect(listener)
+        await client.ask(VERSIONS_0, 0)
+        (connection,) = listener._connections
+        frame = b"".join(request_frame(request_, version, 1, "test"))
+        tracemalloc.start()
+        client.writer.write(frame * 20_000)
+        await eventually(lambda: connection._sender.blocked)
+        peak = 0
+        while listener.metrics.connections:  # until it is idle long enough to be cut off
+            peak = max(peak, connection._sender.held_bytes + sum(map(len, connection._out)))
+            await asyncio.sleep(0.001)
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak <= UNSENT_MAX + 2 * LARGE
+        assert most < 20 * UNSENT_MAX
+        assert listener.metrics.idle_closed == 1
+        client.writer.transport.abort()
+
+
+async def test_a_peer_with_much_to_ask_leaves_others_their_turn() -> None:
+    asked = 0
+
+    def slow(context: RequestContext, request: Any) -> MetadataResponse:
+        nonlocal asked
+        asked += 1
+        until = time.monotonic() + 0.001
+        while time.monotonic() < until:
+            pass
+        return MetadataResponse(brokers=[], controller_id=1, topics=[])
+
+    async with serving({3: slow}) as listener:
+        client, other = await RawClient.connect(listener), await RawClient.connect(listener)
+        await other.ask(VERSIONS_0, 0)
+        client.writer.write(b"".join(request_frame(METADATA, 1, 1, "test")) * 500)
+        await eventually(lambda: asked > 0)
+        await other.ask(VERSIONS_0, 0)
+        assert asked < 250, "the other had to wait for all of them"
+        for _ in range(500):
+            await client.answer(MetadataRequest, 1)
+        await client.close()
+        await other.close()
 
 
 async def test_the_load_limit_holds_back_other_connections() -> None:

@@ -8,10 +8,12 @@ import random
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from broker.network.sending import FileSlice, Part, SliceLost, SocketSender, TransportSender
+from tests.broker.network.harness import eventually
 
 CONTENT = random.Random(1).randbytes(3_000_000)
 
@@ -54,54 +56,96 @@ async def read_slowly(sock: socket.socket, size: int) -> bytes:
     return bytes(received)
 
 
-def pair() -> tuple[socket.socket, socket.socket]:
+class End(asyncio.Protocol):
+    """Our end of a connection, whose transport tells the sender of its pauses."""
+
+    sender: SocketSender
+
+    def __init__(self) -> None:
+        self.broken: asyncio.Future[OSError] = asyncio.get_running_loop().create_future()
+        self.lost: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        self.drained = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        plain = transport.get_extra_info("socket")
+        own = socket.socket(plain.family, plain.type, plain.proto, fileno=plain.fileno())
+        own.setblocking(False)
+        loop = asyncio.get_running_loop()
+        self.sender = SocketSender(transport, own, loop, self.on_drained, self.broken.set_result)
+
+    def on_drained(self) -> None:
+        self.drained += 1
+
+    def pause_writing(self) -> None:
+        self.sender.pause()
+
+    def resume_writing(self) -> None:
+        self.sender.resume()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.sender.close()
+        self.lost.set_result(exc)
+
+
+async def pair() -> tuple[End, socket.socket]:
     ours, theirs = socket.socketpair()
-    ours.setblocking(False)
     theirs.setblocking(False)
-    return ours, theirs
+    _, end = await asyncio.get_running_loop().connect_accepted_socket(End, ours)
+    return end, theirs
 
 
 async def test_a_socket_gets_everything_in_order(file: int) -> None:
-    ours, theirs = pair()
-    drained = 0
-
-    def on_drained() -> None:
-        nonlocal drained
-        drained += 1
-
-    sender = SocketSender(ours, asyncio.get_running_loop(), on_drained, pytest.fail)
+    end, theirs = await pair()
+    sender = end.sender
     answers, expected = mixture(file)
     for answer in answers:
         sender.send(answer)
     assert sender.blocked
+    assert sender.held_bytes + sender.sent_bytes == len(expected)
     assert await read_slowly(theirs, len(expected)) == expected
-    assert not sender.blocked
-    assert drained == 1
+    await eventually(lambda: not sender.blocked)
+    assert end.drained == 1
+    assert (sender.held_bytes, sender.sent_bytes) == (0, len(expected))
     sender.send([b"last"])
     assert await read_slowly(theirs, 4) == b"last"
-    sender.close()
+    end.transport.close()
+    assert await read_slowly(theirs, 1) == b""
     sender.close()
     theirs.close()
 
 
+async def test_a_socket_costs_one_descriptor(file: int) -> None:
+    end, theirs = await pair()
+    before = len(os.listdir("/proc/self/fd"))
+    end.sender.send([FileSlice(file, 0, len(CONTENT), None)])
+    assert end.sender.blocked
+    assert len(os.listdir("/proc/self/fd")) == before
+    end.transport.abort()
+    await end.lost
+    theirs.close()
+    assert len(os.listdir("/proc/self/fd")) == before - 2
+
+
 async def test_a_file_that_became_shorter_breaks_the_connection(file: int) -> None:
-    ours, theirs = pair()
-    sender = SocketSender(ours, asyncio.get_running_loop(), lambda: None, pytest.fail)
+    end, theirs = await pair()
     with pytest.raises(SliceLost):
-        sender.send([b"head", FileSlice(file, len(CONTENT) - 10, 11, None)])
-    sender.close()
+        end.sender.send([b"head", FileSlice(file, len(CONTENT) - 10, 11, None)])
+    end.transport.abort()
+    await end.lost
     theirs.close()
 
 
 async def test_a_peer_that_is_gone_is_noticed_while_it_is_waited_for(file: int) -> None:
-    ours, theirs = pair()
-    broken: asyncio.Future[OSError] = asyncio.get_running_loop().create_future()
-    sender = SocketSender(ours, asyncio.get_running_loop(), lambda: None, broken.set_result)
-    sender.send([FileSlice(file, 0, len(CONTENT), None)])
-    assert sender.blocked
+    end, theirs = await pair()
+    end.sender.send([FileSlice(file, 0, len(CONTENT), None)])
+    assert end.sender.blocked
     theirs.close()
-    assert isinstance(await broken, OSError)
-    sender.close()
+    ends: set[asyncio.Future[Any]] = {end.lost, end.broken}
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    end.transport.abort()
+    await end.lost
+    assert end.sender.held_bytes == 0
 
 
 class RecordingTransport(asyncio.WriteTransport):
