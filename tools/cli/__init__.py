@@ -12,7 +12,7 @@ import sys
 from importlib import import_module
 from typing import NamedTuple
 
-from tools.cli.running import run
+from tools.cli.running import guarded, open_streams, run
 
 
 class Command(NamedTuple):
@@ -43,10 +43,10 @@ _USAGE = "Usage: parley COMMAND [OPTIONS]     (parley COMMAND --help explains on
 
 def main(arguments: list[str] | None = None) -> None:
     """Run one subcommand and exit with its code."""
+    open_streams()
     words = sys.argv[1:] if arguments is None else arguments
     if not words or words[0] in ("-h", "--help", "help"):
-        print(_overview())
-        sys.exit(0 if words else 1)
+        sys.exit(guarded(lambda: _show_overview(0 if words else 1)))
     name = "version" if words[0] == "--version" else words[0]
     command = COMMANDS.get(name)
     if command is None:
@@ -57,8 +57,20 @@ def main(arguments: list[str] | None = None) -> None:
     module = import_module(f"tools.cli.{command.module}")
     if name == "start":
         # It parses its own few options: the option parser of the others costs a tenth of a broker's start.
-        sys.exit(module.main(words[1:]))
+        sys.exit(guarded(lambda: _version() if "--version" in words[1:] else module.main(words[1:])))
     sys.exit(run(module.app, f"parley {name}", words[1:]))
+
+
+def _version() -> int:
+    from importlib.metadata import version
+
+    print(version("parley"))
+    return 0
+
+
+def _show_overview(code: int) -> int:
+    print(_overview())
+    return code
 
 
 def _overview() -> str:

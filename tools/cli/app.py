@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import MISSING, Field, fields
+from importlib.metadata import version as version_of
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
 from tools.cli.running import with_values
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 _HELP_WIDTH = 110
+
+O = TypeVar("O", bound="DataclassInstance")  # noqa: E741 - the type of a command's options
 
 
 class App(typer.Typer):
@@ -48,11 +56,70 @@ class App(typer.Typer):
 
     def invoke(self, name: str, arguments: Sequence[str]) -> None:
         """Run with these arguments; ends with SystemExit, as the option parser does."""
-        self(args=self.prepared(arguments), prog_name=name, terminal_width=_width())
+        command = _with_version(typer.main.get_command(self))
+        command(args=self.prepared(arguments), prog_name=name, terminal_width=_width())
 
     def only_command(self) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Decorates the function of an application that has one command: it has the application's help."""
         return self.command(help=self._help, epilog=example_text(self._examples))
+
+    def only_command_with(self, options: type[O]) -> Callable[[Callable[[O], None]], Callable[[O], None]]:
+        """As :meth:`only_command`, for a function of one argument that has all options as its fields."""
+
+        def decorate(work: Callable[[O], None]) -> Callable[[O], None]:
+            self.only_command()(from_options(options, work))
+            return work
+
+        return decorate
+
+
+def from_options(options: type[O], work: Callable[[O], None]) -> Callable[..., None]:
+    """A function that takes the fields of a dataclass one by one, as the option parser reads a command's options."""
+
+    def command(**values: Any) -> None:
+        work(options(**values))
+
+    hints = get_type_hints(options, include_extras=True)
+    parameters = [
+        inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=_default(one), annotation=hints[one.name])
+        for one in fields(options)
+    ]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = hints
+    command.__doc__ = work.__doc__
+    return command
+
+
+def _default(one: Field[Any]) -> Any:
+    if one.default_factory is not MISSING:
+        return one.default_factory()
+    return inspect.Parameter.empty if one.default is MISSING else one.default
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(version_of("parley"))
+        raise typer.Exit
+
+
+def _version_option(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, expose_value=False, callback=_show_version, help="Show the version and end."
+        ),
+    ] = False,
+) -> None:
+    """The option that every one of Kafka's tools has; the option parser makes it from this function."""
+
+
+def _with_version(command: Any) -> Any:
+    """A command, or a family of them, each with ``--version``."""
+    carrier = typer.Typer(add_completion=False)
+    carrier.command()(_version_option)
+    for one in (command, *getattr(command, "commands", {}).values()):
+        one.params += typer.main.get_command(carrier).params
+    return command
 
 
 def example_text(examples: Sequence[tuple[str, str]]) -> str | None:

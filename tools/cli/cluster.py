@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from protocol.client import Client
 from protocol.errors import ErrorCode, KafkaError
 from protocol.schema import Request
-from tools.cli.options import client_properties
+from tools.cli.options import client_properties, warn_ignored
 from tools.cli.running import CommandError
 
 T = TypeVar("T")
@@ -22,6 +22,7 @@ TopicPartition = tuple[str, int]
 
 TIMEOUT_MS = 30_000
 _PAUSE_S = 0.1
+_USED_PROPERTIES = ("bootstrap.servers", "client.id", "request.timeout.ms", "security.protocol")
 _NOT_REACHED = (ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION)
 
 
@@ -33,8 +34,12 @@ def on_cluster(
     protocol = properties.get("security.protocol", "PLAINTEXT").upper()
     if protocol != "PLAINTEXT":
         raise CommandError(f"security.protocol={protocol} is not something this command speaks; it speaks PLAINTEXT.")
+    warn_ignored(name for name in properties if name not in _USED_PROPERTIES)
+    wait_ms = properties.get("request.timeout.ms", str(timeout_ms))
+    if not wait_ms.isdecimal() or not int(wait_ms):
+        raise CommandError(f"request.timeout.ms must be a number of ms above 0, not '{wait_ms}'.")
     try:
-        client = Client(bootstrap, client_id=properties.get("client.id", "parley-cli"), timeout=timeout_ms / 1000)
+        client = Client(bootstrap, client_id=properties.get("client.id", "parley-cli"), timeout=int(wait_ms) / 1000)
     except ValueError as error:
         raise CommandError(f"--bootstrap-server: {error}.") from error
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -19,9 +21,14 @@ BootstrapServer = Annotated[
         "--bootstrap-server", "--broker-list", help="Brokers to connect to first: host:port, several by commas."
     ),
 ]
+OnlyBootstrapServer = Annotated[
+    str, typer.Option("--bootstrap-server", help="Brokers to connect to first: host:port, several by commas.")
+]
+"""For commands whose --broker-list names brokers by id."""
 CommandConfig = Annotated[
     Path | None, typer.Option("--command-config", help="Properties file for the client of this command.")
 ]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Show what the client library logs.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
 
 
@@ -42,6 +49,14 @@ def required(value: T | None, option: str, action: str) -> T:
     return value
 
 
+def broker_ids(text: str, option: str) -> list[int]:
+    """The broker ids in ``0,1,2``. Raises :class:`CommandError`."""
+    try:
+        return [int(part) for part in text.split(",") if part.strip()]
+    except ValueError as error:
+        raise CommandError(f"{option} takes broker ids as in 0,1,2, not '{text}'.") from error
+
+
 def client_properties(path: Path | None) -> dict[str, str]:
     """The settings of a client's properties file; none where no file is named."""
     if path is None:
@@ -54,3 +69,10 @@ def client_properties(path: Path | None) -> dict[str, str]:
         raise CommandError(f"The file {path} cannot be read: {error.strerror}.") from error
     except ValueError as error:
         raise CommandError(f"The file {path} is no properties file: {error}.") from error
+
+
+def warn_ignored(names: Iterable[str]) -> None:
+    """Tell of client settings that have no effect here, in one line; of none nothing is told."""
+    shown = ", ".join(sorted(names))
+    if shown:
+        print(f"Warning: these client settings have no effect here: {shown}.", file=sys.stderr)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -31,19 +31,51 @@ def _invoke(app: App, name: str, arguments: Sequence[str]) -> int:
 
 def run(app: App, name: str, arguments: Sequence[str]) -> int:
     """Run a command with these arguments and answer its exit code."""
+    return guarded(lambda: _invoke(app, name, arguments))
+
+
+def guarded(work: Callable[[], int]) -> int:
+    """The exit code of some work, whatever ends it: what cannot be done is one line on standard error."""
     try:
-        code = _invoke(app, name, arguments)
+        code = _told(work)
         sys.stdout.flush()  # here, where a reader that is gone is no error, and not when the interpreter ends
         return code
+    except BrokenPipeError:
+        # The reader of our output (head, less) has seen enough; Python must not complain while it closes.
+        _to_nowhere()
+        return 0
+    except OSError as error:
+        _to_nowhere()
+        print(f"Error: the output cannot be written: {error.strerror}.", file=sys.stderr)
+        return FAILED
+
+
+def _told(work: Callable[[], int]) -> int:
+    try:
+        return work()
     except CommandError as error:
-        print(f"Error: {error}", file=sys.stderr)
+        sys.stdout.flush()
+        print(f"Error: {error}", file=sys.stderr, flush=True)
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _to_nowhere() -> None:
+    """Let what is still to be written, to standard output or to a pipe it shares with standard error, be lost."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    try:
+        sys.stderr.flush()
     except BrokenPipeError:
-        # The reader of our output (head, less) has seen enough; Python must not complain while it closes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        os.dup2(nowhere, sys.stderr.fileno())
+
+
+def open_streams() -> None:
+    """Give a process that was started without standard output or error (``>&-``) one that goes nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - open as long as the process
 
 
 def with_values(words: Sequence[str], optional: Mapping[str, str], many: frozenset[str]) -> list[str]:
