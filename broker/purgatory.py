@@ -12,6 +12,8 @@ import logging
 from collections.abc import Hashable, Iterable
 from typing import Any, TypeVar
 
+from broker.failures import FailureLog
+
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
@@ -72,6 +74,7 @@ class Purgatory:
 
     def __init__(self) -> None:
         self._watchers: dict[Hashable, dict[Delayed[Any], None]] = {}
+        self._failures = FailureLog(_log)
         self.waiting = 0
         """How many answers wait."""
 
@@ -94,7 +97,7 @@ class Purgatory:
             try:
                 go_on = delayed.on_news(key, amount)
             except Exception as error:  # whoever notifies has done its work, whatever becomes of one that waited for it
-                _log.exception("an answer that waited has failed")
+                self._failures.report("an answer that waited has failed", error, delayed.get_loop().time())
                 delayed.fail(error)
                 go_on = True
             if not go_on:

@@ -20,6 +20,7 @@ from typing import Any
 
 from broker.api.current_leader import MOVED, current_leader, endpoints_of
 from broker.api.fetch_sessions import INITIAL_EPOCH, FetchSessions, PartitionData, Session, Target, targets_of
+from broker.failures import FailureLog
 from broker.metadata.current import Metadata
 from broker.network.dispatch import Handler, RequestContext
 from broker.network.sending import FileSlice
@@ -65,6 +66,7 @@ class FetchApi:
         self.sessions = sessions
         self.tasks = tasks
         self.max_bytes = max_bytes
+        self.failures = FailureLog(_log)
         self._purgatory = purgatory
         self.conversion = asyncio.Lock()
         """Held while a partition's batches are converted: the threads are for all, and the memory is bounded by one."""
@@ -185,8 +187,9 @@ class DelayedFetch(Delayed[Any]):
             self._found[place] = None if unchanged else self._look(place, target)
         except KafkaError as error:
             self._found[place] = self._failed(target, error)
-        except Exception:
-            _log.exception("Fetch failed", extra={"topic": target.topic, "partition": target.index})
+        except Exception as error:
+            facts = {"topic": target.topic, "partition": target.index}
+            self._api.failures.report("Fetch failed", error, self._context.received_at, **facts)
             self._found[place] = self._failed(target, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
 
     def _is_unchanged(self, target: Target) -> bool:

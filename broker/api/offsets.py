@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import Any
 
 from broker.api.naming import SLICE, in_slices, named_twice, once
+from broker.failures import FailureLog
 from broker.network.dispatch import Handler, RequestContext
 from broker.partition import NO_EPOCH, Isolation, Partition
 from broker.partitions import Partitions
@@ -52,6 +53,7 @@ class OffsetsApi:
 
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
+        self._failures = FailureLog(_log)
 
     def routes(self) -> dict[int, Handler]:
         return {
@@ -66,7 +68,7 @@ class OffsetsApi:
         named = once(((t.name, t.partitions) for t in request.topics), attrgetter("partition_index"))
         asked = [(topic, each) for topic, partitions in named.items() for each in partitions.values()]
         twice = named_twice((t.name, p.partition_index) for t in request.topics for p in t.partitions)
-        find = partial(self._list, context.api_version, request, twice)
+        find = partial(self._list, context, request, twice)
         if any(reads_records(each.timestamp) for _, each in asked):
             return self._list_in_thread(find, asked)
         if len(asked) > SLICE:
@@ -82,13 +84,13 @@ class OffsetsApi:
 
     def _list(
         self,
-        version: int,
+        context: RequestContext,
         request: ListOffsetsRequest,
         twice: set[tuple[str, int]],
         named: _Asked,
     ) -> _PartitionResponse:
         topic, asked = named
-        index = asked.partition_index
+        index, version = asked.partition_index, context.api_version
         try:
             if (topic, index) in twice:
                 raise KafkaError(ErrorCode.INVALID_REQUEST)
@@ -106,8 +108,8 @@ class OffsetsApi:
             return answer
         except KafkaError as error:
             return _PartitionResponse(partition_index=index, error_code=error.code)
-        except Exception:
-            _log.exception("ListOffsets failed", extra={"topic": topic, "partition": index})
+        except Exception as error:
+            self._failures.report("ListOffsets failed", error, context.received_at, topic=topic, partition=index)
             return _PartitionResponse(partition_index=index, error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def offset_for_leader_epoch(
@@ -118,14 +120,14 @@ class OffsetsApi:
         return OffsetForLeaderEpochResponse(
             topics=[
                 OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(
-                    topic=topic, partitions=[self._epoch_end(topic, asked) for asked in partitions.values()]
+                    topic=topic, partitions=[self._epoch_end(context, topic, asked) for asked in partitions.values()]
                 )
                 for topic, partitions in named.items()
             ]
         )
 
     def _epoch_end(
-        self, topic: str, asked: OffsetForLeaderEpochRequest.OffsetForLeaderPartition
+        self, context: RequestContext, topic: str, asked: OffsetForLeaderEpochRequest.OffsetForLeaderPartition
     ) -> OffsetForLeaderEpochResponse.EpochEndOffset:
         try:
             partition = self._partitions.find(topic, asked.partition)
@@ -133,8 +135,9 @@ class OffsetsApi:
             epoch, end = partition.log.end_offset_for_epoch(asked.leader_epoch)
         except KafkaError as error:
             return OffsetForLeaderEpochResponse.EpochEndOffset(partition=asked.partition, error_code=error.code)
-        except Exception:
-            _log.exception("OffsetForLeaderEpoch failed", extra={"topic": topic, "partition": asked.partition})
+        except Exception as error:
+            facts = {"topic": topic, "partition": asked.partition}
+            self._failures.report("OffsetForLeaderEpoch failed", error, context.received_at, **facts)
             return OffsetForLeaderEpochResponse.EpochEndOffset(
                 partition=asked.partition, error_code=ErrorCode.UNKNOWN_SERVER_ERROR
             )

@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from broker.api.current_leader import MOVED, current_leader, endpoints_of
+from broker.failures import FailureLog
 from broker.metadata.current import Metadata
 from broker.metadata.names import INTERNAL_TOPICS
 from broker.network.dispatch import Disconnect, Handler, RequestContext
@@ -106,6 +107,7 @@ class ProduceApi:
         self._metadata = metadata
         self._purgatory = purgatory
         self._wall_ms = wall_ms
+        self._failures = FailureLog(_log)
 
     def routes(self) -> dict[int, Handler]:
         return {ProduceRequest.API_KEY: self.produce}
@@ -272,7 +274,7 @@ class ProduceApi:
         """Count what went wrong with one partition's records, and say it."""
         if not isinstance(error, KafkaError):
             facts = {"topic": topic.name or topic.topic_id, "partition": data.index}
-            _log.error("Produce failed", exc_info=error, extra=facts)
+            self._failures.report("Produce failed", error, context.received_at, **facts)
             error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
         if partition is not None:
             counters = partition.counters

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from broker.failures import FailureLog
 from broker.metrics import RequestMetrics
 from broker.network.sending import Part
 from protocol.codec import decode_from, response_frame
@@ -97,6 +98,7 @@ class Dispatcher:
     def __init__(self, routes: Mapping[int, Handler], *, monotonic: Callable[[], float]) -> None:
         self.routes = {api_key: Route(api_key, handler) for api_key, handler in sorted(routes.items())}
         self.monotonic = monotonic
+        self._failures = FailureLog(_log)
 
     def handle(
         self, peer: Peer, frame: memoryview, received_at: float
@@ -118,6 +120,11 @@ class Dispatcher:
             request, _ = decode_from(route.request, version, frame, header.body_offset)
         except MalformedMessage as malformed:
             raise Disconnect(f"malformed request: {malformed}") from malformed
+        except Disconnect:
+            raise
+        except Exception as error:
+            self._failures.report("a request cannot be read", error, received_at, peer=peer.client_host)
+            raise Disconnect("the request could not be read") from error
         size = len(frame)
         context = RequestContext(
             header.api_key,
@@ -167,9 +174,12 @@ class Dispatcher:
             return []
         try:
             parts = response_frame(answer, context.api_version, context.correlation_id)
-        except ValueError as error:  # the handler's answer cannot be said in this version
+        except Exception as error:  # the handler's answer cannot be said in this version
             answer = self.failure(context, error)
-            parts = response_frame(answer, context.api_version, context.correlation_id)
+            try:
+                parts = response_frame(answer, context.api_version, context.correlation_id)
+            except ValueError:
+                raise Disconnect(f"{type(answer).__name__} cannot carry an error in this version") from error
         for part in parts:
             metrics.response_bytes += len(part)
         return cast("list[Part]", parts)
@@ -185,8 +195,8 @@ class Dispatcher:
         route.metrics.failures += 1
         if isinstance(error, KafkaError):
             return error_response(route.response, error.code, error.message)
-        facts = {"api": route.name, "version": context.api_version, "client": context.client_id}
-        _log.error("request failed", exc_info=error, extra={**facts, "peer": context.client_host})
+        facts = {"version": context.api_version, "client": context.client_id}
+        self._failures.report(f"{route.name} failed", error, self.monotonic(), **facts, peer=context.client_host)
         return error_response(route.response, ErrorCode.UNKNOWN_SERVER_ERROR, "")
 
     def _unsupported(

@@ -287,6 +287,22 @@ async def test_a_failing_handler_costs_one_answer(caplog: pytest.LogCaptureFixtu
         await client.close()
 
 
+async def test_a_failure_that_is_repeated_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    def fails(context: RequestContext, request: Any) -> None:
+        raise RuntimeError("boom")
+
+    def nonsense(context: RequestContext, request: Any) -> FetchResponse:
+        return FetchResponse(error_code="wrong", responses=[])  # type: ignore[arg-type]
+
+    async with serving({1: nonsense, 18: fails}) as listener:
+        client = await RawClient.connect(listener)
+        for _ in range(50):
+            assert (await client.ask(VERSIONS_0, 0)).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+            assert (await client.ask(fetch(), 12)).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+        assert sorted(caplog.messages) == ["ApiVersions failed", "Fetch failed"]
+        await client.close()
+
+
 async def test_an_error_the_answer_cannot_carry_closes_the_connection() -> None:
     def fails(context: RequestContext, request: Any) -> None:
         raise RuntimeError("boom")

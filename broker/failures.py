@@ -1,0 +1,46 @@
+"""Unexpected errors in the log, at a rate nobody outside decides.
+
+Whoever finds a request that makes a handler raise can send it as often as the network allows; each traceback is some
+kilobytes. So of the failures of one kind (what failed, and the line that raised) the first is logged with its
+traceback, and the next one after ``INTERVAL_S`` says how many were not.
+"""
+
+from __future__ import annotations
+
+import logging
+
+INTERVAL_S = 60.0
+_KINDS_MAX = 1000
+_Kind = tuple[str, str, int]
+
+
+class FailureLog:
+    """The failures of one part of a broker."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._seen: dict[_Kind, list[float]] = {}  # when the last one was logged, and how many were not since
+
+    def report(self, what: str, error: BaseException, now_s: float, **facts: object) -> None:
+        """Log ``error`` with ``facts``, unless one of its kind was a moment ago. ``now_s`` is of a monotonic clock."""
+        kind = (what, *_place(error))
+        seen = self._seen.get(kind)
+        if seen is not None and now_s - seen[0] < INTERVAL_S:
+            seen[1] += 1
+            return
+        if seen is not None and seen[1]:
+            facts["not_logged"] = int(seen[1])
+        elif len(self._seen) >= _KINDS_MAX:
+            self._seen.clear()
+        self._seen[kind] = [now_s, 0]
+        self._log.error(what, exc_info=error, extra=facts)
+
+
+def _place(error: BaseException) -> tuple[str, int]:
+    """File and line that raised."""
+    trace = error.__traceback__
+    if trace is None:
+        return type(error).__name__, 0
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace.tb_frame.f_code.co_filename, trace.tb_lineno
