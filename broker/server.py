@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random, SystemRandom
@@ -21,6 +21,7 @@ from broker.api.alter_partition import AlterPartitionApi
 from broker.api.api_versions import ApiVersionsApi
 from broker.api.cluster import ClusterApi
 from broker.api.configs import ConfigsApi
+from broker.api.elections import ElectionsApi
 from broker.api.fetch import FetchApi
 from broker.api.fetch_sessions import FetchSessions
 from broker.api.group_offsets import GroupOffsetsApi
@@ -30,6 +31,7 @@ from broker.api.metadata import MetadataApi
 from broker.api.offsets import OffsetsApi
 from broker.api.produce import ProduceApi
 from broker.api.producers import ProducersApi
+from broker.api.reassignment import ReassignmentApi
 from broker.api.records import RecordsApi
 from broker.api.topics import TopicsApi
 from broker.clock import SYSTEM_CLOCK, Clock
@@ -74,7 +76,15 @@ STOP_GRACE_S = 5.0
 class BrokerServer:
     """One broker. :meth:`start` it, use it, :meth:`stop` it; it is not started twice."""
 
-    def __init__(self, config: BrokerConfig, *, clock: Clock = SYSTEM_CLOCK, rng: Random | None = None) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        rng: Random | None = None,
+        bind: Callable[..., socket.socket] = bind,
+    ) -> None:
+        """``bind`` makes the sockets it listens on, as :func:`broker.network.listener.bind` does."""
         self.metrics = Metrics()
         self.health = Health()
         self.metadata = Metadata(MetadataImage(""))
@@ -85,6 +95,7 @@ class BrokerServer:
         """Set when the broker cannot go on and should be stopped: its last log directory has failed."""
         self._static = config
         self._clock = clock
+        self._bind_socket = bind
         self._rng = rng or SystemRandom()
         self._tasks = TaskSet()
         self._upkeep = TaskSet()  # outlives the other tasks, since it ends with the logs
@@ -153,7 +164,7 @@ class BrokerServer:
         sockets = {}
         for listener in config.bound:
             own = config.for_listener(listener.name)
-            sock = bind(
+            sock = self._bind_socket(
                 listener.host,
                 listener.port,
                 send_buffer=own.socket_send_buffer_bytes,
@@ -327,7 +338,13 @@ class BrokerServer:
     def _routes(self) -> dict[int, Handler]:
         broker_id, clock, static = self.identity.broker_id, self._clock, self._static
         administration = Administration(
-            broker_id, self._liveness.controller, self.metadata, self._config, self._rng, self.partitions.opened
+            broker_id,
+            self._liveness.controller,
+            self.metadata,
+            self._config,
+            self._rng,
+            self.partitions.opened,
+            self._unclean_allowed,
         )
         self.sessions = FetchSessions(static.max_incremental_fetch_session_cache_slots, self._rng, clock.monotonic)
         fetch = FetchApi(
@@ -343,6 +360,7 @@ class BrokerServer:
             ApiVersionsApi(lambda: self.dispatcher.routes),
             ClusterApi(self.metadata),
             ConfigsApi(broker_id, administration, self.metadata, self._config),
+            ElectionsApi(self._liveness.controller),
             fetch,
             GroupOffsetsApi(self.groups, self.metadata, self._config, clock.wall_ms),
             GroupsApi(self.groups, self.metadata, administration, self._config),
@@ -351,6 +369,7 @@ class BrokerServer:
             OffsetsApi(self.partitions),
             ProduceApi(self.partitions, self.metadata, self.purgatories.produce, wall_ms=clock.wall_ms),
             ProducersApi(self.partitions, ProducerIds(self._liveness.store)),
+            ReassignmentApi(self._liveness.controller, self._unclean_allowed),
             RecordsApi(self.partitions),
             TopicsApi(administration, self.metadata, self._config),
         )

@@ -17,9 +17,11 @@ from broker.config.broker_config import base_key
 from broker.config.dynamic import check_change
 from broker.config.keys.log import SEGMENT_BYTES_MIN
 from broker.config.topic_config import TopicConfig, check_topic
+from broker.controller.brokers import UncleanAllowed
 from broker.controller.configs import ConfigChange, ConfigOutcome, alter_configs
 from broker.controller.controller import Controller
 from broker.controller.decision import Decision
+from broker.controller.leaders import elect_where_allowed
 from broker.controller.topics import (
     MorePartitions,
     NewTopic,
@@ -40,6 +42,8 @@ from protocol.schema import ZERO_UUID
 
 log = logging.getLogger(__name__)
 
+UNCLEAN_ELECTION = "unclean.leader.election.enable"
+
 
 class Administration:
     """Topics and configuration, on the broker that is the controller; elsewhere everything raises NOT_CONTROLLER."""
@@ -52,6 +56,7 @@ class Administration:
         config: DynamicConfig,
         rng: Random,
         opened: Callable[[], Awaitable[None]],
+        unclean: UncleanAllowed,
     ) -> None:
         """``opened()`` waits until this broker's part of new partitions can be used."""
         static = config()
@@ -61,6 +66,7 @@ class Administration:
         self._config = config
         self._rng = rng
         self._opened = opened
+        self._unclean = unclean
         self._topic_policy = Policy(static.create_topic_policy_class_name or "", static.given)
         self._config_policy = Policy(static.alter_config_policy_class_name or "", static.given)
 
@@ -160,12 +166,18 @@ class Administration:
     async def alter_configs(
         self, wanted: Sequence[ConfigChange], *, validate_only: bool = False
     ) -> list[ConfigOutcome]:
-        """Change configuration entries; each resource fails for itself."""
-        return await self._controller.submit(
+        """Change configuration entries; each resource fails for itself.
+
+        Where that allows unclean elections, partitions without a leader get one.
+        """
+        outcomes = await self._controller.submit(
             lambda image: alter_configs(
                 image, wanted, judge=self._judge, list_base=self._list_base, validate_only=validate_only
             )
         )
+        if not validate_only and any(_names(change, UNCLEAN_ELECTION) for change in wanted):
+            await elect_where_allowed(self._controller, self._unclean)
+        return outcomes
 
     def _judge(self, resource: ConfigResource, entries: Mapping[str, str]) -> None:
         try:
@@ -201,6 +213,10 @@ class Administration:
         if not is_list:
             _not_a_list(name)
         return list(value or ())
+
+
+def _names(change: ConfigChange, key: str) -> bool:
+    return key in (change.replacement or ()) or any(entry.name == key for entry in change.changes)
 
 
 def _not_a_list(name: str) -> NoReturn:

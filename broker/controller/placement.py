@@ -1,4 +1,4 @@
-"""Where the replicas of new partitions go.
+"""Where the replicas of new partitions go, and which brokers may be named for it.
 
 Leaders go round the brokers one after another from a random start, and each partition's followers follow its leader at
 a shift that grows with every full round, so that the followers of one broker's leaders are spread over all the others.
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from itertools import chain, zip_longest
 from random import Random
 
+from broker.metadata.image import MetadataImage
 from broker.metadata.types import BrokerRegistration
 from protocol.errors import ErrorCode, KafkaError
 
@@ -71,3 +72,16 @@ def _replicas(order: list[BrokerRegistration], leader: int, shift: int, count: i
         chosen.append(pick)
         racks_used.add(_rack(pick))
     return tuple(broker.broker_id for broker in chosen)
+
+
+def check_replicas(image: MetadataImage, partition: str, replicas: Sequence[int]) -> None:
+    """Raise INVALID_REPLICA_ASSIGNMENT unless these are different brokers that are registered, alive or not."""
+    problem = ""
+    if not replicas:
+        problem = "has no replicas"
+    elif len(set(replicas)) != len(replicas):
+        problem = f"names a broker twice: {list(replicas)}"
+    elif unknown := [broker for broker in replicas if broker not in image.brokers]:
+        problem = f"names unknown brokers: {unknown}"
+    if problem:
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Partition {partition} {problem}.")

@@ -12,7 +12,7 @@ from random import Random
 from uuid import UUID
 
 from broker.controller.decision import Decision
-from broker.controller.placement import place_replicas
+from broker.controller.placement import check_replicas, place_replicas
 from broker.metadata.changes import Change, ConfigReplaced, PartitionsAdded, TopicCreated, TopicDeleted
 from broker.metadata.image import MetadataImage
 from broker.metadata.names import INTERNAL_TOPICS, check_topic_name, metric_form
@@ -101,7 +101,8 @@ def _too_many(partitions: int) -> KafkaError | None:
         return None
     return KafkaError(
         ErrorCode.POLICY_VIOLATION,
-        f"The request asks for {partitions} partitions; one request can make {PARTITIONS_MAX}. Spread them over several.",
+        f"The request asks for {partitions} partitions; one request can make {PARTITIONS_MAX}. "
+        "Spread them over several.",
     )
 
 
@@ -152,17 +153,12 @@ def _assigned(image: MetadataImage, assignment: Assignment, *, first_index: int)
 
 
 def _check_replicas(image: MetadataImage, index: int, replicas: tuple[int, ...], factor: int) -> None:
-    problem = ""
-    if not replicas:
-        problem = "has no replicas"
-    elif len(set(replicas)) != len(replicas):
-        problem = f"names a broker twice: {list(replicas)}"
-    elif len(replicas) != factor:
-        problem = f"has {len(replicas)} replicas where the first has {factor}"
-    elif unknown := [broker for broker in replicas if broker not in image.brokers]:
-        problem = f"names unknown brokers: {unknown}"
-    if problem:
-        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Partition {index} {problem}.")
+    check_replicas(image, str(index), replicas)
+    if len(replicas) != factor:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"Partition {index} has {len(replicas)} replicas where the first has {factor}.",
+        )
 
 
 def _born(image: MetadataImage, replicas: tuple[int, ...]) -> PartitionState:

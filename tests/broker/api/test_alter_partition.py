@@ -8,42 +8,20 @@ from uuid import UUID
 import pytest
 
 from broker.api.alter_partition import AlterPartitionApi
-from broker.controller.decision import Decide, T
-from broker.metadata.changes import Delta, TopicCreated
-from broker.metadata.current import Metadata
-from broker.metadata.image import MetadataImage
-from broker.metadata.types import BrokerRegistration, PartitionState, TopicImage
-from protocol.errors import ErrorCode, KafkaError
+from broker.metadata.types import PartitionState
+from protocol.errors import ErrorCode
 from protocol.messages.replication import AlterPartitionRequest, AlterPartitionResponse
 from tests.broker.api.bench import context
-
-TOPIC_ID = UUID(int=9)
-
-
-class Controller:
-    """Carries out decisions at once."""
-
-    def __init__(self, metadata: Metadata) -> None:
-        self.metadata = metadata
-        self.is_active = True
-
-    async def submit(self, decide: Decide[T]) -> T:
-        if not self.is_active:
-            raise KafkaError(ErrorCode.NOT_CONTROLLER)
-        decision = decide(self.metadata.image)
-        self.metadata.apply(Delta(0, self.metadata.image.version + 1, decision.changes))
-        return decision.result
+from tests.broker.controller.clusters import TOPIC_ID, DirectController, image_with
 
 
 @pytest.fixture
-def controller() -> Controller:
-    brokers = {i: BrokerRegistration(i, 10 + i, UUID(int=i), ()) for i in (1, 2, 3)}
-    topic = TopicImage("t", TOPIC_ID, (PartitionState((1, 2, 3), (1,), 1, 5, 7),))
-    return Controller(Metadata(replace(MetadataImage("c"), brokers=brokers).with_changes([TopicCreated(topic)])))
+def controller() -> DirectController:
+    return DirectController(image_with(PartitionState((1, 2, 3), (1,), 1, 5, 7)))
 
 
 async def ask(
-    controller: Controller, version: int, *isr: int, partition_epoch: int = 7, index: int = 0, name: str = "t"
+    controller: DirectController, version: int, *isr: int, partition_epoch: int = 7, index: int = 0, name: str = "t"
 ) -> AlterPartitionResponse.PartitionData:
     partition = AlterPartitionRequest.PartitionData(
         partition_index=index,
@@ -66,7 +44,7 @@ async def ask(
 
 
 @pytest.mark.parametrize("version", range(4))
-async def test_each_version_changes_the_isr(controller: Controller, version: int) -> None:
+async def test_each_version_changes_the_isr(controller: DirectController, version: int) -> None:
     answer = await ask(controller, version, 1, 2)
     assert (answer.error_code, answer.leader_id, answer.leader_epoch) == (ErrorCode.NONE, 1, 5)
     assert (answer.isr, answer.partition_epoch) == ([1, 2], 8)
@@ -74,7 +52,7 @@ async def test_each_version_changes_the_isr(controller: Controller, version: int
 
 
 @pytest.mark.parametrize("version", range(4))
-async def test_errors_are_those_the_version_knows(controller: Controller, version: int) -> None:
+async def test_errors_are_those_the_version_knows(controller: DirectController, version: int) -> None:
     by_id = version >= 2
     unknown = await ask(controller, version, 1, name="other")
     assert unknown.error_code == (ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -88,7 +66,7 @@ async def test_errors_are_those_the_version_knows(controller: Controller, versio
     assert stale.error_code == ErrorCode.INVALID_UPDATE_VERSION
 
 
-async def test_who_is_not_the_controller_says_so(controller: Controller) -> None:
+async def test_who_is_not_the_controller_says_so(controller: DirectController) -> None:
     controller.is_active = False
     api = AlterPartitionApi(controller, controller.metadata)  # type: ignore[arg-type]
     answer = await api.alter_partition(context(3), AlterPartitionRequest(broker_id=1, broker_epoch=11, topics=[]))

@@ -8,28 +8,23 @@ from uuid import UUID
 import pytest
 
 from broker.controller.isr import ANY_EPOCH, IsrOutcome, IsrWish, alter_partitions
-from broker.metadata.changes import PartitionChanged, TopicCreated
+from broker.metadata.changes import PartitionChanged
 from broker.metadata.image import MetadataImage
-from broker.metadata.types import BrokerRegistration, PartitionState, TopicImage
+from broker.metadata.types import PartitionState
 from protocol.errors import ErrorCode, KafkaError
+from tests.broker.controller.clusters import TOPIC_ID, epoch_of, image_with
 
-TOPIC_ID = UUID(int=9)
 STATE = PartitionState((1, 2, 3), (1, 2), 1, leader_epoch=5, partition_epoch=7)
-
-
-def image_with(*states: PartitionState, fenced: tuple[int, ...] = ()) -> MetadataImage:
-    brokers = {i: BrokerRegistration(i, 10 + i, UUID(int=i), (), fenced=i in fenced) for i in range(1, 6)}
-    return replace(MetadataImage("c"), brokers=brokers).with_changes([TopicCreated(TopicImage("t", TOPIC_ID, states))])
 
 
 def wish(
     *isr: int, partition: int = 0, leader_epoch: int = 5, partition_epoch: int = 7, topic_id: UUID = TOPIC_ID
 ) -> IsrWish:
-    return IsrWish(topic_id, partition, leader_epoch, partition_epoch, tuple((i, 10 + i) for i in isr))
+    return IsrWish(topic_id, partition, leader_epoch, partition_epoch, tuple((i, epoch_of(i)) for i in isr))
 
 
 def asked(image: MetadataImage, *wishes: IsrWish, sender: int = 1) -> tuple[list[IsrOutcome], MetadataImage]:
-    decision = alter_partitions(image, sender, 10 + sender, wishes)
+    decision = alter_partitions(image, sender, epoch_of(sender), wishes)
     return decision.result, image.with_changes(decision.changes)
 
 

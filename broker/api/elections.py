@@ -1,0 +1,69 @@
+"""ElectLeaders: an administrator has partitions elect a leader, the preferred one or any that lives (KIP-183, KIP-460).
+
+Only the controller carries it out. ``timeout_ms`` needs no waiting: the answer is sent when the leaders are elected.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from broker.api.naming import once
+from broker.controller.controller import Controller
+from broker.controller.elections import ElectionOutcome, ElectionType, elect_leaders
+from broker.network.dispatch import Handler, RequestContext
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.elections import ElectLeadersRequest, ElectLeadersResponse
+
+ERROR_OF_ALL_SINCE = 1
+
+
+class ElectionsApi:
+    """Elections on request."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    def routes(self) -> dict[int, Handler]:
+        return {ElectLeadersRequest.API_KEY: self.elect_leaders}
+
+    async def elect_leaders(self, context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
+        """Elect in the partitions named, or with None in all where it makes a difference."""
+        wanted = None if request.topic_partitions is None else _named(request.topic_partitions)
+        try:
+            kind = _kind(request.election_type)
+            outcomes = await self._controller.submit(lambda image: elect_leaders(image, kind, wanted))
+        except KafkaError as error:
+            if context.api_version >= ERROR_OF_ALL_SINCE:
+                return ElectLeadersResponse(error_code=error.code, replica_election_results=[])
+            outcomes = [ElectionOutcome(topic, index, error) for topic, index in wanted or ()]
+        return ElectLeadersResponse(replica_election_results=_results(outcomes))
+
+
+def _kind(election_type: int) -> ElectionType:
+    try:
+        return ElectionType(election_type)
+    except ValueError:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"There is no election type {election_type}.") from None
+
+
+def _named(topics: Iterable[ElectLeadersRequest.TopicPartitions]) -> list[tuple[str, int]]:
+    named = once(((topic.topic, topic.partitions) for topic in topics), lambda index: index)
+    return [(topic, index) for topic, indexes in named.items() for index in indexes]
+
+
+def _results(outcomes: Iterable[ElectionOutcome]) -> list[ElectLeadersResponse.ReplicaElectionResult]:
+    by_topic: defaultdict[str, list[ElectLeadersResponse.PartitionResult]] = defaultdict(list)
+    for outcome in outcomes:
+        error = outcome.error
+        by_topic[outcome.topic].append(
+            ElectLeadersResponse.PartitionResult(
+                partition_id=outcome.partition,
+                error_code=ErrorCode.NONE if error is None else error.code,
+                error_message=None if error is None else error.message,
+            )
+        )
+    return [
+        ElectLeadersResponse.ReplicaElectionResult(topic=topic, partition_result=results)
+        for topic, results in by_topic.items()
+    ]

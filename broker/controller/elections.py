@@ -1,0 +1,131 @@
+"""Decisions that elect leaders anew: as administrators ask (ElectLeaders), and to keep leaders where they belong.
+
+All go through :mod:`broker.controller.election`; here it is decided which partitions are concerned.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+from broker.controller.decision import Decision
+from broker.controller.election import elect_leader, follow_up
+from broker.metadata.changes import Change, PartitionChanged
+from broker.metadata.image import MetadataImage
+from broker.metadata.types import NO_LEADER, PartitionState
+from protocol.errors import ErrorCode, KafkaError
+
+
+class ElectionType(IntEnum):
+    """Whom ElectLeaders elects, with the API's numbers (KIP-183, KIP-460)."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionOutcome:
+    """What became of the election in one partition."""
+
+    topic: str
+    partition: int
+    error: KafkaError | None = None
+
+
+def elect_leaders(
+    image: MetadataImage, kind: ElectionType, wanted: Iterable[tuple[str, int]] | None
+) -> Decision[list[ElectionOutcome]]:
+    """Have each partition elect a leader, or say why not.
+
+    ``wanted`` names partitions once each; None stands for all, and then those that need no election are not told of.
+    """
+    live = _live(image)
+    named = ((topic, index) for topic, index, _ in image.partitions()) if wanted is None else wanted
+    changes: list[Change] = []
+    outcomes = []
+    for topic, index in named:
+        try:
+            changes.append(PartitionChanged(topic, index, _elected(image, live, kind, topic, index)))
+            outcomes.append(ElectionOutcome(topic, index))
+        except KafkaError as error:
+            if wanted is not None or error.code is not ErrorCode.ELECTION_NOT_NEEDED:
+                outcomes.append(ElectionOutcome(topic, index, error))
+    return Decision(tuple(changes), outcomes)
+
+
+def _live(image: MetadataImage) -> set[int]:
+    return {broker.broker_id for broker in image.live_brokers()}
+
+
+def _elected(image: MetadataImage, live: Container[int], kind: ElectionType, topic: str, index: int) -> PartitionState:
+    state = image.partition(topic, index)
+    if state is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {topic}-{index}.")
+    if kind is ElectionType.PREFERRED:
+        return _preferred(state, live)
+    if state.leader != NO_LEADER:
+        raise _NOT_NEEDED
+    elected = elect_leader(state, live, unclean=True)
+    if elected.leader == NO_LEADER:
+        raise KafkaError(
+            ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"None of the replicas {list(state.replicas)} is alive."
+        )
+    return elected
+
+
+def _preferred(state: PartitionState, live: Container[int]) -> PartitionState:
+    preferred = state.replicas[0]
+    if state.leader == preferred:
+        raise _NOT_NEEDED
+    if preferred not in live or preferred not in state.isr:
+        why = "in sync" if preferred in live else "alive"
+        raise KafkaError(
+            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"The preferred leader, broker {preferred}, is not {why}."
+        )
+    return follow_up(state, replace(state, leader=preferred), live)
+
+
+_NOT_NEEDED = KafkaError(ErrorCode.ELECTION_NOT_NEEDED)
+
+
+def elect_leaderless(image: MetadataImage, unclean: Callable[[MetadataImage, str], bool]) -> Decision[int]:
+    """Where unclean election is allowed, give each partition without a leader one; answers in how many.
+
+    A broker's coming and going sees to that by itself: this is for what was allowed since.
+    """
+    live = _live(image)
+    changes: list[Change] = []
+    for name, topic in image.topics.items():
+        leaderless = [(index, state) for index, state in enumerate(topic.partitions) if state.leader == NO_LEADER]
+        if leaderless and unclean(image, name):
+            for index, state in leaderless:
+                elected = elect_leader(state, live, unclean=True)
+                if elected is not state:
+                    changes.append(PartitionChanged(name, index, elected))
+    return Decision(tuple(changes), len(changes))
+
+
+def balance_leaders(image: MetadataImage, percentage: int, limit: int) -> Decision[bool]:
+    """Give leadership back to the preferred leaders that lost too much of it; answers whether there is more to do.
+
+    A broker has lost too much when more than ``percentage`` of the partitions that prefer it are led by others.
+    Partitions that are being reassigned are left alone. At most ``limit`` partitions change hands.
+    """
+    live = _live(image)
+    preferring: defaultdict[int, int] = defaultdict(int)
+    away: defaultdict[int, list[tuple[str, int, PartitionState]]] = defaultdict(list)
+    for topic, index, state in image.partitions():
+        preferred = state.replicas[0]
+        preferring[preferred] += 1
+        if state.leader != preferred:
+            away[preferred].append((topic, index, state))
+    changes: list[Change] = [
+        PartitionChanged(topic, index, follow_up(state, replace(state, leader=broker), live))
+        for broker, partitions in sorted(away.items())
+        if broker in live and len(partitions) * 100 > percentage * preferring[broker]
+        for topic, index, state in partitions
+        if broker in state.isr and not (state.adding or state.removing)
+    ]
+    return Decision(tuple(changes[:limit]), len(changes) > limit)

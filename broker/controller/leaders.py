@@ -1,0 +1,51 @@
+"""What the controller does for leadership while in office, without being asked."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from broker.config import BrokerConfig
+from broker.controller.brokers import UncleanAllowed
+from broker.controller.controller import Controller
+from broker.controller.elections import balance_leaders, elect_leaderless
+
+log = logging.getLogger(__name__)
+
+ELECTIONS_MAX = 1000
+"""Leaders moved in one decision, so that what waits behind it is soon served."""
+
+
+async def rebalance_leaders(controller: Controller, config: Callable[[], BrokerConfig]) -> None:
+    """Beside a term: lead partitions back to their preferred replicas (``auto.leader.rebalance.enable``).
+
+    Runs until it is cancelled; raises NOT_CONTROLLER when the term ends under it.
+    """
+    while True:
+        await asyncio.sleep(config().leader_imbalance_check_interval_seconds)
+        if config().auto_leader_rebalance_enable:
+            percentage = config().leader_imbalance_per_broker_percentage
+            while await controller.submit(partial(balance_leaders, percentage=percentage, limit=ELECTIONS_MAX)):
+                pass
+
+
+async def elect_uncleanly(controller: Controller, config: Callable[[], BrokerConfig], unclean: UncleanAllowed) -> None:
+    """Beside a term: look after partitions without a leader, every ``unclean.leader.election.interval.ms``.
+
+    Runs until it is cancelled; raises NOT_CONTROLLER when the term ends under it.
+    """
+    while True:
+        await elect_where_allowed(controller, unclean)
+        await asyncio.sleep(config().unclean_leader_election_interval_ms / 1000)
+
+
+async def elect_where_allowed(controller: Controller, unclean: UncleanAllowed) -> None:
+    """Give partitions without a leader one where unclean election is allowed by now."""
+    elected = await controller.submit(lambda image: elect_leaderless(image, unclean))
+    if elected:
+        log.warning(
+            "leaders elected among replicas that were not in sync: committed records may be lost",
+            extra={"partitions": elected},
+        )

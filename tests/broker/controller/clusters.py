@@ -1,0 +1,52 @@
+"""Small clusters to decide about, and a controller without a store."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from uuid import UUID
+
+from broker.controller.decision import Decide, T
+from broker.metadata.changes import Delta, TopicCreated
+from broker.metadata.current import Metadata
+from broker.metadata.image import MetadataImage
+from broker.metadata.types import BrokerRegistration, PartitionState, TopicImage
+from protocol.errors import ErrorCode, KafkaError
+
+TOPIC, TOPIC_ID = "t", UUID(int=9)
+
+
+def never(image: MetadataImage, topic: str) -> bool:
+    return False
+
+
+def always(image: MetadataImage, topic: str) -> bool:
+    return True
+
+
+def epoch_of(broker_id: int) -> int:
+    return 10 + broker_id
+
+
+def image_with(*states: PartitionState, brokers: int = 5, fenced: Collection[int] = ()) -> MetadataImage:
+    """Brokers 1 to ``brokers``, and a topic of these partitions."""
+    registered = {
+        i: BrokerRegistration(i, epoch_of(i), UUID(int=i), (), fenced=i in fenced) for i in range(1, brokers + 1)
+    }
+    image = replace(MetadataImage("c"), brokers=registered)
+    return image.with_changes([TopicCreated(TopicImage(TOPIC, TOPIC_ID, states))])
+
+
+class DirectController:
+    """Carries out each decision at once, while it is in office."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self.metadata = Metadata(image)
+        self.is_active = True
+
+    async def submit(self, decide: Decide[T]) -> T:
+        if not self.is_active:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER)
+        decision = decide(self.metadata.image)
+        self.metadata.apply(Delta(0, self.metadata.image.version + 1, decision.changes))
+        return decision.result

@@ -1,0 +1,133 @@
+"""Partitions move to other replicas: how a move begins, ends, stops and gives way to another."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from broker.controller.brokers import UncleanAllowed, broker_lost
+from broker.controller.election import elect_leader
+from broker.controller.isr import IsrWish, alter_partitions
+from broker.controller.reassignment import Move, alter_reassignments, list_reassignments
+from broker.metadata.image import MetadataImage
+from broker.metadata.types import NO_LEADER, PartitionState
+from protocol.errors import ErrorCode
+from tests.broker.controller.clusters import TOPIC, TOPIC_ID, always, epoch_of, image_with, never
+
+STATE = PartitionState((1, 2, 3), (1, 2, 3), 1, leader_epoch=5, partition_epoch=7)
+
+
+def moved(
+    state: PartitionState | MetadataImage,
+    *replicas: int,
+    unclean: UncleanAllowed = never,
+    fenced: tuple[int, ...] = (),
+    factor_may_change: bool = True,
+) -> tuple[ErrorCode, PartitionState]:
+    image = state if isinstance(state, MetadataImage) else image_with(state, fenced=fenced)
+    move = Move(TOPIC, 0, replicas or None)
+    decision = alter_reassignments(image, [move], unclean, factor_may_change=factor_may_change)
+    (outcome,) = decision.result
+    after = image.with_changes(decision.changes).partition(TOPIC, 0)
+    assert after is not None
+    return outcome.error.code if outcome.error else ErrorCode.NONE, after
+
+
+def test_a_move_begins_with_all_replicas_in_the_order_of_the_target() -> None:
+    error, after = moved(STATE, 4, 2, 5)
+    assert error is ErrorCode.NONE
+    assert after == PartitionState((4, 2, 5, 1, 3), (1, 2, 3), 1, 5, 8, adding=(4, 5), removing=(1, 3))
+    assert list_reassignments(image_with(STATE, after), None) == [(TOPIC, 1, after)]
+    assert list_reassignments(image_with(STATE, after), {TOPIC: [0, 1, 2], "other": [0]}) == [(TOPIC, 1, after)]
+
+
+def test_it_ends_when_the_added_are_in_sync_and_the_leader_moves_if_it_leaves() -> None:
+    _, moving = moved(STATE, 4, 2, 5)
+    image = image_with(moving)
+    isr = tuple((i, epoch_of(i)) for i in (1, 2, 3, 4, 5))
+    decision = alter_partitions(image, 1, epoch_of(1), [IsrWish(TOPIC_ID, 0, 5, 8, isr)])
+    after = image.with_changes(decision.changes).partition(TOPIC, 0)
+    assert after == PartitionState((4, 2, 5), (2, 4, 5), 4, 6, 9)
+
+
+def test_fewer_replicas_are_fewer_at_once() -> None:
+    assert moved(STATE, 2, 3) == (ErrorCode.NONE, PartitionState((2, 3), (2, 3), 2, 6, 8))
+
+
+def test_fewer_replicas_wait_until_one_that_stays_is_in_sync() -> None:
+    error, after = moved(replace(STATE, isr=(1,)), 2)
+    assert error is ErrorCode.NONE
+    assert after == PartitionState((2, 1, 3), (1,), 1, 5, 8, removing=(1, 3))
+
+
+def test_another_order_is_another_preference_and_no_new_leader() -> None:
+    assert moved(STATE, 3, 2, 1) == (ErrorCode.NONE, PartitionState((3, 2, 1), (1, 2, 3), 1, 5, 8))
+    assert moved(STATE, 1, 2, 3) == (ErrorCode.NONE, STATE)
+
+
+def test_a_move_that_is_stopped_leaves_no_trace_of_what_it_added() -> None:
+    _, moving = moved(STATE, 4, 5, 3)
+    error, after = moved(replace(moving, isr=(1, 2, 3, 4)))
+    assert error is ErrorCode.NONE
+    assert (set(after.replicas), after.isr, after.leader) == ({1, 2, 3}, (1, 2, 3), 1)
+    assert (after.adding, after.removing) == ((), ())
+
+
+def test_there_must_be_a_move_to_stop() -> None:
+    assert moved(STATE) == (ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, STATE)
+
+
+def test_another_target_takes_the_place_of_the_first() -> None:
+    _, moving = moved(STATE, 4, 2, 5)
+    error, after = moved(moving, 1, 5, 3)
+    assert error is ErrorCode.NONE
+    assert after == PartitionState((1, 5, 3, 2), (1, 2, 3), 1, 5, 9, adding=(5,), removing=(2,))
+
+
+def test_a_leader_that_only_the_first_target_wanted_hands_over() -> None:
+    moving = PartitionState((4, 5, 1), (4, 1), 4, 5, 7, adding=(4, 5), removing=(1,))
+    assert moved(moving) == (ErrorCode.NONE, PartitionState((1,), (1,), 1, 6, 8))
+
+
+def test_a_move_is_not_stopped_where_that_would_lose_records() -> None:
+    moving = PartitionState((4, 5, 1), (4,), 4, 5, 7, adding=(4, 5), removing=(1,))
+    assert moved(moving) == (ErrorCode.INVALID_REPLICA_ASSIGNMENT, moving)
+    assert moved(moving, unclean=always, fenced=(1,)) == (ErrorCode.INVALID_REPLICA_ASSIGNMENT, moving)
+    assert moved(moving, unclean=always) == (ErrorCode.NONE, PartitionState((1,), (1,), 1, 6, 8))
+
+
+@pytest.mark.parametrize(("target", "fenced"), [((1, 1), ()), ((1, 9), ()), ((-1,), ())])
+def test_a_target_must_make_sense(target: tuple[int, ...], fenced: tuple[int, ...]) -> None:
+    assert moved(STATE, *target, fenced=fenced) == (ErrorCode.INVALID_REPLICA_ASSIGNMENT, STATE)
+
+
+def test_an_empty_target_is_none() -> None:
+    decision = alter_reassignments(image_with(STATE), [Move(TOPIC, 0, ()), Move("x", 0, (1,))], never)
+    codes = [outcome.error.code for outcome in decision.result if outcome.error]
+    assert codes == [ErrorCode.INVALID_REPLICA_ASSIGNMENT, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+def test_the_number_of_replicas_is_kept_where_that_is_asked() -> None:
+    assert moved(STATE, 4, 5, factor_may_change=False) == (ErrorCode.INVALID_REPLICATION_FACTOR, STATE)
+    _, moving = moved(STATE, 4, 5, 1, factor_may_change=False)
+    assert moving.adding == (4, 5)
+    error, _ = moved(moving, 3, 4, 2, factor_may_change=False)
+    assert error is ErrorCode.NONE
+
+
+def test_a_target_may_be_down() -> None:
+    error, after = moved(STATE, 1, 2, 4, fenced=(4,))
+    assert (error, after.adding) == (ErrorCode.NONE, (4,))
+
+
+def test_a_leader_lost_during_a_move_is_followed_by_one_in_sync() -> None:
+    _, moving = moved(STATE, 4, 5)
+    image = image_with(moving)
+    after = image.with_changes(broker_lost(image, 1, never).changes).partition(TOPIC, 0)
+    assert after == PartitionState((4, 5, 1, 2, 3), (2, 3), 2, 6, 9, adding=(4, 5), removing=(1, 2, 3))
+
+
+def test_an_unclean_leader_that_was_being_added_ends_the_move() -> None:
+    moving = PartitionState((4, 1), (1,), NO_LEADER, 5, 7, adding=(4,), removing=(1,))
+    assert elect_leader(moving, {4}, unclean=True) == PartitionState((4,), (4,), 4, 6, 8)
