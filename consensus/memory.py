@@ -16,6 +16,7 @@ import random
 import weakref
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from typing import Self
 
 from consensus.backend import (
@@ -89,6 +90,7 @@ class MemoryStore:
         self._session_count = 0
         self._clients: dict[MemoryBackend, None] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._context = copy_context()  # the timer is the server's, whichever client's call sets it
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def _new_identity(self) -> str:
@@ -102,6 +104,11 @@ class MemoryStore:
             store = _stores[name] = cls()
         return store
 
+    def known_as(self, name: str) -> Self:
+        """Be the store that ``memory://name`` means, for as long as somebody holds it."""
+        _stores[name] = self
+        return self
+
     @property
     def sessions(self) -> tuple[str, ...]:
         """The ids of the sessions alive."""
@@ -114,8 +121,11 @@ class MemoryStore:
         for key in [key for key, entry in self._entries.items() if entry.session == session_id]:
             self._remove(key)
         for client in tuple(self._clients):
-            client._expired(session_id)
+            self._tell_expired(client, session_id)
         self._wake()
+
+    def _tell_expired(self, client: MemoryBackend, session_id: str) -> None:
+        client._expired(session_id)
 
     def wipe(self) -> None:
         """Lose everything, as a server whose data was deleted; the store is empty and of another identity."""
@@ -265,7 +275,7 @@ class MemoryStore:
             return  # it looks again when it fires
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_at(due, self._on_timer)
+        self._timer = asyncio.get_running_loop().call_at(due, self._on_timer, context=self._context)
 
 
 class _MemorySession(Session):
