@@ -84,7 +84,7 @@ class GroupOffsetsApi:
                     if code is ErrorCode.NONE and name is not None:
                         accepted[name, partition.partition_index] = self._committed(request, partition)
             if accepted:
-                await self._store(group, accepted)
+                await self._coordinator.journal.store_offsets(group, accepted)
         except KafkaError as error:
             stored_code = error.code
             for name, topic in zip(names, request.topics, strict=True):
@@ -124,13 +124,6 @@ class GroupOffsetsApi:
             commit_timestamp_ms=dated_ms,
             expire_at_ms=dated_ms + request.retention_time_ms if request.retention_time_ms >= 0 else -1,
         )
-
-    async def _store(self, group: Group, accepted: dict[TopicPartition, CommittedOffset]) -> None:
-        group.commits_under_way += 1
-        try:
-            await self._coordinator.journal.store_offsets(group, accepted)
-        finally:
-            group.commits_under_way -= 1
 
     # -- OffsetFetch -------------------------------------------------------------------------------------------
 
@@ -230,12 +223,12 @@ class GroupOffsetsApi:
             for is_read in (subscribes_to(group, topic),)
             for index in partitions
         }
-        gone = {p: group.offsets[p] for p, code in codes.items() if code is ErrorCode.NONE and p in group.offsets}
+        gone = group.all_offsets() & {p for p, code in codes.items() if code is ErrorCode.NONE}
         try:
             await self._coordinator.journal.forget(group, gone, whole_group=False)
         except KafkaError as error:
             return OffsetDeleteResponse(error_code=error.code, topics=[])
-        self._coordinator.drop_offsets(group, gone)
+        self._coordinator.drop_unused(group)
         return OffsetDeleteResponse(
             error_code=ErrorCode.NONE,
             topics=[

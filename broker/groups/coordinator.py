@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
 from broker.config import BrokerConfig
 from broker.groups.expiry import expired_offsets
-from broker.groups.group import CommittedOffset, Group, GroupState, TopicPartition
+from broker.groups.group import Group, GroupState
 from broker.groups.journal import Journal, Replay, group_partition
 from broker.groups.membership import Membership
 from broker.tasks import TaskSet
@@ -107,10 +107,12 @@ class GroupCoordinator:
             ownership.groups[group.group_id] = group
             self.membership.start_sessions(group)
         ownership.loading = None
-        if groups or replay.skipped:
-            log.info(
-                "groups loaded",
-                extra={"partition": ownership.partition, "groups": len(groups), "records_skipped": replay.skipped},
+        if groups:
+            log.info("groups loaded", extra={"partition": ownership.partition, "groups": len(groups)})
+        if replay.skipped:
+            log.warning(
+                "records of the offsets topic are left out: they are no groups or offsets",
+                extra={"partition": ownership.partition, "records": replay.skipped, "first": replay.why_skipped},
             )
 
     async def _read(self, partition: int) -> Replay:
@@ -191,21 +193,17 @@ class GroupCoordinator:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
         if group.state is not GroupState.EMPTY:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
-        await self.journal.forget(group, list(group.offsets), whole_group=True)
-        if group.state is GroupState.EMPTY:
+        # Tombstones of commits under way too: these are in the log already, though nobody was told yet.
+        await self.journal.forget(group, group.all_offsets(), whole_group=True)
+        if group.is_idle:
             self._drop(group)
+        elif group.state is GroupState.EMPTY:
+            group.generation = 0  # begun anew by a later commit, or by somebody about to join
 
     def drop_unused(self, group: Group) -> None:
         """Forget a group at once that came to nothing, so that strangers' names do not gather here."""
         if group.is_unused:
             self._drop(group)
-
-    def drop_offsets(self, group: Group, gone: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """Drop offsets from memory whose tombstones are written, unless they were committed again meanwhile."""
-        for partition, offset in gone.items():
-            if group.offsets.get(partition) is offset:
-                del group.offsets[partition]
-        self.drop_unused(group)
 
     def _drop(self, group: Group) -> None:
         ownership = self._owned.get(group.partition)
@@ -225,7 +223,7 @@ class GroupCoordinator:
         retention_ms = self._config().offsets_retention_minutes * 60_000
         if group.commits_under_way:
             return  # a tombstone must not overtake a commit; the next round sees its outcome
-        gone = {p: group.offsets[p] for p in expired_offsets(group, self._now_ms(), retention_ms)}
+        gone = expired_offsets(group, self._now_ms(), retention_ms)
         forget_group = group.state is GroupState.EMPTY and len(gone) == len(group.offsets) and not group.pending
         if not gone and not forget_group:
             return
@@ -234,14 +232,15 @@ class GroupCoordinator:
         except KafkaError as error:
             log.warning("offsets not expired", extra={"group": group.group_id, "error": error.code.name})
             return
-        self.drop_offsets(group, gone)
         if forget_group and group.is_idle:
             self._drop(group)
+        else:
+            self.drop_unused(group)
 
     async def topic_deleted(self, topic: str) -> None:
         """Forget what groups committed for a topic that is gone."""
         for group in self._here():
-            gone = {partition: offset for partition, offset in group.offsets.items() if partition[0] == topic}
+            gone = {partition for partition in group.all_offsets() if partition[0] == topic}
             if gone:
                 try:
                     await self.journal.forget(group, gone, whole_group=False)
@@ -250,4 +249,4 @@ class GroupCoordinator:
                         "offsets of a deleted topic remain", extra={"group": group.group_id, "error": str(error)}
                     )
                     continue
-                self.drop_offsets(group, gone)
+                self.drop_unused(group)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -108,8 +108,10 @@ class Group:
     pending: dict[str, Deadline] = field(default_factory=dict)
     """Member ids handed out whose owners have not joined with them yet (KIP-394)."""
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
-    commits_under_way: int = 0
-    """Offset commits on their way into the log: offsets are not expired while there are any."""
+    commits_under_way: list[Collection[TopicPartition]] = field(default_factory=list)
+    """What is in the log, or about to be, but not acknowledged: offsets are not expired while there is any."""
+    forgotten: dict[TopicPartition, int] = field(default_factory=dict)
+    """Log offset of the latest tombstone of a partition, while an earlier commit may still be acknowledged."""
     rebalance_timer: Deadline | None = None
     sync_timer: Deadline | None = None
     initial_delay_left_ms: int | None = None
@@ -165,8 +167,32 @@ class Group:
         """Take in offsets that the log has at ``log_offset``."""
         for partition, offset in offsets.items():
             known = self.offsets.get(partition)
-            if known is None or known.log_offset < log_offset:
+            latest = self.forgotten.get(partition, -1) if known is None else known.log_offset
+            if latest < log_offset:
                 self.offsets[partition] = replace(offset, log_offset=log_offset)
+
+    def forget(self, partitions: Iterable[TopicPartition], log_offset: int) -> None:
+        """Drop offsets whose tombstones the log has at ``log_offset``, unless they were committed again after it."""
+        for partition in partitions:
+            known = self.offsets.get(partition)
+            if known is not None and known.log_offset < log_offset:
+                del self.offsets[partition]
+            if self.commits_under_way:
+                self.forgotten[partition] = log_offset
+
+    def commit_begins(self, partitions: Collection[TopicPartition]) -> None:
+        """Offsets of these partitions are about to be written."""
+        self.commits_under_way.append(partitions)
+
+    def commit_ended(self, partitions: Collection[TopicPartition]) -> None:
+        """What :meth:`commit_begins` was told of is in the log, or will never be."""
+        self.commits_under_way.remove(partitions)
+        if not self.commits_under_way:
+            self.forgotten.clear()
+
+    def all_offsets(self) -> set[TopicPartition]:
+        """The partitions that the log may have offsets of."""
+        return set(self.offsets).union(*self.commits_under_way)
 
     def all_joined(self) -> bool:
         """Whether nobody is missing from the rebalance under way."""

@@ -14,7 +14,7 @@ key (first two bytes)  key                                                value
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -34,6 +34,7 @@ OFFSET_VALUE_VERSION = 3
 OFFSET_WITH_EXPIRY_VALUE_VERSION = 1
 """The one version that carries the moment at which the offset expires (a client of before KIP-211 asked for it)."""
 GROUP_VALUE_VERSION = 3
+GENERATION_MAX = (1 << 31) - 1
 
 KeyValue = tuple[bytes, bytes | None]
 
@@ -69,15 +70,20 @@ class Journal:
     async def store_offsets(self, group: Group, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
         """Make committed offsets durable, all in one batch, and then known to the group."""
         records = [offset_record(group.group_id, partition, offset) for partition, offset in offsets.items()]
-        group.committed(offsets, await self._append(group, records, _OFFSET_ERRORS))
+        partitions = tuple(offsets)
+        group.commit_begins(partitions)
+        try:
+            group.committed(offsets, await self._append(group, records, _OFFSET_ERRORS))
+        finally:
+            group.commit_ended(partitions)
 
-    async def forget(self, group: Group, offsets: Iterable[TopicPartition], *, whole_group: bool) -> None:
-        """Write tombstones for offsets, and for the group itself."""
+    async def forget(self, group: Group, offsets: Collection[TopicPartition], *, whole_group: bool) -> None:
+        """Write tombstones for offsets, and for the group itself; then the group has these offsets no more."""
         records: list[KeyValue] = [(_offset_key(group.group_id, partition), None) for partition in offsets]
         if whole_group:
             records.append((encode_stored(GroupMetadataKey(group=group.group_id), GROUP_KEY_VERSION), None))
         if records:
-            await self._append(group, records, _GROUP_ERRORS)
+            group.forget(offsets, await self._append(group, records, _GROUP_ERRORS))
 
     async def _append(self, group: Group, records: list[KeyValue], errors: Mapping[ErrorCode, ErrorCode]) -> int:
         if group.state is GroupState.DEAD:  # it has moved on, perhaps to a new topic of this name: no word of it here
@@ -161,13 +167,20 @@ class Replay:
     generations: dict[str, GroupMetadataValue] = field(default_factory=dict)
     offsets: dict[str, dict[TopicPartition, CommittedOffset]] = field(default_factory=dict)
     skipped: int = 0
+    why_skipped: str = ""
+    """What was wrong with the first record or batch left out."""
 
     def apply(self, key: bytes | None, value: bytes | None) -> None:
         """Take in one record; one that cannot be understood is counted and left out."""
         try:
             self._apply(key, value)
-        except MalformedMessage:
-            self.skipped += 1
+        except MalformedMessage as error:
+            self.skip(error)
+
+    def skip(self, error: Exception) -> None:
+        """Count a record, or a whole batch, that cannot be understood."""
+        self.skipped += 1
+        self.why_skipped = self.why_skipped or str(error)
 
     def _apply(self, key: bytes | None, value: bytes | None) -> None:
         if key is None or len(key) < 2:
@@ -180,7 +193,10 @@ class Replay:
             if value is None:
                 self.generations.pop(group_id, None)
             else:
-                self.generations[group_id] = decode_stored(GroupMetadataValue, value)[0]
+                stored = decode_stored(GroupMetadataValue, value)[0]
+                if not 0 <= stored.generation < GENERATION_MAX:
+                    raise MalformedMessage(f"generation {stored.generation}")
+                self.generations[group_id] = stored
         else:
             raise MalformedMessage(f"unknown key version {version}")
 

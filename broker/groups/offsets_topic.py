@@ -12,10 +12,14 @@ from broker.partitions import Partitions
 from broker.purgatory import Delayed, Purgatory
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records.batch import headers, records
+from protocol.records.errors import DecompressedTooLarge, InvalidRecord
 from storage.log import Log
 
 READ_BYTES = 5 * 1024 * 1024
 """Bytes read at once while groups are loaded (``offsets.load.buffer.size`` of Kafka)."""
+
+BATCH_BYTES_MAX = 256 << 20
+"""What a batch may come to decompressed: only an administrator's client could have written a larger one."""
 
 
 class _Acknowledgement(Delayed[ErrorCode]):
@@ -83,6 +87,14 @@ def _replay(log: Log, replay: Replay) -> None:
             return  # a compacted tail: nothing is left below the end
         for position, header in headers(data):
             if not header.is_control:
-                for record in records(data, position):
-                    replay.apply(record.key, record.value)
+                _replay_batch(data, position, replay)
             offset = header.next_offset
+
+
+def _replay_batch(data: memoryview, position: int, replay: Replay) -> None:
+    """Feed one batch's records; from the one on that cannot be read the rest is left out."""
+    try:
+        for record in records(data, position, max_bytes=BATCH_BYTES_MAX):
+            replay.apply(record.key, record.value)
+    except (InvalidRecord, DecompressedTooLarge) as error:
+        replay.skip(error)

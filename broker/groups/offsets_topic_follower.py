@@ -1,11 +1,21 @@
 """Follows what becomes of ``__consumer_offsets``, and of the topics that groups committed offsets for, and tells the
-coordinator: which groups live here follows from which of its partitions this broker leads."""
+coordinator: which groups live here follows from which of its partitions this broker leads.
+
+Metadata from before this broker registered may still name it as leader, of a term that is over: that does not count.
+"""
 
 from __future__ import annotations
 
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.journal import OFFSETS_TOPIC
-from broker.metadata.changes import Delta, PartitionChanged, PartitionsAdded, TopicCreated, TopicDeleted
+from broker.metadata.changes import (
+    BrokerRegistered,
+    Delta,
+    PartitionChanged,
+    PartitionsAdded,
+    TopicCreated,
+    TopicDeleted,
+)
 from broker.metadata.image import MetadataImage
 from broker.tasks import TaskSet
 
@@ -27,6 +37,9 @@ class OffsetsTopicFollower:
                 case PartitionsAdded(name, added) if name == OFFSETS_TOPIC:
                     total = len(image.topics[name].partitions)
                     self._look_at(image, range(total - len(added), total))
+                case BrokerRegistered(registration) if registration.broker_id == self._broker_id:
+                    known = image.topics.get(OFFSETS_TOPIC)
+                    self._look_at(image, range(len(known.partitions) if known is not None else 0))
                 case PartitionChanged(name, index) if name == OFFSETS_TOPIC:
                     self._look_at(image, (index,))
                 case TopicDeleted(name) if name == OFFSETS_TOPIC:
@@ -35,9 +48,11 @@ class OffsetsTopicFollower:
                     self._tasks.start(self._coordinator.topic_deleted(name), name=f"forget offsets of {name}")
 
     def _look_at(self, image: MetadataImage, indexes: range | tuple[int, ...]) -> None:
+        registration = image.brokers.get(self._broker_id)
+        is_registered = registration is not None and not registration.fenced
         for index in indexes:
             state = image.partition(OFFSETS_TOPIC, index)
-            if state is not None and state.leader == self._broker_id:
-                self._coordinator.elected(index, state.leader_epoch)
-            else:
+            if state is None or state.leader != self._broker_id:
                 self._coordinator.resigned(index)
+            elif is_registered:
+                self._coordinator.elected(index, state.leader_epoch)
