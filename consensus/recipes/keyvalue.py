@@ -37,7 +37,7 @@ from consensus.backend import (
     TxnResult,
     Watch,
 )
-from consensus.errors import AlreadyExists, Conflict, Fenced, NotFound, PreconditionFailed
+from consensus.errors import AlreadyExists, Conflict, Fenced, NotFound, PreconditionFailed, TooLarge
 from consensus.recipes.writing import Nonces, Writer, unwrap, wrap
 
 FOLDER = "data/"
@@ -125,12 +125,17 @@ class KeyValue:
         Each part is atomic, the whole is not: the caller chooses an order in which any first parts are a legal state.
 
         :raises ValueError: there is no room beside that many checks.
+        :raises TooLarge: the store takes one of the operations in no part; raised before the first part is given.
         """
         limits = self._backend.capabilities
         room = limits.txn_ops_max - checks
         bytes_max = limits.txn_bytes_max - checks * limits.key_bytes_max
         if room < 1 or bytes_max < 1:
             raise ValueError(f"no room for an operation beside {checks} checks")
+        for op in ops:
+            limits.admit_key(self._folder + op.key)
+            if isinstance(op, Put) and len(op.value) + self._envelope_bytes > limits.value_bytes_max:
+                raise TooLarge(f"the value of {op.key}", len(op.value), limits.value_bytes_max)
         part: list[Op] = []
         size = 0
         for op in ops:

@@ -18,6 +18,7 @@ from consensus.errors import (
     LeadershipLost,
     NotFound,
     SessionLost,
+    TooLarge,
     TooManyOps,
 )
 from consensus.memory import CAPABILITIES, MemoryBackend, MemoryStore
@@ -89,6 +90,8 @@ async def test_splitting_by_size() -> None:
         assert len(parts) > 2
         for part in parts:
             await kv.txn([], part, guard=guard)
+        with pytest.raises(TooLarge):
+            next(iter(kv.split([*ops, Put("k", bytes(CAPABILITIES.value_bytes_max))])))  # not when all else is written
 
 
 async def test_update(connect: Connect) -> None:
