@@ -1,7 +1,7 @@
-"""The other brokers of the cluster, as this one speaks to them: over the listener for brokers, by the metadata's address.
+"""The other brokers of the cluster, as this one speaks to them: over the listener for brokers.
 
 A connection is made when it is first needed, and again after it has been lost. Whoever holds a request open for long
-(a fetcher, the follower of the metadata) has a connection of its own, named by a purpose, so that nobody waits behind it.
+(a fetcher, the follower of the metadata) has a connection of its own, named by a purpose: nobody waits behind it.
 """
 
 from __future__ import annotations
@@ -62,12 +62,19 @@ class Peers:
             connect_timeout=self._timeout_s,
         )
 
-    async def ask(self, broker_id: int, request: Request, *, version: int | None = None, timeout_s: float = 0) -> Any:
-        """Ask one broker; raises as :meth:`client` and ``Client.send`` do."""
-        client = self.client(broker_id)
-        return await client.send(request, version=version, timeout=timeout_s or None)
+    async def ask(
+        self,
+        broker_id: int,
+        request: Request,
+        *,
+        version: int | None = None,
+        purpose: str = "",
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Ask one broker. Raises as :meth:`client` and ``Client.send`` do."""
+        return await self.client(broker_id, purpose).send(request, version=version, timeout=timeout_s)
 
-    async def ask_controller(self, request: Request, *, version: int | None = None, timeout_s: float = 0) -> Any:
+    async def ask_controller(self, request: Request, *, version: int | None = None, purpose: str = "") -> Any:
         """Ask the controller that the metadata names.
 
         Raises NOT_CONTROLLER where it names none, and as :meth:`ask`. The answer's own errors are for the caller.
@@ -75,7 +82,7 @@ class Peers:
         controller = self._metadata.image.controller_id
         if controller < 0:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "the cluster has no controller at this moment")
-        return await self.ask(controller, request, version=version, timeout_s=timeout_s)
+        return await self.ask(controller, request, version=version, purpose=purpose)
 
     def _close_soon(self, client: Client) -> None:
         closing = asyncio.ensure_future(client.close())

@@ -23,7 +23,9 @@ from broker.api.cluster import ClusterApi
 from broker.api.configs import ConfigsApi
 from broker.api.elections import ElectionsApi
 from broker.api.fetch import FetchApi
+from broker.api.fetch_metadata import FetchMetadataApi
 from broker.api.fetch_sessions import FetchSessions
+from broker.api.forwarding import Forwarding
 from broker.api.group_offsets import GroupOffsetsApi
 from broker.api.groups import GroupsApi
 from broker.api.log_dirs import LogDirsApi
@@ -39,7 +41,10 @@ from broker.cluster_identity import Identity, identify, read_identities, read_st
 from broker.config import BrokerConfig, TopicConfig, log_config
 from broker.controller.administration import Administration
 from broker.controller.adoption import FoundPartition, adopt_partitions
+from broker.controller.leaders import elect_uncleanly, rebalance_leaders
 from broker.controller.liveness import Liveness
+from broker.controller.mentioned import MentionedTopics
+from broker.controller.publication import Publication
 from broker.dynamic_config import DynamicConfig
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.journal import OFFSETS_TOPIC, Journal
@@ -55,6 +60,7 @@ from broker.network.listener import Admission, Limits, Listener, Load, bind
 from broker.observation import watch
 from broker.partition import Purgatories
 from broker.partitions import Partitions
+from broker.peers import Peers
 from broker.producer_ids import ProducerIds
 from broker.purgatory import Purgatory
 from broker.tasks import TaskSet
@@ -71,6 +77,9 @@ _log = logging.getLogger(__name__)
 
 STOP_GRACE_S = 5.0
 """How long a stop waits for requests under way, and for peers to take their answers."""
+
+APPLIED_MAX_S = 1.0
+"""How long a change of topics is held back from its client for brokers that have not heard of it yet."""
 
 
 class BrokerServer:
@@ -149,7 +158,7 @@ class BrokerServer:
         await self._join_store()
         await self._open_logs()
         self._compose()
-        await self._register()
+        await self._register(sockets)
         if self.identity.is_new:
             self.health.starting("adopting the topics found on disk")
             await self._adopt()
@@ -253,6 +262,14 @@ class BrokerServer:
         metadata.subscribe(self._config.apply)
         metadata.subscribe(self.partitions.apply)
         metadata.subscribe(OffsetsTopicFollower(broker_id, self.groups, self._tasks).apply)
+        self._compose_cluster()
+
+    def _compose_cluster(self) -> None:
+        """Make what ties this broker to the others."""
+        broker_id, config, listener = self.identity.broker_id, self._static, self._static.inter_broker_listener
+        self._peers = Peers(broker_id, self.metadata, listener, timeout_s=config.request_timeout_ms / 1000)
+        self._hearers = Purgatory()
+        self._publication = Publication(self.metadata, self._hearers)
         self._liveness = Liveness(
             self._backend,
             BrokerRegistration(
@@ -260,17 +277,29 @@ class BrokerServer:
                 epoch=0,
                 incarnation_id=UUID(int=self._rng.getrandbits(128), version=4),
                 endpoints=self.endpoints,
-                rack=self._static.broker_rack,
+                rack=config.broker_rack,
             ),
-            metadata,
-            session_ttl_ms=self._static.session_timeout_ms,
+            self.metadata,
+            self._publication,
+            self._peers,
+            listener=listener,
+            session_ttl_ms=config.session_timeout_ms,
+            heartbeat_ms=config.broker_heartbeat_interval_ms,
             unclean=self._unclean_allowed,
+            duties=(
+                lambda controller: rebalance_leaders(controller, self._config),
+                lambda controller: elect_uncleanly(controller, self._config, self._unclean_allowed),
+            ),
+            monotonic=self._clock.monotonic,
             rng=self._rng,
         )
 
-    async def _register(self) -> None:
+    async def _register(self, sockets: Mapping[str, socket.socket]) -> None:
         """Become a member of the cluster, and wait until the metadata says so."""
         self.health.starting("registering with the controller")
+        for sock in sockets.values():  # who refuses connections from now on counts as gone
+            sock.listen(self._static.socket_listen_backlog_size)
+        self._undo.push_async_callback(self._peers.close)
         self._undo.push_async_callback(self._membership.close)
         self._undo.push_async_callback(self._tasks.close)
         life = self._membership.start(self._liveness.run(), name="membership")
@@ -343,9 +372,11 @@ class BrokerServer:
             self.metadata,
             self._config,
             self._rng,
-            self.partitions.opened,
+            self._usable,
             self._unclean_allowed,
         )
+        controller = self._liveness.controller
+        mentioned = MentionedTopics(administration, self.metadata, self._peers, self._config, self.partitions.opened)
         self.sessions = FetchSessions(static.max_incremental_fetch_session_cache_slots, self._rng, clock.monotonic)
         fetch = FetchApi(
             self.partitions,
@@ -356,16 +387,17 @@ class BrokerServer:
             max_bytes=static.fetch_max_bytes,
         )
         apis = (
-            AlterPartitionApi(self._liveness.controller, self.metadata),
+            AlterPartitionApi(controller, self.metadata),
             ApiVersionsApi(lambda: self.dispatcher.routes),
             ClusterApi(self.metadata),
             ConfigsApi(broker_id, administration, self.metadata, self._config),
             ElectionsApi(self._liveness.controller),
             fetch,
+            FetchMetadataApi(self.metadata, self._publication, self._hearers),
             GroupOffsetsApi(self.groups, self.metadata, self._config, clock.wall_ms),
-            GroupsApi(self.groups, self.metadata, administration, self._config),
+            GroupsApi(self.groups, self.metadata, mentioned, self._config),
             LogDirsApi(self.partitions, self.logs),
-            MetadataApi(self.metadata, administration),
+            MetadataApi(self.metadata, mentioned),
             OffsetsApi(self.partitions),
             ProduceApi(self.partitions, self.metadata, self.purgatories.produce, wall_ms=clock.wall_ms),
             ProducersApi(self.partitions, ProducerIds(self._liveness.store)),
@@ -373,7 +405,13 @@ class BrokerServer:
             RecordsApi(self.partitions),
             TopicsApi(administration, self.metadata, self._config),
         )
-        return {key: handler for api in apis for key, handler in api.routes().items()}
+        routes = {key: handler for api in apis for key, handler in api.routes().items()}
+        return Forwarding(controller, self._peers).around(routes)
+
+    async def _usable(self) -> None:
+        """Wait until partitions that were made can be used: here, and at the brokers that follow."""
+        await self.partitions.opened()
+        await self._publication.applied(APPLIED_MAX_S)
 
     async def _export_metrics(self) -> None:
         address = self._static.metrics_address

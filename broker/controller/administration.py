@@ -15,7 +15,6 @@ from uuid import UUID
 from broker.config import BrokerConfig, ConfigError, ConfigType
 from broker.config.broker_config import base_key
 from broker.config.dynamic import check_change
-from broker.config.keys.log import SEGMENT_BYTES_MIN
 from broker.config.topic_config import TopicConfig, check_topic
 from broker.controller.brokers import UncleanAllowed
 from broker.controller.configs import ConfigChange, ConfigOutcome, alter_configs
@@ -32,7 +31,6 @@ from broker.controller.topics import (
     delete_topics,
 )
 from broker.dynamic_config import DynamicConfig
-from broker.groups.journal import OFFSETS_TOPIC
 from broker.metadata.current import Metadata
 from broker.metadata.image import MetadataImage
 from broker.metadata.types import ConfigResource, ResourceType, TopicImage
@@ -58,7 +56,7 @@ class Administration:
         opened: Callable[[], Awaitable[None]],
         unclean: UncleanAllowed,
     ) -> None:
-        """``opened()`` waits until this broker's part of new partitions can be used."""
+        """``opened()`` waits until new partitions can be used: the living brokers know of them, this one has its logs."""
         static = config()
         self._broker_id = broker_id
         self._controller = controller
@@ -69,6 +67,11 @@ class Administration:
         self._unclean = unclean
         self._topic_policy = Policy(static.create_topic_policy_class_name or "", static.given)
         self._config_policy = Policy(static.alter_config_policy_class_name or "", static.given)
+
+    @property
+    def is_controller(self) -> bool:
+        """Whether this broker is the controller, as far as it knows."""
+        return self._controller.is_active
 
     # -- topics ------------------------------------------------------------------------------------------------
 
@@ -122,44 +125,6 @@ class Administration:
         )
         await self._opened()
         return outcomes
-
-    @property
-    def automatic(self) -> bool:
-        """Whether mentioning a topic creates it."""
-        return self._config().auto_create_topics_enable
-
-    async def create_mentioned(self, topics: list[NewTopic]) -> list[TopicOutcome]:
-        """Create topics that a client mentioned; one that appeared meanwhile counts as created."""
-        offsets = [self._offsets_topic() if topic.name == OFFSETS_TOPIC else topic for topic in topics]
-        try:
-            return await self.create_topics(offsets)
-        except KafkaError as error:
-            return [TopicOutcome(topic.name, error=error) for topic in topics]
-
-    async def create_offsets_topic(self) -> None:
-        """Create ``__consumer_offsets`` unless it exists. Raises COORDINATOR_NOT_AVAILABLE where that fails."""
-        (outcome,) = await self.create_topics([self._offsets_topic()])
-        if outcome.error is not None and outcome.error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-            log.error(
-                "the offsets topic cannot be created: consumer groups do not work until it can; with fewer brokers "
-                "than offsets.topic.replication.factor set that key to the number of brokers",
-                extra={"reason": outcome.error.message},
-            )
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, outcome.error.message)
-
-    def _offsets_topic(self) -> NewTopic:
-        config = self._config()
-        return NewTopic(
-            OFFSETS_TOPIC,
-            partitions=config.offsets_topic_num_partitions,
-            replication_factor=config.offsets_topic_replication_factor,
-            configs={
-                "cleanup.policy": "compact",
-                "compression.type": "producer",
-                # The broker's key may be smaller, as in Kafka, than a topic's may.
-                "segment.bytes": str(max(SEGMENT_BYTES_MIN, config.offsets_topic_segment_bytes)),
-            },
-        )
 
     # -- configuration -----------------------------------------------------------------------------------------
 

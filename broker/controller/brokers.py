@@ -18,30 +18,37 @@ UncleanAllowed = Callable[[MetadataImage, str], bool]
 def broker_joined(
     image: MetadataImage, registration: BrokerRegistration, unclean: UncleanAllowed
 ) -> Decision[BrokerRegistration]:
-    """Take in a broker, or a new incarnation of one.
+    """Take in a broker under a new epoch.
 
-    What an earlier incarnation led is given up first, so that a leader that was restarted never goes on under its old
-    leader epoch. A registration that is known already, or older than the one known, changes nothing.
+    A process that comes back under a new epoch (its session had ended, say, while the store was away) goes on with what
+    it led. Of another process, what it led is given up first, so that a leader that was restarted never goes on under
+    its old leader epoch. A registration whose epoch is not above the one known changes nothing: who was fenced comes
+    back under a higher one only.
     """
     known = image.brokers.get(registration.broker_id)
-    if known is not None and (
-        registration.epoch < known.epoch or (registration.epoch == known.epoch and not known.fenced)
-    ):
+    if known is not None and registration.epoch <= known.epoch:
         return Decision((), known)
     changes: list[Change] = []
+    joined = replace(registration, fenced=False)
     if known is not None and not known.fenced:
+        if known.incarnation_id == registration.incarnation_id:
+            return Decision((BrokerRegistered(joined),), joined)
         changes += broker_lost(image, registration.broker_id, unclean).changes
         image = image.with_changes(changes)
-    joined = replace(registration, fenced=False)
     changes.append(BrokerRegistered(joined))
     changes += _elections(image.with_changes(changes[-1:]), joined.broker_id, unclean)
     return Decision(tuple(changes), joined)
 
 
-def broker_lost(image: MetadataImage, broker_id: int, unclean: UncleanAllowed) -> Decision[bool]:
-    """Fence a broker that is gone: its epoch stays on record, its leaders move to living replicas in sync."""
+def broker_lost(
+    image: MetadataImage, broker_id: int, unclean: UncleanAllowed, *, epoch: int | None = None
+) -> Decision[bool]:
+    """Fence a broker that is gone: its epoch stays on record, its leaders move to living replicas in sync.
+
+    With an ``epoch`` nothing happens to a broker that has registered anew since. Answers whether it was fenced now.
+    """
     known = image.brokers.get(broker_id)
-    if known is None or known.fenced:
+    if known is None or known.fenced or epoch not in (None, known.epoch):
         return Decision((), False)
     fenced = BrokerRegistered(replace(known, fenced=True))
     after = image.with_changes((fenced,))

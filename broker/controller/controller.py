@@ -4,6 +4,8 @@ Every broker campaigns; the one that is elected reads the store into an image, t
 another on one queue. Decisions that wait together are committed together. A batch goes to the store first, under the
 guard of this term's leadership, and only then becomes the image that brokers see and the answers callers get: so
 nothing is ever seen that a successor could not read. A write that is refused by the guard ends the term at once.
+
+A controller found dead is deposed (:meth:`Controller.depose`): the campaign goes on in its place, whatever its session.
 """
 
 from __future__ import annotations
@@ -15,13 +17,14 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from broker.controller.decision import Decide, Decision
+from broker.controller.publication import Publication
 from broker.controller.stored import PREFIXES, Writes, read_image, writes_for
 from broker.metadata.changes import Change, ControllerElected, Delta
 from broker.metadata.current import Metadata
 from broker.metadata.image import MetadataImage
 from consensus.backend import Delete, Op, Put
 from consensus.errors import CoordinationError, Fenced, LeadershipLost, LimitExceeded, Retriable
-from consensus.recipes.elections import Elections, Leadership
+from consensus.recipes.elections import Elections, Leader, Leadership
 from consensus.recipes.keyvalue import KeyValue
 from protocol.errors import ErrorCode, KafkaError
 
@@ -57,16 +60,19 @@ class Controller:
     def __init__(
         self,
         broker_id: int,
+        candidate: bytes,
         store: KeyValue,
         metadata: Metadata,
-        *,
-        in_office: Callable[[], Coroutine[Any, Any, None]],
+        publication: Publication,
     ) -> None:
-        """``in_office()`` runs beside each term, from the moment the image is read; it is cancelled at the end."""
+        """``candidate`` is what the other brokers need to know to follow; ``publication`` is open during each term."""
         self._broker_id = broker_id
+        self._candidate = candidate
+        self._publication = publication
+        self._dead: Leader | None = None
+        self._found_dead = asyncio.Event()
         self._store = store
         self._metadata = metadata
-        self._in_office = in_office
         self._queue: asyncio.Queue[_Request] = asyncio.Queue(QUEUE_MAX)
         self._leadership: Leadership | None = None
 
@@ -89,14 +95,14 @@ class Controller:
         result: T = await request.reply
         return result
 
-    async def run(self, elections: Elections) -> None:
-        """Campaign, serve, campaign again, in one session; ends when it is lost, raising SessionLost."""
+    async def run(self, elections: Elections, in_office: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Campaign, serve, campaign again, in one session; ends when it is lost, raising SessionLost.
+
+        ``in_office()`` runs beside each term, from the moment the image is read; it is cancelled at the end.
+        """
         while True:
             try:
-                leadership = await elections.campaign(
-                    ELECTION, str(self._broker_id).encode(), min_epoch=self._metadata.image.controller_epoch + 1
-                )
-                await self._serve(leadership)
+                await self._serve(await self._campaign(elections), in_office)
             except (Fenced, LeadershipLost) as lost:
                 log.warning("controller lost its office", extra={"broker": self._broker_id, "reason": str(lost)})
             except Retriable as error:
@@ -111,10 +117,37 @@ class Controller:
                 self._leadership = None
                 self._refuse_all()
 
-    async def _serve(self, leadership: Leadership) -> None:
+    def depose(self, leader: Leader) -> None:
+        """This controller is dead: campaign in its place. Nothing happens if it does not lead any more."""
+        self._dead = leader
+        self._found_dead.set()
+
+    async def _campaign(self, elections: Elections) -> Leadership:
+        """Wait for the office to be free, or for its holder to be found dead."""
+        while True:
+            self._found_dead.clear()
+            campaign = asyncio.ensure_future(
+                elections.campaign(
+                    ELECTION,
+                    self._candidate,
+                    min_epoch=self._metadata.image.controller_epoch + 1,
+                    depose=self._dead,
+                )
+            )
+            found_dead = asyncio.ensure_future(self._found_dead.wait())
+            try:
+                await asyncio.wait({campaign, found_dead}, return_when=asyncio.FIRST_COMPLETED)
+                if campaign.done():
+                    return campaign.result()
+            finally:
+                campaign.cancel()
+                found_dead.cancel()
+                await asyncio.wait({campaign})
+
+    async def _serve(self, leadership: Leadership, in_office: Callable[[], Coroutine[Any, Any, None]]) -> None:
         image = await self._read()
         self._take_office(leadership, image)
-        companion = asyncio.ensure_future(self._in_office())
+        companion = asyncio.ensure_future(in_office())
         lost = asyncio.ensure_future(leadership.lost.wait())
         get = asyncio.ensure_future(self._queue.get())
         try:
@@ -129,9 +162,11 @@ class Controller:
         finally:
             if get.done():
                 _fail([get.result()], _not_controller())
+            self._leadership = None
+            self._publication.close()
             for task in (get, lost, companion):
                 task.cancel()
-            self._leadership = None
+            await asyncio.gather(companion, return_exceptions=True)
             await self._resign(leadership)
 
     @staticmethod
@@ -153,6 +188,7 @@ class Controller:
         changes = image.changes_since(self._metadata.image)
         self._leadership = leadership
         self._metadata.replace(image, Delta(leadership.epoch, image.version, changes))
+        self._publication.open()
         log.info(
             "controller in office",
             extra={"broker": self._broker_id, "epoch": leadership.epoch, "topics": len(image.topics)},

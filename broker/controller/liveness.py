@@ -1,59 +1,117 @@
 """A broker's life in the cluster: its session with the coordination store, its membership, its candidacy.
 
 One session carries all of it. While the session lasts the broker is a member of the group of brokers and a candidate
-for controller; when it is lost, everything is begun anew in another session, under a higher broker epoch. Whoever is
-controller turns the members of the group into registrations in the metadata.
+for controller; when it is lost, everything is begun anew in another session, under a higher broker epoch. Meanwhile the
+broker goes on following the controller it knows. Whoever is controller turns the members of the group into
+registrations in the metadata (``members``).
+
+A broker that was fenced although it lives joins the group anew, under a higher epoch. Its id is its own: the place of
+an earlier incarnation that is dead is taken at once, but a living broker with the same id makes this one give up.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Coroutine, Sequence
 from random import Random
+from typing import Any
 
-from broker.controller.brokers import UncleanAllowed, broker_joined, broker_lost
+from broker.controller.brokers import UncleanAllowed
 from broker.controller.controller import ELECTION, RETRY_SECONDS, Controller
+from broker.controller.following import Following
+from broker.controller.members import BROKERS_GROUP, Members
+from broker.controller.publication import Publication
+from broker.controller.watchdog import is_gone
+from broker.metadata.changes import Delta
 from broker.metadata.current import Metadata
 from broker.metadata.encoding import registration_from_bytes, registration_to_bytes
+from broker.metadata.image import MetadataImage
 from broker.metadata.types import BrokerRegistration
-from consensus.backend import Backend
+from broker.peers import Peers
+from broker.tasks import race
+from consensus.backend import Backend, Session
 from consensus.errors import AlreadyExists, BadConfig, CoordinationError, Lost, Retriable
 from consensus.recipes.elections import Elections
-from consensus.recipes.groups import Groups, Member
+from consensus.recipes.groups import Groups, Member, Membership
 from consensus.recipes.keyvalue import KeyValue
 
 log = logging.getLogger(__name__)
 
-BROKERS_GROUP = "brokers"
+PROBE_S = 1.0
+"""How long a broker with our id may take to accept a connection."""
+ALIVE_PROBES = 5
+"""A broker with our id that accepts so many connections, one second after another, lives: we give up."""
 
 
 class Liveness:
-    """Keeps this broker a member, and while it is controller the metadata in step with the members."""
+    """Keeps this broker a member, and its metadata in step with the controller's; or is the controller."""
 
     def __init__(
         self,
         backend: Backend,
         registration: BrokerRegistration,
         metadata: Metadata,
+        publication: Publication,
+        peers: Peers,
         *,
+        listener: str,
         session_ttl_ms: int,
+        heartbeat_ms: int,
         unclean: UncleanAllowed,
+        duties: Sequence[Callable[[Controller], Coroutine[Any, Any, None]]],
+        monotonic: Callable[[], float],
         rng: Random,
     ) -> None:
+        """``listener`` is the name of the one that brokers use among themselves; ``duties`` run beside each term in
+        office, until they are cancelled."""
+        silence_s = session_ttl_ms / 1000
         self._backend = backend
         self._registration = registration
         self._metadata = metadata
+        self._listener = listener
         self._session_ttl_ms = session_ttl_ms
-        self._unclean = unclean
         self._rng = rng
-        self._groups: Groups | None = None
+        self._duties = duties
+        self._rejoin = asyncio.Event()
+        self.broker_epoch = -1
+        """Of this broker's registration, -1 before the first."""
         self.store = KeyValue(backend, rng)
-        self.controller = Controller(registration.broker_id, self.store, metadata, in_office=self._follow_members)
+        self.controller = Controller(
+            registration.broker_id,
+            registration_to_bytes(registration),
+            self.store,
+            metadata,
+            publication,
+        )
+        self._members = Members(
+            registration.broker_id,
+            self.controller,
+            metadata,
+            publication,
+            listener=listener,
+            unclean=unclean,
+            silence_s=silence_s,
+            monotonic=monotonic,
+        )
+        self._following = Following(
+            registration.broker_id,
+            metadata,
+            peers,
+            listener=listener,
+            broker_epoch=lambda: self.broker_epoch,
+            depose=self.controller.depose,
+            stale=self._rejoin.set,
+            heartbeat_s=min(heartbeat_ms / 1000, silence_s / 3),
+            silence_s=silence_s,
+        )
+        metadata.subscribe(self._look_at_ourselves)
 
     async def run(self) -> None:
         """Live session after session; runs until it is cancelled, or the store refuses for good."""
+        await race(self._following.run(), self._live_on())
+
+    async def _live_on(self) -> None:
         while True:
             try:
                 await self._live()
@@ -64,78 +122,113 @@ class Liveness:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _live(self) -> None:
+        """One session: ends by raising, whatever part of it ends first."""
         session = await self._backend.open_session(self._session_ttl_ms)
+        elections = Elections(self._backend, session, self._rng)
+        groups = Groups(self._backend, session, self._rng)
+        joined = asyncio.Event()
         try:
-            elections = Elections(self._backend, session, self._rng)
-            await self._refuse_company(elections)
-            self._groups = Groups(self._backend, session, self._rng)
-            await self._join(self._groups)
-            await self.controller.run(elections)
+            await race(
+                self._observe(elections),
+                self._stay_member(groups, session, joined),
+                self._candidacy(elections, groups, joined),
+            )
         finally:
-            self._groups = None
             try:
                 await session.close()
             except CoordinationError as error:
                 log.info("session not closed", extra={"reason": str(error)})
 
-    async def _refuse_company(self, elections: Elections) -> None:
-        """Metadata does not travel between brokers yet: a second one would wait for it for ever."""
-        leader = await elections.leader(ELECTION)
-        if leader is not None and leader.candidate != str(self._registration.broker_id).encode():
-            raise BadConfig(
-                f"broker {leader.candidate.decode()} runs on this coordination store, and clusters of several brokers "
-                "are not in this release: give each broker a store of its own (coordination.url)"
-            )
+    async def _observe(self, elections: Elections) -> None:
+        async for leader in elections.observe(ELECTION):
+            self._following.controller_is(leader)
 
-    async def _join(self, groups: Groups) -> None:
+    async def _candidacy(self, elections: Elections, groups: Groups, joined: asyncio.Event) -> None:
+        await joined.wait()  # a broker whose id is another's does not get so far
+        await self.controller.run(elections, lambda: self._in_office(groups))
+
+    async def _in_office(self, groups: Groups) -> None:
+        await race(self._members.run(groups), *(duty(self.controller) for duty in self._duties))
+
+    # -- membership ------------------------------------------------------------------------------------------------
+
+    async def _stay_member(self, groups: Groups, session: Session, joined: asyncio.Event) -> None:
+        """Be a member for as long as the session lasts, under a new epoch whenever the present one is worth nothing."""
+        while True:
+            membership = await self._join(groups)
+            self._rejoin.clear()
+            self.broker_epoch = membership.incarnation
+            joined.set()
+            self._look_at_ourselves()
+            await self._until_over(membership)
+            session.require()
+            await self._refuse_successor(groups)
+
+    async def _refuse_successor(self, groups: Groups) -> None:
+        """Our place in the group may be another's now, who has this broker's id, and its address."""
+        present = (await groups.members(BROKERS_GROUP)).get(str(self._registration.broker_id))
+        if present is not None:
+            other = registration_from_bytes(present.data)
+            if other.incarnation_id != self._registration.incarnation_id:
+                raise BadConfig(
+                    f"another process has registered as broker {other.broker_id} with the same address: "
+                    "give each broker an id and an advertised address of its own"
+                )
+
+    async def _until_over(self, membership: Membership) -> None:
+        """Wait until this membership is over, or worth nothing since the broker was fenced."""
+        over = [asyncio.ensure_future(membership.lost.wait()), asyncio.ensure_future(self._rejoin.wait())]
+        try:
+            await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for future in over:
+                future.cancel()
+
+    async def _join(self, groups: Groups) -> Membership:
         data = registration_to_bytes(self._registration)
         member_id = str(self._registration.broker_id)
-        warned = False
+        probes = 0
         while True:
+            present = (await groups.members(BROKERS_GROUP)).get(member_id)
+            replaced = present if present is not None and await self._is_dead(present) else None
             try:
-                await groups.join(BROKERS_GROUP, member_id, data)
-                return
+                return await groups.join(BROKERS_GROUP, member_id, data, replace=replaced)
             except AlreadyExists:
-                if not warned:
-                    log.warning(
-                        "another broker with this id is registered: waiting for its session to end",
-                        extra={"broker": member_id},
-                    )
-                    warned = True
-                await asyncio.sleep(RETRY_SECONDS)
-
-    async def _follow_members(self) -> None:
-        """While in office: register who joined, fence who is gone."""
-        if self._groups is None:
-            return
-        async for members in self._groups.watch(BROKERS_GROUP):
-            await self._reconcile(members)
-
-    async def _reconcile(self, members: Mapping[str, Member]) -> None:
-        live = {}
-        for member in members.values():
-            registration = replace(registration_from_bytes(member.data), epoch=member.incarnation)
-            live[registration.broker_id] = registration
-        for broker in self._metadata.image.live_brokers():
-            if broker.broker_id not in live:
-                await self.controller.submit(
-                    lambda image, gone=broker.broker_id: broker_lost(image, gone, self._unclean)  # type: ignore[misc]
+                probes += 1
+                if probes == 1:
+                    log.warning("another broker with this id is registered", extra={"broker": member_id})
+            if probes == ALIVE_PROBES:
+                raise BadConfig(
+                    f"broker.id {member_id} belongs to a broker that lives, at {self._address_of(present)}: "
+                    "give each broker an id of its own, or stop that one"
                 )
-        for registration in live.values():
-            await self.controller.submit(
-                lambda image, joined=registration: broker_joined(image, joined, self._unclean)  # type: ignore[misc]
-            )
+            await asyncio.sleep(PROBE_S)
+
+    async def _is_dead(self, member: Member) -> bool:
+        """Whether the member with our id is an earlier incarnation of this broker, or a process that is gone."""
+        other = registration_from_bytes(member.data)
+        if other.incarnation_id == self._registration.incarnation_id:
+            return True
+        endpoint = other.endpoint(self._listener)
+        if endpoint is None or endpoint == self._registration.endpoint(self._listener):
+            return True  # the address is ours now
+        return await is_gone(endpoint, timeout_s=PROBE_S)
+
+    def _address_of(self, member: Member | None) -> str:
+        endpoint = None if member is None else registration_from_bytes(member.data).endpoint(self._listener)
+        return "an unknown address" if endpoint is None else f"{endpoint.host}:{endpoint.port}"
+
+    def _look_at_ourselves(self, delta: Delta | None = None, image: MetadataImage | None = None) -> None:
+        """Join anew where the metadata says that this broker, as it is registered now, was fenced."""
+        known = self._metadata.image.brokers.get(self._registration.broker_id)
+        if known is not None and known.fenced and known.epoch >= self.broker_epoch >= 0:
+            self._rejoin.set()
 
     async def until_registered(self) -> None:
         """Wait until the metadata knows this very incarnation of the broker as alive."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def look(*_: object) -> None:
-            known = self._metadata.image.brokers.get(self._registration.broker_id)
-            this_one = known is not None and known.incarnation_id == self._registration.incarnation_id
-            if known is not None and this_one and not known.fenced and not done.done():
-                done.set_result(None)
+        def is_registered(image: MetadataImage) -> bool:
+            known = image.brokers.get(self._registration.broker_id)
+            return known is not None and known.incarnation_id == self._registration.incarnation_id and not known.fenced
 
-        self._metadata.subscribe(look)
-        look()
-        await done
+        await self._metadata.until(is_registered, None)

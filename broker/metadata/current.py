@@ -8,6 +8,7 @@ change nor the controller from its office.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 
@@ -30,6 +31,25 @@ class Metadata:
         """Call ``subscriber(delta, image)`` after every change from now on. It must neither block nor raise."""
         self._subscribers.append(subscriber)
 
+    async def until(self, holds: Callable[[MetadataImage], bool], timeout_s: float | None) -> bool:
+        """Wait until ``holds(image)``; False where it does not in time (None: however long it takes)."""
+        changed = asyncio.Event()
+
+        def note(delta: Delta, image: MetadataImage) -> None:
+            changed.set()
+
+        self._subscribers.append(note)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not holds(self.image):
+                    changed.clear()
+                    await changed.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._subscribers.remove(note)
+        return True
+
     def apply(self, delta: Delta) -> None:
         """Move on to the image after ``delta`` and tell the subscribers."""
         self.replace(self.image.apply(delta), delta)
@@ -37,7 +57,7 @@ class Metadata:
     def replace(self, image: MetadataImage, delta: Delta) -> None:
         """Take over a whole image (the first one, or a snapshot after a gap) whose difference is ``delta``."""
         self.image = image
-        for subscriber in self._subscribers:
+        for subscriber in tuple(self._subscribers):
             try:
                 subscriber(delta, image)
             except Exception:

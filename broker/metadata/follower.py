@@ -18,9 +18,18 @@ from protocol.messages.cluster_metadata import FetchMetadataRequest, FetchMetada
 
 
 async def pull(
-    client: Client, metadata: Metadata, *, broker_id: int, broker_epoch: int, max_wait_ms: int, timeout_s: float
+    client: Client,
+    metadata: Metadata,
+    *,
+    broker_id: int,
+    broker_epoch: int,
+    is_whole: bool,
+    max_wait_ms: int,
+    timeout_s: float,
 ) -> None:
     """Ask the controller once and apply its answer; returns when nothing has changed for ``max_wait_ms``, too.
+
+    With ``is_whole`` the answer is a whole image: what to ask after CORRUPT_MESSAGE.
 
     Raises KafkaError: NETWORK_EXCEPTION, BROKER_NOT_AVAILABLE and REQUEST_TIMED_OUT where it does not answer,
     NOT_CONTROLLER, STALE_BROKER_EPOCH, and CORRUPT_MESSAGE where its answer makes no sense; nothing was applied then.
@@ -30,8 +39,8 @@ async def pull(
         FetchMetadataRequest(
             broker_id=broker_id,
             broker_epoch=broker_epoch,
-            controller_epoch=image.controller_epoch,
-            version=image.version,
+            controller_epoch=-1 if is_whole else image.controller_epoch,
+            version=-1 if is_whole else image.version,
             max_wait_ms=max_wait_ms,
         ),
         timeout=timeout_s,

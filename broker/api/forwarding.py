@@ -1,0 +1,90 @@
+"""Requests that only the controller can answer, at a broker that is not: handed on to it, and its answer handed back.
+
+So a client may ask any broker, as it may since KIP-590. The request goes on as it came, in the same version. Where the
+controller cannot be reached the broker answers for itself, and that is NOT_CONTROLLER: clients look for the controller
+and ask again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from inspect import isawaitable
+from typing import Any
+
+from broker.controller.controller import Controller
+from broker.metadata.types import ResourceType
+from broker.network.dispatch import Answer, Handler, RequestContext
+from broker.peers import Peers
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.configs import AlterConfigsRequest, IncrementalAlterConfigsRequest
+from protocol.messages.elections import (
+    AlterPartitionReassignmentsRequest,
+    ElectLeadersRequest,
+    ListPartitionReassignmentsRequest,
+)
+from protocol.messages.quorum import UnregisterBrokerRequest
+from protocol.messages.topics import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
+
+FORWARDED = frozenset(
+    request.API_KEY
+    for request in (
+        AlterConfigsRequest,
+        AlterPartitionReassignmentsRequest,
+        CreatePartitionsRequest,
+        CreateTopicsRequest,
+        DeleteTopicsRequest,
+        ElectLeadersRequest,
+        IncrementalAlterConfigsRequest,
+        ListPartitionReassignmentsRequest,
+        UnregisterBrokerRequest,
+    )
+)
+PURPOSE = "forwarding"
+UNREACHABLE = (
+    ErrorCode.NOT_CONTROLLER,
+    ErrorCode.BROKER_NOT_AVAILABLE,
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.UNSUPPORTED_VERSION,
+)
+
+
+class Forwarding:
+    """Puts itself before the handlers of such requests."""
+
+    def __init__(self, controller: Controller, peers: Peers) -> None:
+        self._controller = controller
+        self._peers = peers
+
+    def around(self, routes: Mapping[int, Handler]) -> dict[int, Handler]:
+        """The same routes, where requests for the controller find it."""
+        return {key: self._forwarded(handler) if key in FORWARDED else handler for key, handler in routes.items()}
+
+    def _forwarded(self, handler: Handler) -> Handler:
+        def handle(context: RequestContext, request: Any) -> Any:
+            if self._controller.is_active or _is_for_this_broker(context, request):
+                return handler(context, request)
+            return self._forward(handler, context, request)
+
+        return handle
+
+    async def _forward(self, handler: Handler, context: RequestContext, request: Any) -> Answer:
+        try:
+            answer: Answer = await self._peers.ask_controller(request, version=context.api_version, purpose=PURPOSE)
+        except KafkaError as error:
+            if error.code not in UNREACHABLE:
+                raise
+            answer = handler(context, request)
+            if isawaitable(answer):
+                answer = await answer
+        return answer
+
+
+def _is_for_this_broker(context: RequestContext, request: Any) -> bool:
+    """What has been handed on already goes no further, for two brokers may each take the other for the controller;
+    and the levels of loggers are this broker's own."""
+    if context.client_id is not None and context.client_id.endswith(f"-{PURPOSE}"):
+        return True
+    if isinstance(request, AlterConfigsRequest | IncrementalAlterConfigsRequest):
+        return any(resource.resource_type == ResourceType.BROKER_LOGGER for resource in request.resources)
+    return False
