@@ -63,6 +63,7 @@ _FAMILIES: dict[str, dict[int, str]] = {
         16: "ListGroups",
         42: "DeleteGroups",
     },
+    "brokers": {7: "ControlledShutdown"},
     "sasl": {17: "SaslHandshake", 36: "SaslAuthenticate"},
     "api_versions": {18: "ApiVersions"},
     "topics": {19: "CreateTopics", 20: "DeleteTopics", 21: "DeleteRecords", 37: "CreatePartitions"},

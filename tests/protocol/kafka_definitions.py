@@ -95,7 +95,7 @@ class Definition:
                 yield path, entry
                 yield from walk(self.children(entry), path + ".")
 
-        yield from walk(self.source["fields"], "")
+        yield from walk(self.source.get("fields", []), "")  # a release that retired the message names none
 
 
 @dataclass(frozen=True, slots=True)

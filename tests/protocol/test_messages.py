@@ -20,7 +20,6 @@ LEFT_OUT = {
     "LeaderAndIsr": CONTROLLERS,
     "StopReplica": CONTROLLERS,
     "UpdateMetadata": CONTROLLERS,
-    "ControlledShutdown": CONTROLLERS,
     "Vote": CONTROLLERS,
     "BeginQuorumEpoch": CONTROLLERS,
     "EndQuorumEpoch": CONTROLLERS,
@@ -50,8 +49,10 @@ LEFT_OUT = {
 }
 # State of the newer kinds of groups and of remote storage, kept by a broker for itself only.
 LEFT_OUT_STATE = r"(ConsumerGroup|ShareGroup|StreamsGroup|Share|Remote)\w*(Key|Value|Record)"
-# Versions that Kafka had in an early access release only, never in one for use.
-NEVER_RELEASED = {
+# Versions that Kafka had in an early access release only, never in one for use, and one that only Kafka 0.8 sent, with a
+# header unlike that of any other request.
+LEFT_OUT_VERSIONS = {
+    "ControlledShutdown": {0},
     "ShareGroupHeartbeat": {0},
     "ShareGroupDescribe": {0},
     "ShareFetch": {0},
@@ -134,7 +135,7 @@ def all_fields(struct: type[Struct], prefix: str = "") -> Iterator[tuple[str, An
 
 def versions_of(name: str, reference: Reference) -> set[int]:
     """The versions we should have."""
-    return set(reference.valid) - NEVER_RELEASED.get(api_name(name), set())
+    return set(reference.valid) - LEFT_OUT_VERSIONS.get(api_name(name), set())
 
 
 def is_stored_key(name: str) -> bool:
