@@ -1,4 +1,4 @@
-"""ControlledShutdown and UnregisterBroker: a broker stops in good order, or is forgotten. Only the controller answers."""
+"""ControlledShutdown, UnregisterBroker: a broker stops in good order, or is forgotten. Only the controller answers."""
 
 from __future__ import annotations
 

@@ -49,8 +49,8 @@ LEFT_OUT = {
 }
 # State of the newer kinds of groups and of remote storage, kept by a broker for itself only.
 LEFT_OUT_STATE = r"(ConsumerGroup|ShareGroup|StreamsGroup|Share|Remote)\w*(Key|Value|Record)"
-# Versions that Kafka had in an early access release only, never in one for use, and one that only Kafka 0.8 sent, with a
-# header unlike that of any other request.
+# Versions that Kafka had in an early access release only, never in one for use; and one that only Kafka 0.8 sent, with
+# a header unlike that of any other request.
 LEFT_OUT_VERSIONS = {
     "ControlledShutdown": {0},
     "ShareGroupHeartbeat": {0},
