@@ -19,6 +19,7 @@ from random import Random
 from uuid import UUID
 
 from broker.partition import Partition
+from broker.replication.progress import FetchClock
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.fetch import FetchRequest, FetchResponse
 
@@ -82,14 +83,15 @@ class Target:
         return news
 
 
-class Session:
+class FetchSession:
     """What one client fetches."""
 
-    __slots__ = ("epoch", "id", "is_follower", "last_used", "targets", "uses_ids")
+    __slots__ = ("clock", "epoch", "id", "is_follower", "last_used", "targets", "uses_ids")
 
     def __init__(self, session_id: int, targets: Iterable[Target], *, is_follower: bool, uses_ids: bool) -> None:
         self.id = session_id
         self.epoch = 1
+        self.clock = FetchClock()
         self.is_follower = is_follower
         self.uses_ids = uses_ids
         self.last_used = 0.0
@@ -148,7 +150,7 @@ class FetchSessions:
         self._slots = slots
         self._rng = rng
         self._monotonic = monotonic
-        self._sessions: dict[int, Session] = {}  # the least recently used first
+        self._sessions: dict[int, FetchSession] = {}  # the least recently used first
         self.evictions = 0
 
     @property
@@ -161,7 +163,7 @@ class FetchSessions:
         """How many partitions all sessions together remember."""
         return sum(len(session.targets) for session in self._sessions.values())
 
-    def resume(self, request: FetchRequest, *, uses_ids: bool) -> Session | None:
+    def resume(self, request: FetchRequest, *, uses_ids: bool) -> FetchSession | None:
         """The session that an incremental request continues, updated; None if the request is a full one.
 
         Raises FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR: the client
@@ -195,7 +197,7 @@ class FetchSessions:
         session_id = self._rng.randrange(1, 2**31)
         while session_id in self._sessions:
             session_id = self._rng.randrange(1, 2**31)
-        session = Session(session_id, targets, is_follower=is_follower, uses_ids=uses_ids)
+        session = FetchSession(session_id, targets, is_follower=is_follower, uses_ids=uses_ids)
         session.last_used = now
         self._sessions[session_id] = session
         return session_id

@@ -10,7 +10,7 @@ from __future__ import annotations
 from broker.config.broker_config import BrokerConfig
 from broker.config.definition import ConfigType, Password
 from broker.config.errors import ConfigError, Problem
-from broker.config.listeners import Listener
+from broker.config.listeners import ListenerAddress
 from broker.config.properties import parse_properties, read_properties
 from broker.config.topic_config import TopicConfig, log_config
 
@@ -18,7 +18,7 @@ __all__ = [
     "BrokerConfig",
     "ConfigError",
     "ConfigType",
-    "Listener",
+    "ListenerAddress",
     "Password",
     "Problem",
     "TopicConfig",

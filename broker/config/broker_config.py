@@ -29,7 +29,7 @@ from broker.config.keys.replication import ReplicationKeys
 from broker.config.keys.security import SecurityKeys
 from broker.config.keys.topics import TopicDefaultKeys
 from broker.config.keys.transactions import TransactionKeys
-from broker.config.listeners import Listener
+from broker.config.listeners import ListenerAddress
 from broker.config.retired import why_retired
 from broker.config.validation import problems_between
 
@@ -73,9 +73,9 @@ class BrokerConfig(
     warnings: tuple[str, ...]
     """What whoever runs the broker should be told: unknown keys, and keys without effect. Holds no secrets."""
 
-    bound: tuple[Listener, ...]
+    bound: tuple[ListenerAddress, ...]
     """Where to listen."""
-    advertised: tuple[Listener, ...]
+    advertised: tuple[ListenerAddress, ...]
     """Where others are told to connect, as far as configured: see :meth:`advertised_at` for the real addresses."""
     inter_broker_listener: str
     """The name of the listener brokers talk to each other through."""
@@ -120,7 +120,7 @@ class BrokerConfig(
         own = {key.removeprefix(prefix): value for key, value in self.given.items() if key.startswith(prefix)}
         return BrokerConfig(self.static, self.cluster_default, {**self.per_broker, **own}) if own else self
 
-    def advertised_at(self, ports: Mapping[str, int], hostname: str) -> tuple[Listener, ...]:
+    def advertised_at(self, ports: Mapping[str, int], hostname: str) -> tuple[ListenerAddress, ...]:
         """The addresses to tell others, once the ports are known that were opened (by listener name).
 
         ``hostname`` is this machine's, for listeners on every interface that advertise nothing else.
@@ -261,7 +261,7 @@ def _without_controllers(texts: tuple[str, ...], values: dict[str, Any]) -> tupl
     return tuple(text for text in texts if text.partition("://")[0].strip().upper() not in controllers)
 
 
-def _between_brokers(values: dict[str, Any], bound: tuple[Listener, ...]) -> str:
+def _between_brokers(values: dict[str, Any], bound: tuple[ListenerAddress, ...]) -> str:
     name = values["inter_broker_listener_name"]
     if name is not None:
         if name.upper() not in {listener.name for listener in bound}:

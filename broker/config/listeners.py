@@ -22,7 +22,7 @@ _UNROUTABLE = ("0.0.0.0", "::", "0:0:0:0:0:0:0:0")
 
 
 @dataclass(frozen=True, slots=True)
-class Listener:
+class ListenerAddress:
     """One address. The host ``""`` is every interface, or this machine's name where advertised; port 0 is any."""
 
     name: str
@@ -44,7 +44,7 @@ class Listener:
         """Whether a client has to log in first."""
         return self.protocol in ("SASL_PLAINTEXT", "SASL_SSL")
 
-    def at(self, *, host: str | None = None, port: int | None = None) -> Listener:
+    def at(self, *, host: str | None = None, port: int | None = None) -> ListenerAddress:
         """The same listener where its host or port has become known."""
         return replace(self, host=self.host if host is None else host, port=self.port if port is None else port)
 
@@ -62,7 +62,7 @@ def parse_protocol_map(text: str) -> dict[str, str]:
     return protocols
 
 
-def parse_listeners(key: str, texts: Iterable[str], protocols: Mapping[str, str]) -> tuple[Listener, ...]:
+def parse_listeners(key: str, texts: Iterable[str], protocols: Mapping[str, str]) -> tuple[ListenerAddress, ...]:
     """The listeners a key names; two may share a port only with an IPv4 and an IPv6 host. Raises Problem."""
     listeners = tuple(_parse_listener(key, text, protocols) for text in texts)
     if not listeners:
@@ -73,9 +73,9 @@ def parse_listeners(key: str, texts: Iterable[str], protocols: Mapping[str, str]
     return listeners
 
 
-def check_ports(key: str, listeners: Iterable[Listener]) -> None:
+def check_ports(key: str, listeners: Iterable[ListenerAddress]) -> None:
     """Raise Problem if two listeners to open want one port (one of IPv4 and one of IPv6 may)."""
-    by_port: dict[int, list[Listener]] = {}
+    by_port: dict[int, list[ListenerAddress]] = {}
     for listener in listeners:
         if listener.port:
             by_port.setdefault(listener.port, []).append(listener)
@@ -85,7 +85,7 @@ def check_ports(key: str, listeners: Iterable[Listener]) -> None:
             raise Problem(key, ",".join(map(str, same)), "listeners of different ports")
 
 
-def check_advertised(key: str, advertised: Iterable[Listener], bound: Iterable[Listener]) -> None:
+def check_advertised(key: str, advertised: Iterable[ListenerAddress], bound: Iterable[ListenerAddress]) -> None:
     """Raise Problem if what is advertised cannot be reached."""
     names = {listener.name for listener in bound}
     for listener in advertised:
@@ -95,7 +95,7 @@ def check_advertised(key: str, advertised: Iterable[Listener], bound: Iterable[L
             raise Problem(key, str(listener), f"among the names in listeners: {', '.join(sorted(names))}")
 
 
-def _parse_listener(key: str, text: str, protocols: Mapping[str, str]) -> Listener:
+def _parse_listener(key: str, text: str, protocols: Mapping[str, str]) -> ListenerAddress:
     match = _ADDRESS.fullmatch(text.strip())
     if match is None or int(match[4]) > 65535:
         raise Problem(key, text, _FORM)
@@ -104,4 +104,4 @@ def _parse_listener(key: str, text: str, protocols: Mapping[str, str]) -> Listen
     if protocol is None:
         known = ", ".join(protocols)
         raise Problem(key, text, f"of a name that listener.security.protocol.map has a protocol for: {known}")
-    return Listener(name, protocol, match[2] if match[2] is not None else match[3], int(match[4]))
+    return ListenerAddress(name, protocol, match[2] if match[2] is not None else match[3], int(match[4]))

@@ -1,9 +1,9 @@
 """What the documentation shows to type works, and prints what it shows.
 
 Every block marked ``console`` of a page is typed in order, in one folder: lines behind ``$`` are commands, the lines
-below them must appear in the output, ``...`` standing for anything. ``parley start`` runs until the page ends. Ports
-are replaced, so that pages can be tried at the same time. Blocks marked ``python`` are programs, unless a test of the
-page's own runs them.
+below them are the whole output, where ``...`` stands for anything in a line and for any lines alone in one. ``parley
+start`` runs until the page ends. Ports are replaced, so that pages can be tried at the same time. Blocks marked
+``python`` are programs, unless a test of the page's own runs them; ``KINDS`` has what is done with the others.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.config import BrokerConfig, parse_properties
 from tests.system.running import BrokerProcess, free_port
 
 pytestmark = pytest.mark.system
@@ -26,6 +27,19 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 OWN_TESTS = {"embedding.md": "test_embedding.py", "coordination.md": "test_coordination.py"}
 """Pages whose programs other tests run."""
+
+KINDS = {
+    "console": "typed",
+    "python": "run",
+    "properties": "a broker's configuration without warnings",
+    "sh": "targets of the Makefile, or what a test named beside it types",
+    "ini": "settings of other programs",
+    "toml": "settings of other programs",
+    "mermaid": "a drawing",
+    "text": "shown, not typed; only on pages made from code",
+}
+TYPED_ELSEWHERE = {"pip install": "test_installing.py"}
+"""What ``sh`` blocks may begin with besides ``make``, and the test that does it."""
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _PORT, _METRICS_PORT = "9092", "9464"
@@ -102,12 +116,34 @@ class Terminal:
 
 
 def check(command: str, printed: str, shown: list[str]) -> None:
-    """The lines shown were printed, in this order."""
-    lines = iter(printed.splitlines())
-    for expected in filter(str.strip, shown):
-        pattern = re.escape(expected.rstrip()).replace(r"\.\.\.", ".*")
-        found = any(re.fullmatch(pattern, line.rstrip()) for line in lines)
-        assert found, f"$ {command}\nshould print\n{expected}\nand printed\n{printed}"
+    """What is shown is what was printed, from the first line to the last; blanks count as one."""
+    lines = [" ".join(line.split()) for line in printed.splitlines() if line.strip()]
+    gap = False
+    for expected in (" ".join(line.split()) for line in shown if line.strip()):
+        if expected == "...":
+            gap = True
+            continue
+        found = next((at for at, line in enumerate(lines) if _matches(expected, line)), None)
+        assert found is not None, f"$ {command}\nshould print\n{expected}\nand printed\n{printed}"
+        assert gap or found == 0, f"$ {command}\nprinted what is not shown:\n{lines[:found]}"
+        del lines[: found + 1]
+        gap = False
+    assert gap or not lines, f"$ {command}\nprinted what is not shown:\n{lines}"
+
+
+def _matches(expected: str, line: str) -> bool:
+    parts = expected.split("...")
+    if len(parts) == 1:
+        return line == expected
+    at = len(parts[0])
+    if not line.startswith(parts[0]):
+        return False
+    for part in parts[1:-1]:
+        found = line.find(part, at)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return len(line) - len(parts[-1]) >= at and line.endswith(parts[-1])
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "console")], ids=lambda page: page.name)
@@ -141,6 +177,51 @@ def test_the_tests_of_other_pages_are_there() -> None:
     for page, test in OWN_TESTS.items():
         assert (ROOT / "docs" / page).exists()
         assert (Path(__file__).parent / test).exists(), f"nobody runs the programs of {page}"
+
+
+def test_every_block_is_of_a_kind_that_is_tried() -> None:
+    for page in PAGES:
+        openings = re.findall(r"^```(.*)$", page.read_text(), re.MULTILINE)[::2]
+        assert set(openings) <= KINDS.keys(), page.name
+        assert "text" not in openings or page.name == "tools.md", page.name
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "sh")], ids=lambda page: page.name)
+def test_shell_commands_are_there(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for line in filter(None, "\n".join(blocks(page, "sh")).splitlines()):
+        words = line.split()
+        if words[0] == "make":
+            assert words[1] in targets, line
+            continue
+        (test,) = [test for start, test in TYPED_ELSEWHERE.items() if line.startswith(start)]
+        assert (Path(__file__).parent / test).exists()
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "properties")], ids=lambda page: page.name)
+def test_properties_are_a_configuration(page: Path) -> None:
+    for text in blocks(page, "properties"):
+        assert not BrokerConfig.from_properties(parse_properties(text)).warnings
+
+
+def test_the_check_of_outputs_finds_differences() -> None:
+    check("c", "a 1\nb\nc\n", ["a ...", "...", "c"])
+    check("c", "", [])
+    for printed, shown in (("a\nb", ["a"]), ("a\nb", ["b"]), ("a", ["a", "b"]), ("a", []), ("ab", ["a...b...b"])):
+        with pytest.raises(AssertionError):
+            check("c", printed, shown)
+
+
+def test_events_that_are_explained_are_logged() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    section = page.partition("## What the log says\n")[2].partition("\n## ")[0]
+    source = "".join(path.read_text() for name in ("broker", "storage") for path in (ROOT / name).rglob("*.py"))
+    events = [
+        event for row in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE) for event in re.findall(r"`(.*?)`", row)
+    ]
+    assert len(events) > 20
+    facts = {"traceback"}
+    assert [event for event in events if event not in source and event not in facts] == []
 
 
 def test_links_lead_somewhere() -> None:

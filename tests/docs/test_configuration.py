@@ -9,7 +9,6 @@ import pytest
 
 from broker import Broker
 from broker.config import BrokerConfig, ConfigError
-from broker.config.docs import configuration_page
 from broker.config.keys.topic import TopicKeys
 from broker.config.presets import COMMAND, EMBEDDED
 from broker.config.retired import RETIRED
@@ -48,10 +47,6 @@ log.segment.bytes=1073741824
 log.retention.check.interval.ms=300000
 """
 """The settings of the server.properties of Apache Kafka 4, but for the port and the folder."""
-
-
-def test_the_page_is_that_of_the_code() -> None:
-    assert (ROOT / "docs" / "configuration.md").read_text() == configuration_page(), "make docs"
 
 
 async def test_the_file_that_comes_with_kafka_starts_a_broker(tmp_path: Path) -> None:

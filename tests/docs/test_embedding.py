@@ -23,7 +23,7 @@ def _run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 def test_the_page_has_every_kind_of_block() -> None:
     assert (len(PROGRAMS), len(TESTS), len(INI)) == (3, 2, 1)
-    assert {kind for kind, _ in BLOCKS} == {"python", "ini"}
+    assert {kind for kind, _ in BLOCKS} == {"python", "ini", "sh"}
 
 
 @pytest.mark.slow
@@ -35,6 +35,7 @@ def test_a_program_runs(program: str, printed: str, tmp_path: Path) -> None:
     result = _run("program.py", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert printed in result.stdout
+    assert "FAIL" not in result.stderr, "clients are closed before their broker"
 
 
 @pytest.mark.slow
@@ -42,7 +43,7 @@ def test_a_program_runs(program: str, printed: str, tmp_path: Path) -> None:
 def test_a_test_passes(text: str, tmp_path: Path) -> None:
     name = text.splitlines()[0].removeprefix("# ")
     (tmp_path / name).write_text(text)
-    (tmp_path / "pytest.ini").write_text(INI[0] + "asyncio_mode = auto\n")
+    (tmp_path / "pytest.ini").write_text(INI[0])
     plugin = () if _is_installed() else ("-p", "tools.pytest_plugin")
     result = _run("-m", "pytest", "-q", *plugin, name, cwd=tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr

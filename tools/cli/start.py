@@ -265,7 +265,7 @@ def _of_the_store(error: CoordinationError, config: BrokerConfig) -> str:
         if value := config.given.get(key, "").strip():
             return (
                 f"{key}={value} cannot be used: {_sentence(error)} Correct {key}, or leave it out for the embedded "
-                "store (docs/stores.md has the stores there are)."
+                "store (docs/coordination.md has the stores there are)."
             )
     return (
         f"The embedded store in {config.data_dirs[0]} cannot be used: {_sentence(error)} Correct log.dirs, or the "

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.config import BrokerConfig, ConfigError, Listener, Password
+from broker.config import BrokerConfig, ConfigError, ListenerAddress, Password
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -31,7 +31,7 @@ def test_defaults_are_kafkas() -> None:
     assert broker.auto_create_topics_enable is True
     assert broker.data_dirs == ("/tmp/kafka-logs",)
     assert broker.broker_id == broker.node_id == -1
-    assert broker.bound == (Listener("PLAINTEXT", "PLAINTEXT", "", 9092),)
+    assert broker.bound == (ListenerAddress("PLAINTEXT", "PLAINTEXT", "", 9092),)
     assert broker.warnings == ()
 
 
@@ -205,13 +205,13 @@ def test_several_listeners() -> None:
         inter_broker_listener_name="internal",
     )
     assert broker.bound == (
-        Listener("INTERNAL", "PLAINTEXT", "10.0.0.1", 9092),
-        Listener("EXTERNAL", "PLAINTEXT", "", 9093),
-        Listener("PLAINTEXT", "PLAINTEXT", "::1", 9094),
+        ListenerAddress("INTERNAL", "PLAINTEXT", "10.0.0.1", 9092),
+        ListenerAddress("EXTERNAL", "PLAINTEXT", "", 9093),
+        ListenerAddress("PLAINTEXT", "PLAINTEXT", "::1", 9094),
     )
     assert broker.advertised == (
-        Listener("EXTERNAL", "PLAINTEXT", "broker.example.org", 19093),
-        Listener("INTERNAL", "PLAINTEXT", "10.0.0.1", 9092),
+        ListenerAddress("EXTERNAL", "PLAINTEXT", "broker.example.org", 19093),
+        ListenerAddress("INTERNAL", "PLAINTEXT", "10.0.0.1", 9092),
     )
     assert broker.inter_broker_listener == "INTERNAL"
     assert [str(listener) for listener in broker.bound][2] == "PLAINTEXT://[::1]:9094"
@@ -219,17 +219,21 @@ def test_several_listeners() -> None:
 
 def test_advertised_addresses_are_completed_when_they_are_known() -> None:
     broker = config(listeners="PLAINTEXT://:0")
-    assert broker.advertised_at({"PLAINTEXT": 40001}, "host1") == (Listener("PLAINTEXT", "PLAINTEXT", "host1", 40001),)
+    assert broker.advertised_at({"PLAINTEXT": 40001}, "host1") == (
+        ListenerAddress("PLAINTEXT", "PLAINTEXT", "host1", 40001),
+    )
     broker = config(listeners="PLAINTEXT://:0", advertised_listeners="PLAINTEXT://proxy:9092")
-    assert broker.advertised_at({"PLAINTEXT": 40001}, "host1") == (Listener("PLAINTEXT", "PLAINTEXT", "proxy", 9092),)
+    assert broker.advertised_at({"PLAINTEXT": 40001}, "host1") == (
+        ListenerAddress("PLAINTEXT", "PLAINTEXT", "proxy", 9092),
+    )
 
 
 def test_keys_from_before_listeners() -> None:
     broker = config(host_name="10.1.1.1", port="9999", advertised_host_name="outside", advertised_port="1234")
-    assert broker.bound == (Listener("PLAINTEXT", "PLAINTEXT", "10.1.1.1", 9999),)
-    assert broker.advertised == (Listener("PLAINTEXT", "PLAINTEXT", "outside", 1234),)
+    assert broker.bound == (ListenerAddress("PLAINTEXT", "PLAINTEXT", "10.1.1.1", 9999),)
+    assert broker.advertised == (ListenerAddress("PLAINTEXT", "PLAINTEXT", "outside", 1234),)
     broker = config(listeners="PLAINTEXT://:1", host_name="ignored", port="2", advertised_port="3")
-    assert broker.bound == broker.advertised == (Listener("PLAINTEXT", "PLAINTEXT", "", 1),)
+    assert broker.bound == broker.advertised == (ListenerAddress("PLAINTEXT", "PLAINTEXT", "", 1),)
 
 
 def test_kafkas_own_server_properties_starts_a_broker() -> None:
@@ -261,8 +265,8 @@ def test_kafkas_own_server_properties_starts_a_broker() -> None:
             "log.retention.check.interval.ms": "300000",
         }
     )
-    assert broker.bound == (Listener("PLAINTEXT", "PLAINTEXT", "", 9092),)
-    assert broker.advertised == (Listener("PLAINTEXT", "PLAINTEXT", "localhost", 9092),)
+    assert broker.bound == (ListenerAddress("PLAINTEXT", "PLAINTEXT", "", 9092),)
+    assert broker.advertised == (ListenerAddress("PLAINTEXT", "PLAINTEXT", "localhost", 9092),)
     assert not any("is not a key" in warning for warning in broker.warnings)
 
 
@@ -323,7 +327,9 @@ def test_a_listener_may_have_values_of_its_own() -> None:
 
 def test_what_is_set_later_and_closer_counts() -> None:
     static = config(log_segment_bytes="10000000", log_cleaner_threads="2", num_partitions="4")
-    broker = static.with_dynamic({"log.segment.bytes": "20000000", "log.cleaner.threads": "3"}, {"log.segment.bytes": "30000000"})
+    broker = static.with_dynamic(
+        {"log.segment.bytes": "20000000", "log.cleaner.threads": "3"}, {"log.segment.bytes": "30000000"}
+    )
     assert (broker.log_segment_bytes, broker.log_cleaner_threads, broker.num_partitions) == (30_000_000, 3, 4)
     assert static.log_segment_bytes == 10_000_000
     back = broker.with_dynamic({}, {})
