@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -25,24 +25,28 @@ def _plain(record: Record) -> Texts:
     return _text(record.key), _text(record.value)
 
 
-def as_data(message: Struct, version: int) -> dict[str, Any]:
-    """The fields of a message in a version. Tagged fields that have their default are left out."""
+def as_data(message: Struct, version: int, *, read_members: bool = True) -> dict[str, Any]:
+    """The fields of a message in a version. Tagged fields that have their default are left out.
+
+    With ``read_members`` the subscription and assignment of a group's member are read as those of a consumer; otherwise
+    they are base64, as all bytes are.
+    """
     fields = {}
     for one in type(message).fields():
         value = getattr(message, one.name)
         if version not in one.versions or (version in one.tagged and value == one.default()):
             continue
         first, *rest = one.name.rstrip("_").split("_")
-        fields[first + "".join(word.capitalize() for word in rest)] = _json(value, version)
+        fields[first + "".join(word.capitalize() for word in rest)] = _json(value, version, read_members)
     return fields
 
 
-def _json(value: Any, version: int) -> Any:
+def _json(value: Any, version: int, read_members: bool) -> Any:
     if isinstance(value, Struct):
-        data = as_data(value, version)
-        return _with_consumer_protocol(value, data) if isinstance(value, _MEMBER) else data
+        data = as_data(value, version, read_members=read_members)
+        return _with_consumer_protocol(value, data) if read_members and isinstance(value, _MEMBER) else data
     if isinstance(value, list):
-        return [_json(one, version) for one in value]
+        return [_json(one, version, read_members) for one in value]
     if isinstance(value, UUID):
         return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
     return base64.b64encode(value).decode() if isinstance(value, bytes) else value
@@ -110,3 +114,30 @@ def _transactions(record: Record) -> Texts:
 
 DECODERS: dict[str, Callable[[Record], Texts]] = {"": _plain, "offsets": _offsets, "transactions": _transactions}
 """How keys and values become text."""
+
+
+_KINDS: dict[tuple[str, int], tuple[type[Data], type[Data]]] = {
+    ("__consumer_offsets", 0): (stored.OffsetCommitKey, stored.OffsetCommitValue),
+    ("__consumer_offsets", 1): (stored.OffsetCommitKey, stored.OffsetCommitValue),
+    ("__consumer_offsets", 2): (stored.GroupMetadataKey, stored.GroupMetadataValue),
+    ("__transaction_state", 0): (stored.TransactionLogKey, stored.TransactionLogValue),
+}
+"""The kinds of keys in internal topics by number, and the values that go with them."""
+
+
+def record_data(topic: str, key: bytes | None, value: bytes | None, kinds: Sequence[int]) -> dict[str, Any] | None:
+    """A record of an internal topic for JSON, as Kafka's console formatters have it; None if of another kind."""
+    kind = int.from_bytes((key or b"")[:2], "big", signed=True) if len(key or b"") >= 2 else -1
+    if key is None or kind not in kinds or (topic, kind) not in _KINDS:
+        return None
+    key_kind, value_kind = _KINDS[topic, kind]
+    try:
+        read_key, _ = decode_from(key_kind, kind, key, 2)
+        shown: dict[str, Any] = {"key": {"type": kind, "data": as_data(read_key, kind)}, "value": None}
+        if value is not None:
+            version = int.from_bytes(value[:2], "big", signed=True)
+            read_value, _ = decode_from(value_kind, min(version, value_kind.VERSIONS.max), value, 2)
+            shown["value"] = {"version": version, "data": as_data(read_value, version, read_members=False)}
+    except MalformedMessage as error:
+        return {"error": f"malformed: {error}"}
+    return shown
