@@ -5,9 +5,13 @@ Rules of this module:
 * Only the leader appends for clients, under the leader epoch the controller gave it; a request that names another
   epoch is refused (KIP-320).
 * The high watermark is the end of what every member of the ISR has. It only grows while this broker leads; clients
-  read below it, followers read to the end of the log.
-* ``min.insync.replicas`` is checked before the append (NOT_ENOUGH_REPLICAS), and when the high watermark passes what
-  was appended (NOT_ENOUGH_REPLICAS_AFTER_APPEND).
+  read below it, followers read to the end of the log. While the controller is asked for another ISR, the members of
+  both count (KIP-497). A follower that is close to being in sync counts too, or it would never get there. The high
+  watermark stands still while fewer than ``min.insync.replicas`` are in sync (KIP-966).
+* A follower copies its leader's batches and takes over the leader's high watermark as far as its own log goes. A log
+  that is being cut changes its role only when that is done.
+* ``min.insync.replicas`` is checked before the append (NOT_ENOUGH_REPLICAS), and as long as a producer waits for the
+  replicas of what was appended (NOT_ENOUGH_REPLICAS_AFTER_APPEND).
 * The log comes after the partition (opening waits for the disk) and may go before it (a disk fails); without it every
   request is refused with an error that clients retry.
 
@@ -18,13 +22,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Protocol
 from uuid import UUID
 
 from broker.metadata.types import PartitionState
 from broker.metrics import TopicMetrics
 from broker.purgatory import Purgatory
+from broker.replication.progress import FetchClock, FollowerProgress
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records.produce import ProduceRules
+from protocol.schema import Buffer
 from storage.config import NEVER, LogConfig
 from storage.log import AppendInfo, Log, LogRead
 
@@ -49,24 +56,37 @@ class Purgatories:
     fetch: Purgatory
 
 
-@dataclass(slots=True)
-class FollowerProgress:
-    """What the leader knows of one follower from its fetches; times are monotonic seconds."""
+class IsrKeeper(Protocol):
+    """Who decides which followers are in sync."""
 
-    log_end_offset: int = -1
-    log_start_offset: int = -1
-    last_fetch_s: float = 0.0
-    last_caught_up_s: float = 0.0
-    broker_epoch: int = -1
+    def term_began(self, partition: Partition) -> None:
+        """This broker leads the partition, under a new leader epoch; nothing is known of its followers yet."""
+
+    def outsider_fetched(self, partition: Partition, replica: int, now_s: float) -> None:
+        """A follower that is not in sync has fetched: it may be by now."""
+
+
+class NobodyKeeps:
+    """The ISR stays what it is."""
+
+    def term_began(self, partition: Partition) -> None:
+        pass
+
+    def outsider_fetched(self, partition: Partition, replica: int, now_s: float) -> None:
+        pass
 
 
 class Partition:
     """A hosted replica. Compared and hashed by identity; it is a key of the purgatories."""
 
     __slots__ = (
+        "_asked_isr",
+        "_awaited",
+        "_deferred",
+        "_is_being_cut",
+        "_isr_keeper",
         "_log",
         "_purgatories",
-        "_term_start",
         "_why_no_log",
         "broker_id",
         "counters",
@@ -76,6 +96,7 @@ class Partition:
         "leader_epoch",
         "produce_rules",
         "state",
+        "term_start",
         "topic",
         "topic_id",
     )
@@ -90,6 +111,7 @@ class Partition:
         state: PartitionState,
         purgatories: Purgatories,
         counters: TopicMetrics,
+        isr_keeper: IsrKeeper | None = None,
     ) -> None:
         self.topic = topic
         self.topic_id = topic_id
@@ -105,9 +127,15 @@ class Partition:
         self._purgatories = purgatories
         self.produce_rules: tuple[LogConfig, ProduceRules, ProduceRules] | None = None
         """What the log's configuration demands of records, made by :mod:`broker.api.produce` at first use."""
-        self._term_start = 0  # the log's end when this broker became leader
+        self.term_start = 0
+        """The log's end when this broker became leader."""
+        self._isr_keeper: IsrKeeper = isr_keeper or NobodyKeeps()
+        self._asked_isr: tuple[int, ...] = ()  # the one the controller is asked for; empty: none is
+        self._awaited: tuple[FollowerProgress, ...] = ()  # those the high watermark waits for
+        self._is_being_cut = False
+        self._deferred: PartitionState | None = None
         self.state = state
-        self.change(state)
+        self._take_up(state)
 
     def __repr__(self) -> str:
         return f"Partition({self.topic}-{self.index}, {'leader' if self.is_leader else 'follower'})"
@@ -115,26 +143,33 @@ class Partition:
     # Role.
 
     def change(self, state: PartitionState) -> None:
-        """Take over what the controller decided: leader, ISR, replicas, epochs."""
+        """Take over what the controller decided: leader, ISR, replicas, epochs. A state of the past is ignored."""
+        if state.partition_epoch < self.state.partition_epoch:
+            return
+        if self._is_being_cut:
+            self._deferred = state
+        else:
+            self._take_up(state)
+
+    def _take_up(self, state: PartitionState) -> None:
         leads = state.leader == self.broker_id
         new_term = state.leader_epoch != self.leader_epoch
         self.state = state
         self.leader_epoch = state.leader_epoch
-        if leads and new_term:
-            self.followers = {replica: FollowerProgress() for replica in state.replicas if replica != self.broker_id}
-            if self._log is not None:
-                self._begin_term(self._log)
-        elif leads:
-            for replica in state.replicas:
-                if replica != self.broker_id:
-                    self.followers.setdefault(replica, FollowerProgress())
-        else:
-            self.followers = {}
+        self._asked_isr = ()
         was_leader, self.is_leader = self.is_leader, leads
+        known = {} if new_term or not leads else self.followers
+        others = [replica for replica in state.replicas if replica != self.broker_id] if leads else []
+        self.followers = {replica: known.get(replica) or FollowerProgress() for replica in others}
+        self._choose_awaited()
+        if leads and new_term and self._log is not None:
+            self._begin_term(self._log)
         if was_leader and not leads:
             self._tell_all()
         elif leads and self._log is not None:
             self._advance_high_watermark(0)
+            if not self.has_enough_replicas:
+                self._purgatories.produce.notify(self)
 
     @property
     def log(self) -> Log:
@@ -170,13 +205,14 @@ class Partition:
         self._tell_all()
 
     def _begin_term(self, log: Log) -> None:
-        self._term_start = log.log_end_offset
-        log.leader_epochs.assign(self.leader_epoch, self._term_start)
+        self.term_start = log.log_end_offset
+        log.leader_epochs.assign(self.leader_epoch, self.term_start)
+        self._isr_keeper.term_began(self)
 
     @property
     def knows_high_watermark(self) -> bool:
         """Whether this leader's high watermark has reached what its predecessor may have shown to clients (KIP-207)."""
-        return self.log.high_watermark >= self._term_start
+        return self.log.high_watermark >= self.term_start
 
     def close(self) -> None:
         """The replica is no longer hosted here: those who wait for it must hear so."""
@@ -246,21 +282,70 @@ class Partition:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if self._log is None:
             return ErrorCode.KAFKA_STORAGE_ERROR
-        if self.log.high_watermark <= offset:
-            return None
-        return ErrorCode.NONE if self.has_enough_replicas else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        if not self.has_enough_replicas:
+            return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        return ErrorCode.NONE if self.log.high_watermark > offset else None
 
-    def follower_fetched(self, replica: int, fetch_offset: int, log_start_offset: int, *, now_s: float) -> None:
-        """A follower fetches from ``fetch_offset``: it has everything before."""
+    # Followers.
+
+    @property
+    def maximal_isr(self) -> frozenset[int]:
+        """The ISR, and the one that the controller is asked for (KIP-497)."""
+        return frozenset(self.state.isr).union(self._asked_isr)
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether the controller is being asked for another ISR."""
+        return bool(self._asked_isr)
+
+    def ask_isr(self, isr: tuple[int, ...]) -> None:
+        """The controller is being asked for this ISR; :meth:`change` or :meth:`give_up_isr` follows."""
+        self._asked_isr = isr
+        self._choose_awaited()
+
+    def give_up_isr(self) -> None:
+        """The controller has refused the ISR it was asked for."""
+        self._asked_isr = ()
+        self._choose_awaited()
+        if self.is_leader and self._log is not None:
+            self._advance_high_watermark(0)
+
+    def wait_for(self, replica: int, is_close: bool) -> None:
+        """Whether the high watermark waits for a follower that is not in sync, because it is about to be."""
+        progress = self.followers.get(replica)
+        if progress is not None and progress.is_close is not is_close:
+            progress.is_close = is_close
+            self._choose_awaited()
+            if self._log is not None and not is_close:
+                self._advance_high_watermark(0)
+
+    def _choose_awaited(self) -> None:
+        isr = self.maximal_isr
+        self._awaited = tuple(
+            progress for replica, progress in self.followers.items() if replica in isr or progress.is_close
+        )
+
+    def follower_fetched(
+        self, replica: int, fetch_offset: int, log_start_offset: int, clock: FetchClock, broker_epoch: int = NO_EPOCH
+    ) -> None:
+        """A follower fetches from ``fetch_offset``, at the time ``clock`` has noted: it has everything before.
+
+        Raises UNKNOWN_LEADER_EPOCH where it is no replica as far as this broker knows.
+        """
         progress = self.followers.get(replica)
         if progress is None:
             raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"Broker {replica} is no replica of {self!r}")
-        if fetch_offset >= self.log.log_end_offset:
-            progress.last_caught_up_s = now_s
-        progress.last_fetch_s = now_s
-        progress.log_start_offset = log_start_offset
-        if fetch_offset != progress.log_end_offset:
-            progress.log_end_offset = fetch_offset
+        had = progress.log_end_offset
+        progress.fetched(fetch_offset, log_start_offset, self.log.log_end_offset, clock)
+        progress.broker_epoch = broker_epoch
+        if replica not in self.state.isr and replica not in self._asked_isr:
+            self._isr_keeper.outsider_fetched(self, replica, clock.last_s)
+        if fetch_offset != had:
+            self._advance_high_watermark(0)
+
+    def reconsider(self) -> None:
+        """What the high watermark depends on may have changed beside the state: the configuration."""
+        if self.is_leader and self._log is not None:
             self._advance_high_watermark(0)
 
     def _advance_high_watermark(self, appended_bytes: int) -> None:
@@ -271,15 +356,43 @@ class Partition:
         """
         log = self.log
         reached = log.log_end_offset
-        for replica in self.state.isr:
-            if replica != self.broker_id:
-                reached = min(reached, self.followers[replica].log_end_offset)
-        if reached > log.high_watermark:
+        for progress in self._awaited:
+            if progress.log_end_offset < reached:
+                reached = progress.log_end_offset
+        if reached > log.high_watermark and self.has_enough_replicas:
             log.high_watermark = reached
             self._purgatories.produce.notify(self)
             self._purgatories.fetch.notify(self, appended_bytes)
         elif appended_bytes and len(self.state.replicas) > 1:
             self._purgatories.fetch.notify(self, appended_bytes)
+
+    # Following.
+
+    def append_fetched(self, records: Buffer | None, *, high_watermark: int, log_start_offset: int) -> int:
+        """Append what the leader answered to a fetch from the log's end, and take over how far it is committed.
+
+        Answers how many bytes were appended. Raises what the log raises, CORRUPT_MESSAGE and KAFKA_STORAGE_ERROR.
+        """
+        log = self.log
+        size = log.append_as_follower(records).size_bytes if records else 0
+        if high_watermark > log.high_watermark:
+            log.high_watermark = high_watermark  # which goes no further than the log
+            self._purgatories.fetch.notify(self, size)
+        if log_start_offset > log.log_start_offset:
+            log.advance_log_start(min(log_start_offset, log.high_watermark))
+        self.counters.replication_bytes_in += size
+        return size
+
+    def begin_cut(self) -> None:
+        """The log is going to be cut, in a thread: the role stays what it is until :meth:`end_cut`."""
+        self._is_being_cut = True
+
+    def end_cut(self) -> None:
+        """The log is whole again; a change of the state that came meanwhile is taken over."""
+        self._is_being_cut = False
+        state, self._deferred = self._deferred, None
+        if state is not None:
+            self._take_up(state)
 
     # Reading.
 

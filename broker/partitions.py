@@ -20,7 +20,7 @@ from broker.metadata.changes import ConfigReplaced, Delta, PartitionChanged, Par
 from broker.metadata.image import MetadataImage
 from broker.metadata.types import PartitionState, ResourceType
 from broker.metrics import Metrics
-from broker.partition import Partition, Purgatories
+from broker.partition import IsrKeeper, NobodyKeeps, Partition, Purgatories
 from broker.tasks import TaskSet
 from protocol.errors import ErrorCode, KafkaError
 
@@ -57,6 +57,8 @@ class Partitions:
         self._tasks = tasks
         self._metrics = metrics
         self._image: MetadataImage | None = None
+        self._isr_keeper: IsrKeeper = NobodyKeeps()
+        self._when_opened: list[Callable[[Partition], None]] = []
         self._opening: set[asyncio.Task[None]] = set()
 
     def __iter__(self) -> Iterator[Partition]:
@@ -66,8 +68,21 @@ class Partitions:
     def __len__(self) -> int:
         return sum(map(len, self.by_topic.values()))
 
+    def keep_in_sync(self, keeper: IsrKeeper) -> None:
+        """Let ``keeper`` decide which followers are in sync; to be called before there are partitions."""
+        self._isr_keeper = keeper
+
+    def call_when_opened(self, opened: Callable[[Partition], None]) -> None:
+        """Call ``opened(partition)`` whenever a partition has been given its log, from now on."""
+        self._when_opened.append(opened)
+
     def _hosts(self, partition: Partition) -> bool:
         return self.by_topic.get(partition.topic, {}).get(partition.index) is partition
+
+    def wants(self, log: Log) -> bool:
+        """Whether the log is that of a replica hosted here; one that does not say its topic's id may be."""
+        partition = self.by_topic.get(log.topic, {}).get(log.partition)
+        return partition is not None and log.topic_id in (None, partition.topic_id)
 
     def find(self, topic: str, index: int) -> Partition:
         """The replica hosted here.
@@ -121,6 +136,7 @@ class Partitions:
                     state=state,
                     purgatories=self._purgatories,
                     counters=self._metrics.topic(topic),
+                    isr_keeper=self._isr_keeper,
                 )
                 self.by_topic.setdefault(topic, {})[index] = partition
                 hosted.append(partition)
@@ -165,6 +181,7 @@ class Partitions:
                 for partition in partitions.values():
                     if partition.is_open:
                         partition.log.config = config
+                        partition.reconsider()
 
     def _config(self, topic: str) -> LogConfig:
         assert self._image is not None
@@ -176,6 +193,19 @@ class Partitions:
             partition = self.by_topic.get(log.topic, {}).get(log.partition)
             if partition is not None and partition.topic_id == log.topic_id:
                 partition.lose_log()
+
+    async def cut(self, partition: Partition, cut: Callable[[Log], None]) -> None:
+        """Let ``cut`` remove the end of a follower's log, in a thread, and write down where the log is on disk now.
+
+        Raises :class:`KafkaError`: KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE. The partition's role may have changed then.
+        """
+        log = partition.log
+        partition.begin_cut()
+        try:
+            await self._logs.cut(log, cut)
+        finally:
+            if self._hosts(partition):
+                partition.end_cut()
 
     async def opened(self) -> None:
         """Wait until every partition known by now has its log, or has failed to get it."""
@@ -211,6 +241,8 @@ class Partitions:
             if self._image is not image:
                 log.config = self._config(partition.topic)  # it may have changed meanwhile
             partition.opened(log)
+            for opened in self._when_opened:
+                opened(partition)
         else:
             await self._delete(partition)
 

@@ -13,6 +13,8 @@ Rules:
    configuration.
 6. A log is made, given its topic's id, and deleted by one at a time: who deletes it while it is made waits.
 7. Work in the executor is never left alone: who is cancelled while waiting for it ends when it does.
+8. Where two directories have a log of one partition, of topics with different ids, the one of the topic that is asked
+   for counts. The other, and every log of a topic that no longer exists, is a stray: renamed, and kept.
 """
 
 from __future__ import annotations
@@ -31,9 +33,9 @@ from uuid import UUID
 from protocol.errors import ErrorCode, KafkaError
 from storage.checkpoints import TopicPartition
 from storage.config import LogConfig
-from storage.directory import NAME_MAX, LogDirectory, is_of_disk, partition_name
+from storage.directory import NAME_MAX, LogDirectory, Mark, is_of_disk, partition_name
 from storage.identity import write_topic_id
-from storage.loading import DirectoryLoader, LogSettings
+from storage.loading import DirectoryLoader, LogSettings, refuse_twins
 from storage.log import Log
 from storage.recovery import LastKnown
 from storage.upkeep import StartTask, Upkeep, UpkeepIntervals
@@ -47,10 +49,6 @@ _log = logging.getLogger(__name__)
 
 class NoLogDirectory(RuntimeError):
     """None of the log directories can be used."""
-
-
-class TwinLogs(RuntimeError):
-    """Two directories have a log of the same partition."""
 
 
 class LogManager:
@@ -113,7 +111,7 @@ class LogManager:
         loaders = [DirectoryLoader(each, settings, partial(self._on_io_error, each)) for each in self.directories]
         try:
             await self._in_threads([partial(loader.prepare, cluster_id, broker_id) for loader in loaders])
-            _refuse_twins(loaders)
+            await self._in_threads([partial(refuse_twins, loaders)])
             work = [loader.work for loader in loaders for _ in range(self._threads)]
             await self._in_threads(work, partial(_report, loaders))
             if not any(loader.directory.online for loader in loaders):
@@ -124,7 +122,7 @@ class LogManager:
             raise
         self._open = True
         self._upkeep.start(self.directories)
-        for loader in loaders:
+        for loader in sorted(loaders, key=lambda each: each.directory.online):  # what is online counts
             self._adopt(loader)
 
     def _adopt(self, loader: DirectoryLoader) -> None:
@@ -213,6 +211,8 @@ class LogManager:
         an earlier topic of the name (delete it first).
         """
         key = (topic, partition)
+        if topic_id is not None:
+            await self._choose_twin(key, topic_id)
         while (busy := self._busy.get(key)) is not None:
             await asyncio.wait([busy])
         log = self.get(topic, partition)
@@ -275,16 +275,55 @@ class LogManager:
         directory = self._homes[key]
         with _Busy(self._busy, key):
             self._remove(key)
-            aside = await self.run(directory, self._set_aside, directory, log)
+            aside = await self.run(directory, self._set_aside, directory, log, Mark.DELETE)
             await self._upkeep.checkpoint(directory)
             self._upkeep.remove_later(directory, [aside], log.config.file_delete_delay_ms)
         return True
 
-    def _set_aside(self, directory: LogDirectory, log: Log) -> Path:
+    def _set_aside(self, directory: LogDirectory, log: Log, mark: Mark) -> Path:
         log.release()
-        aside = directory.set_aside(log.directory, self._settings.random)
+        aside = directory.set_aside(log.directory, self._settings.random, mark)
         log.moved(aside)
         return aside
+
+    # Strays
+
+    async def set_strays_aside(self, is_wanted: Callable[[Log], bool]) -> None:
+        """Rename the logs, twins included, that are not wanted: those of topics that were deleted while this broker was
+        away, or of partitions that were moved. To be called once the metadata is known."""
+        for directory in self.online():
+            for log in self.logs_in(directory):
+                key = (log.topic, log.partition)
+                if not is_wanted(log) or self._logs.get(key) is not log:
+                    await self._set_stray_aside(key, log, directory)
+
+    async def _choose_twin(self, key: TopicPartition, topic_id: UUID) -> None:
+        """Of several logs of a partition, the one of this topic counts from now on; if there is one."""
+        twins = [(directory, logs[key]) for directory, logs in self._in.items() if key in logs]
+        right = next((twin for twin in twins if twin[1].topic_id == topic_id), None)
+        if right is not None:
+            self._homes[key], self._logs[key] = right
+        for directory, log in twins:
+            if log is not self._logs.get(key):
+                await self._set_stray_aside(key, log, directory)
+
+    async def _set_stray_aside(self, key: TopicPartition, log: Log, directory: LogDirectory) -> None:
+        while (busy := self._busy.get(key)) is not None:
+            await asyncio.wait([busy])
+        if self._in[directory].get(key) is not log:
+            return
+        with _Busy(self._busy, key):
+            del self._in[directory][key]
+            if self._logs.get(key) is log:
+                del self._logs[key], self._homes[key]
+            try:
+                aside = await self.run(directory, self._set_aside, directory, log, Mark.STRAY)
+                await self._upkeep.checkpoint(directory)
+            except KafkaError as error:
+                _log.error("a stray log cannot be set aside", extra={"path": str(log.directory), "reason": str(error)})
+                return
+        facts = {"topic_id": str(log.topic_id), "path": str(aside)}
+        _log.warning("a stray log is set aside: remove it once nobody misses the topic's records", extra=facts)
 
     async def checkpoint(self, log: Log) -> None:
         """Write the checkpoints of the log's directory now: after its end or start went back.
@@ -292,6 +331,21 @@ class LogManager:
         Raises :class:`KafkaError` KAFKA_STORAGE_ERROR.
         """
         await self._upkeep.checkpoint(self.directory_of(log))
+
+    async def cut(self, log: Log, cut: Callable[[Log], None]) -> None:
+        """Let ``cut`` take records off the log's end, and write its checkpoints: nothing may be appended before.
+
+        Raises :class:`KafkaError`: KAFKA_STORAGE_ERROR, also where the log was deleted meanwhile; CORRUPT_MESSAGE.
+        """
+        key = (log.topic, log.partition)
+        while (busy := self._busy.get(key)) is not None:
+            await asyncio.wait([busy])
+        if self._logs.get(key) is not log:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} is no longer there")
+        with _Busy(self._busy, key):
+            directory = self._homes[key]
+            await self.run(directory, cut, log)
+            await self._upkeep.checkpoint(directory)
 
     def _add(self, key: TopicPartition, log: Log, directory: LogDirectory) -> None:
         self._logs[key] = self._in[directory][key] = log
@@ -324,8 +378,9 @@ class LogManager:
             return
         logs = self.logs_in(directory)
         _log.error("%s is offline, and its %d logs with it: %s", directory, len(logs), error)
-        for key in self._in[directory]:
-            del self._logs[key]
+        for key, log in self._in[directory].items():
+            if self._logs.get(key) is log:
+                del self._logs[key]
         self._in[directory].clear()
         directory.close()
         self._start_task(self._release(logs), name=f"release of {directory}")
@@ -371,18 +426,6 @@ class _Closing:
             except KafkaError as error:
                 self.whole = False
                 _log.error("%r is not closed in order: %s", log, error)
-
-
-def _refuse_twins(loaders: Sequence[DirectoryLoader]) -> None:
-    """A partition must lie in one directory only: nobody can tell which of two is right."""
-    seen: dict[TopicPartition, LogDirectory] = {}
-    for loader in loaders:
-        for partition in loader.partitions:
-            twin = seen.setdefault(partition, loader.directory)
-            if twin is not loader.directory:
-                raise TwinLogs(
-                    f"{partition_name(*partition)} is in {twin} and in {loader.directory}: move one of them away"
-                )
 
 
 def _release(logs: Sequence[Log]) -> None:

@@ -27,6 +27,7 @@ from broker.network.sending import FileSlice
 from broker.partition import Isolation, Partition
 from broker.partitions import Partitions
 from broker.purgatory import Delayed, Purgatory
+from broker.replication.progress import FetchClock
 from broker.tasks import TaskSet
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.fetch import FetchRequest, FetchResponse
@@ -110,6 +111,9 @@ class DelayedFetch(Delayed[Any]):
         self._session = session
         self._targets = targets
         self._replica = request.replica_state.replica_id if version >= 15 else request.replica_id
+        self._replica_epoch = request.replica_state.replica_epoch
+        self._clock = FetchClock() if session is None else session.clock
+        self._clock.fetched(context.received_at)
         if self._replica != CONSUMER:
             self._isolation = Isolation.LOG_END
         else:
@@ -215,8 +219,9 @@ class DelayedFetch(Delayed[Any]):
         partition.check_leader(target.leader_epoch)
         log = partition.log
         if self._replica >= 0:
-            now_s = self._context.received_at
-            partition.follower_fetched(self._replica, target.offset, target.log_start_offset, now_s=now_s)
+            partition.follower_fetched(
+                self._replica, target.offset, target.log_start_offset, self._clock, self._replica_epoch
+            )
         else:
             partition.counters.fetch_requests += 1
         data = PartitionData(

@@ -19,6 +19,7 @@ from random import Random
 from uuid import UUID
 
 from broker.partition import Partition
+from broker.replication.progress import FetchClock
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.fetch import FetchRequest, FetchResponse
 
@@ -85,11 +86,12 @@ class Target:
 class FetchSession:
     """What one client fetches."""
 
-    __slots__ = ("epoch", "id", "is_follower", "last_used", "targets", "uses_ids")
+    __slots__ = ("clock", "epoch", "id", "is_follower", "last_used", "targets", "uses_ids")
 
     def __init__(self, session_id: int, targets: Iterable[Target], *, is_follower: bool, uses_ids: bool) -> None:
         self.id = session_id
         self.epoch = 1
+        self.clock = FetchClock()
         self.is_follower = is_follower
         self.uses_ids = uses_ids
         self.last_used = 0.0

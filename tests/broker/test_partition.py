@@ -10,9 +10,10 @@ import pytest
 from broker.metadata.changes import PartitionsAdded
 from broker.metadata.types import PartitionState
 from broker.partition import Isolation
+from broker.replication.progress import NEVER_S
 from protocol.errors import ErrorCode, KafkaError
 from storage.config import LogConfig
-from tests.broker.api.bench import BROKER, OTHER, Bench, batch
+from tests.broker.api.bench import BROKER, OTHER, Bench, at, batch
 
 
 @pytest.fixture
@@ -41,13 +42,13 @@ async def test_the_high_watermark_is_what_the_whole_isr_has(bench: Bench) -> Non
     partition = bench.partition("t")
     assert partition.high_watermark == 0
     assert partition.end_visible(Isolation.LOG_END) == 5
-    partition.follower_fetched(OTHER, 3, 0, now_s=1.0)
+    partition.follower_fetched(OTHER, 3, 0, at(1.0))
     assert partition.high_watermark == 3, "broker 3 is not in sync: nobody waits for it"
-    assert partition.followers[OTHER].last_caught_up_s == 0.0
-    partition.follower_fetched(OTHER, 5, 0, now_s=2.0)
+    assert partition.followers[OTHER].last_caught_up_s == NEVER_S
+    partition.follower_fetched(OTHER, 5, 0, at(2.0))
     assert partition.high_watermark == 5
     assert partition.followers[OTHER].last_caught_up_s == 2.0
-    partition.follower_fetched(OTHER, 4, 0, now_s=3.0)
+    partition.follower_fetched(OTHER, 4, 0, at(3.0))
     assert partition.high_watermark == 5, "it never goes back"
 
 
@@ -62,7 +63,7 @@ async def test_a_new_leader_knows_nothing_of_its_followers(bench: Bench) -> None
     await bench.create("t", replicas=(BROKER, OTHER))
     bench.write("t", 2)
     partition = bench.partition("t")
-    partition.follower_fetched(OTHER, 2, 0, now_s=0.0)
+    partition.follower_fetched(OTHER, 2, 0, at(0.0))
     bench.alter("t", leader=OTHER)
     assert not partition.is_leader
     assert not partition.followers
@@ -84,7 +85,7 @@ async def test_a_new_leader_must_learn_the_high_watermark(bench: Bench) -> None:
     bench.alter("t", leader=BROKER)
     partition = bench.partition("t")
     assert not partition.knows_high_watermark
-    partition.follower_fetched(OTHER, 2, 0, now_s=0.0)
+    partition.follower_fetched(OTHER, 2, 0, at(0.0))
     assert partition.knows_high_watermark
 
 
@@ -106,7 +107,7 @@ async def test_epochs_are_checked(bench: Bench) -> None:
 async def test_a_stranger_is_no_follower(bench: Bench) -> None:
     await bench.create("t")
     with pytest.raises(KafkaError):
-        bench.partition("t").follower_fetched(99, 0, 0, now_s=0.0)
+        bench.partition("t").follower_fetched(99, 0, 0, at(0.0))
 
 
 async def test_replicas_needed_for_acks_all(bench: Bench) -> None:

@@ -18,6 +18,7 @@ from broker.network.dispatch import RequestContext
 from broker.partition import Partition, Purgatories
 from broker.partitions import Partitions
 from broker.purgatory import Purgatory
+from broker.replication.progress import FetchClock
 from broker.tasks import TaskSet
 from protocol.records.batch import Record, build
 from storage.config import LogConfig
@@ -117,6 +118,13 @@ class Bench:
 
 def batch(count: int = 1, *, size: int = 100, timestamp: int = NOW_MS) -> bytearray:
     return build([Record(i, timestamp + i, None, b"v" * size, ()) for i in range(count)])
+
+
+def at(seconds: float) -> FetchClock:
+    """The clock of a follower that fetches now."""
+    clock = FetchClock()
+    clock.fetched(seconds)
+    return clock
 
 
 def context(version: int, *, client_id: str = "test", api_key: int = 1) -> RequestContext:

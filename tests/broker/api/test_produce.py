@@ -21,7 +21,7 @@ from protocol.records.batch import Record, build, records
 from protocol.records.compression import Compression
 from protocol.records.header import headers, read_header
 from storage.config import LogConfig
-from tests.broker.api.bench import BROKER, NOW_MS, OTHER, Bench, batch, context
+from tests.broker.api.bench import BROKER, NOW_MS, OTHER, Bench, at, batch, context
 
 Outcome = ProduceResponse.PartitionProduceResponse
 
@@ -148,10 +148,10 @@ async def test_acks_all_waits_for_the_whole_isr(bench: ProduceBench) -> None:
     first, second = (bench.begin(("t", 0, batch()), acks=-1) for _ in range(2))
     assert not first.done()
     partition = bench.partition("t")
-    partition.follower_fetched(OTHER, 2, 0, now_s=0.0)
+    partition.follower_fetched(OTHER, 2, 0, at(0.0))
     assert first.done()
     assert not second.done()
-    partition.follower_fetched(OTHER, 3, 0, now_s=0.0)
+    partition.follower_fetched(OTHER, 3, 0, at(0.0))
     assert [outcomes(await answer)[0].base_offset for answer in (first, second)] == [1, 2]
 
 
@@ -179,9 +179,9 @@ async def test_several_partitions_are_answered_together(bench: ProduceBench) -> 
     await bench.create("alone")
     await bench.create("t", 2, replicas=(BROKER, OTHER))
     waiting = bench.begin(("alone", 0, batch()), ("t", 0, batch()), ("t", 1, batch()), acks=-1)
-    bench.partition("t", 1).follower_fetched(OTHER, 1, 0, now_s=0.0)
+    bench.partition("t", 1).follower_fetched(OTHER, 1, 0, at(0.0))
     assert not waiting.done()
-    bench.partition("t", 0).follower_fetched(OTHER, 1, 0, now_s=0.0)
+    bench.partition("t", 0).follower_fetched(OTHER, 1, 0, at(0.0))
     assert [o.error_code for o in outcomes(await waiting)] == [0, 0, 0]
 
 

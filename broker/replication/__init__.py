@@ -1,0 +1,1 @@
+"""Following leaders, and keeping the set of replicas that are in sync."""

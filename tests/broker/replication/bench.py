@@ -1,0 +1,263 @@
+"""Brokers' data paths in one process, over real sockets; the test is the controller and hands out the metadata."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+from broker.api.api_versions import ApiVersionsApi
+from broker.api.fetch import FetchApi
+from broker.api.fetch_sessions import FetchSessions
+from broker.api.offsets import OffsetsApi
+from broker.api.produce import ProduceApi
+from broker.config import BrokerConfig
+from broker.dynamic_config import DynamicConfig
+from broker.metadata.changes import (
+    BrokerRegistered,
+    Change,
+    Delta,
+    PartitionChanged,
+    TopicCreated,
+    TopicDeleted,
+)
+from broker.metadata.current import Metadata
+from broker.metadata.image import MetadataImage
+from broker.metadata.types import BrokerRegistration, Endpoint, PartitionState, TopicImage
+from broker.metrics import Metrics
+from broker.network.admission import Admission, Limits
+from broker.network.dispatch import Dispatcher, Handler
+from broker.network.listener import Listener, Load, bind
+from broker.partition import Partition, Purgatories
+from broker.partitions import Partitions
+from broker.peers import Peers
+from broker.purgatory import Purgatory
+from broker.replication.fetchers import ReplicaFetchers
+from broker.tasks import TaskSet
+from protocol.records.batch import Record, build, records
+from protocol.records.header import headers
+from storage.config import LogConfig
+from storage.log import Log
+from storage.manager import LogManager
+from storage.upkeep import UpkeepIntervals
+
+NAME = "PLAINTEXT"
+QUICK = {"replica.fetch.backoff.ms": "20", "replica.fetch.wait.max.ms": "200"}
+"""A test does not wait a second for the second attempt."""
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def batch(*values: bytes, timestamp: int | None = None) -> bytearray:
+    at = now_ms() if timestamp is None else timestamp
+    return build([Record(i, at, None, value, ()) for i, value in enumerate(values)])
+
+
+def values_of(log: Log, start: int = 0) -> list[bytes]:
+    """Every value in the log."""
+    found: list[bytes] = []
+    offset = max(start, log.log_start_offset)
+    while offset < log.log_end_offset:
+        data = memoryview(log.read(offset, 1 << 20, up_to=log.log_end_offset).read())
+        for position, header in headers(data):
+            found += [bytes(record.value or b"") for record in records(data, position)]
+            offset = header.next_offset
+    return found
+
+
+class Node:
+    """One broker. It may be stopped and started again: its directory stays, and it gets a new epoch."""
+
+    def __init__(self, broker_id: int, directory: Path, settings: dict[str, str]) -> None:
+        self.id = broker_id
+        self.directory = directory
+        self.epoch = 0
+        self.is_up = False
+        self._settings = settings
+        directory.mkdir()
+
+    async def start(self, image: MetadataImage, config_of: Callable[[str], LogConfig]) -> BrokerRegistration:
+        """Open the logs and listen; the metadata come by :meth:`hear`."""
+        own = {"node.id": str(self.id), "log.dirs": str(self.directory)}
+        config = BrokerConfig.from_properties({**own, **QUICK, **self._settings})
+        self.epoch += 1
+        self.tasks = TaskSet()
+        self.upkeep = TaskSet()
+        self.metrics = Metrics()
+        self.config = DynamicConfig(self.id, config)
+        self.logs = LogManager(
+            [self.directory],
+            default_config=LogConfig(),
+            now_ms=now_ms,
+            random=random.Random(self.id),
+            start_task=self.upkeep.start,
+            intervals=UpkeepIntervals(),
+        )
+        await self.logs.open("cluster", self.id)
+        self.metadata = Metadata(MetadataImage("cluster"))
+        self.purgatories = Purgatories(produce=Purgatory(), fetch=Purgatory())
+        self.partitions = Partitions(
+            self.id, self.logs, lambda _, topic: config_of(topic), self.purgatories, self.tasks, self.metrics
+        )
+        self.peers = Peers(self.id, self.metadata, NAME, timeout_s=5)
+        self.fetchers = ReplicaFetchers(
+            self.id,
+            self.partitions,
+            self.peers,
+            self.config,
+            self.tasks,
+            self.metrics,
+            epoch=lambda: self.epoch,
+            rng=random.Random(self.id),
+        )
+        self.compose()
+        self.metadata.subscribe(self.partitions.apply)
+        self.metadata.subscribe(self.fetchers.apply)
+        await self._listen()
+        self.is_up = True
+        endpoint = Endpoint(NAME, NAME, "127.0.0.1", self.listener.port)
+        return BrokerRegistration(self.id, self.epoch, uuid4(), (endpoint,))
+
+    def compose(self) -> None:
+        """For benches that need more parts: before the node hears of the metadata."""
+
+    async def _listen(self) -> None:
+        self.sessions = FetchSessions(1000, random.Random(self.id), time.monotonic)
+        self.fetch_api = FetchApi(
+            self.partitions, self.metadata, self.sessions, self.purgatories.fetch, self.tasks, max_bytes=1 << 26
+        )
+        apis: Sequence[Any] = (
+            ApiVersionsApi(lambda: dispatcher.routes),
+            self.fetch_api,
+            OffsetsApi(self.partitions),
+            ProduceApi(self.partitions, self.metadata, self.purgatories.produce, wall_ms=now_ms),
+        )
+        routes: dict[int, Handler] = {key: handler for api in apis for key, handler in api.routes().items()}
+        dispatcher = Dispatcher(routes, monotonic=time.monotonic)
+        limits = Limits()
+        self.listener = Listener(
+            NAME,
+            dispatcher,
+            limits=limits,
+            load=Load(limits.queued_requests, limits.queued_bytes),
+            admission=Admission(limits),
+            tasks=self.tasks,
+            monotonic=time.monotonic,
+        )
+        await self.listener.start(bind("127.0.0.1", 0), backlog=100)
+
+    def hear(self, image: MetadataImage) -> None:
+        """Take over an image, as after a gap: what changed since the last one is worked out here."""
+        changes = image.changes_since(self.metadata.image)
+        if changes:
+            self.metadata.replace(image, Delta(image.controller_epoch, image.version, changes))
+
+    async def stop(self, *, crash: bool = False) -> None:
+        """Stop; with ``crash`` the logs are left as they are, as after a kill."""
+        self.is_up = False
+        await self.fetchers.close()
+        self.listener.stop_accepting()
+        self.purgatories.produce.expire_all()
+        self.purgatories.fetch.expire_all()
+        await self.listener.close(0)
+        await self.peers.close()
+        await self.tasks.close()
+        if crash:
+            for log in self.logs.logs:
+                log.release()
+            for directory in self.logs.directories:
+                directory.close()
+        else:
+            await self.logs.close()
+        await self.upkeep.close()
+
+    def partition(self, topic: str, index: int = 0) -> Partition:
+        return self.partitions.find(topic, index)
+
+    def log(self, topic: str, index: int = 0) -> Log:
+        return self.partition(topic, index).log
+
+
+class Nodes:
+    """Several nodes with the metadata the test decides on."""
+
+    def __init__(self, directory: Path, count: int, *, kind: type[Node] = Node, **settings: str) -> None:
+        named = {key.replace("_", "."): value for key, value in settings.items()}
+        self.nodes = {i: kind(i, directory / f"node-{i}", named) for i in range(1, count + 1)}
+        self.image = MetadataImage("cluster")
+        self.configs: dict[str, LogConfig] = {}
+        self.deaf: set[int] = set()
+        """Nodes that hear nothing of changes for now."""
+
+    def __getitem__(self, broker_id: int) -> Node:
+        return self.nodes[broker_id]
+
+    def change(self, *changes: Change) -> None:
+        """Tell every node that is up and not deaf."""
+        self.image = self.image.with_changes(changes)
+        self.tell()
+
+    def tell(self) -> None:
+        for node in self.nodes.values():
+            if node.is_up and node.id not in self.deaf:
+                node.hear(self.image)
+
+    async def start(self, broker_id: int) -> None:
+        node = self.nodes[broker_id]
+        registration = await node.start(self.image, lambda topic: self.configs.get(topic, LogConfig()))
+        self.change(BrokerRegistered(registration))
+        await node.partitions.opened()
+
+    async def create(
+        self, name: str, replicas: Sequence[int], *, partitions: int = 1, config: LogConfig | None = None
+    ) -> UUID:
+        if config is not None:
+            self.configs[name] = config
+        state = PartitionState(tuple(replicas), tuple(replicas), replicas[0])
+        topic_id = uuid4()
+        self.change(TopicCreated(TopicImage(name, topic_id, (state,) * partitions)))
+        for node in self.nodes.values():
+            if node.is_up:
+                await node.partitions.opened()
+        return topic_id
+
+    def delete(self, name: str) -> None:
+        self.change(TopicDeleted(name, self.image.topics[name].topic_id))
+
+    def state(self, topic: str, index: int = 0) -> PartitionState:
+        return self.image.topics[topic].partitions[index]
+
+    def alter(self, topic: str, index: int = 0, **changes: object) -> None:
+        """A new state; a new leader epoch with it if a leader is named."""
+        state = self.state(topic, index)
+        epoch = state.leader_epoch + ("leader" in changes)
+        values: dict[str, Any] = {"leader_epoch": epoch, **changes, "partition_epoch": state.partition_epoch + 1}
+        self.change(PartitionChanged(topic, index, replace(state, **values)))
+
+
+@asynccontextmanager
+async def nodes(directory: Path, count: int, *, kind: type[Node] = Node, **settings: str) -> AsyncIterator[Nodes]:
+    """``count`` nodes, numbered from 1; ``settings`` are broker settings with underscores for dots."""
+    made = Nodes(directory, count, kind=kind, **settings)
+    try:
+        for broker_id in made.nodes:
+            await made.start(broker_id)
+        yield made
+    finally:
+        for node in made.nodes.values():
+            if node.is_up:
+                await node.stop()
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Let the loop run until ``condition`` holds; the test's time limit is the only other end."""
+    while not condition():  # noqa: ASYNC110  what is waited for happens in other nodes
+        await asyncio.sleep(0.002)
