@@ -149,6 +149,28 @@ class BrokerServer:
         if was_ready:
             _log.info("broker stopped", extra={"broker": self.identity.broker_id})
 
+    async def kill(self) -> None:
+        """End as a process that is killed does: nothing is answered, flushed or given back, and nobody is told.
+
+        What was written stays, as the system keeps what a killed process wrote. For brokers inside a program.
+        """
+        if self._stopped:
+            return
+        self._stopped = True
+        self.health.stopping()
+        self._undo.pop_all()
+        for listener in self.listeners:
+            listener.stop_accepting()
+        await self._backend.abandon()
+        await asyncio.gather(*(listener.close(0) for listener in self.listeners))
+        for tasks in (self._tasks, self._membership):
+            await tasks.close()
+        await self._peers.close()
+        await self.logs.abandon()
+        await self._upkeep.close()
+        if self._static.metrics_address is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self.exporter.close)
+
     # The steps of the start.
 
     async def _start(self) -> None:

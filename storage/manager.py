@@ -152,6 +152,20 @@ class LogManager:
                     await self.run(each.directory, each.directory.mark_clean_shutdown)
                 except KafkaError as error:
                     _log.error("%s is not closed in order: %s", each.directory, error)
+        self._forget()
+
+    async def abandon(self) -> None:
+        """Give the files back as a process that is killed does: nothing is flushed, no directory noted as closed."""
+        if not self._open:
+            return
+        self._open = False
+        await self._upkeep.stop()
+        while self._busy:
+            await asyncio.wait(self._busy.values())
+        await self._release(self.logs)
+        self._forget()
+
+    def _forget(self) -> None:
         for directory in self.directories:
             directory.close()
             self._in[directory].clear()
