@@ -383,6 +383,13 @@ class Backend(ABC):
     async def close(self) -> None:
         """End all sessions opened here, all watches and the connection. Idempotent; an absent store is no error."""
 
+    async def abandon(self) -> None:
+        """Let go of the store as a process that is killed does: its sessions are not ended, they run out there.
+
+        For whoever embeds a client and wants to see it die. A store whose sessions nobody can leave behind ends them.
+        """
+        await self.close()
+
     @abstractmethod
     async def open_session(self, ttl_ms: int) -> Session:
         """A session that is renewed until it is closed or lost. The TTL is fitted to the store's bounds.

@@ -360,6 +360,10 @@ class MemoryBackend(Backend):
         self.store.detach(self)
         self._wake()
 
+    async def abandon(self) -> None:
+        self.disconnect()
+        await self.close()
+
     def disconnect(self) -> None:
         """Cut this client off: calls raise Unavailable, sessions are SUSPENDED and not renewed, watches stand still."""
         self.connected = False

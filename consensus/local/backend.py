@@ -149,6 +149,12 @@ class LocalBackend(Backend):
         self._schedule_look(_LOOK_S)
 
     async def close(self) -> None:
+        await self._close(ending_sessions=True)
+
+    async def abandon(self) -> None:
+        await self._close(ending_sessions=False)
+
+    async def _close(self, *, ending_sessions: bool) -> None:
         worker, neighbours = self._worker, self._neighbours
         if worker is None or neighbours is None:
             return
@@ -157,14 +163,15 @@ class LocalBackend(Backend):
             self._look_timer.cancel()
         if self._look_task:
             self._look_task.cancel()
-        had_sessions = bool(self._sessions)
+        ends_sessions = ending_sessions and bool(self._sessions)
         for session in tuple(self._sessions.values()):
             session.lose()
-        if had_sessions:
+        if ends_sessions:
             now_ms = self._now_ms()
             with suppress(CoordinationError):
                 await worker.submit(lambda database: database.apply((), (), now_ms=now_ms, dead_process=self._process))
-        neighbours.tell(MOVED)
+        if ending_sessions:
+            neighbours.tell(MOVED)
         neighbours.close()
         await worker.close()
         self._wake()

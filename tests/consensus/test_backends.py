@@ -318,3 +318,17 @@ async def test_the_identity_lasts_and_another_is_refused(connect: Connect) -> No
     one, two = await connect(), await connect()
     assert one.identity == two.identity
     assert len(one.identity) == 32
+
+
+async def test_sessions_of_an_abandoned_client_run_out_by_themselves(backend: Backend, connect: Connect) -> None:
+    other = await connect()
+    session = await other.open_session(300)
+    await other.put("a", b"", session=session)
+    async with backend.watch("a") as watch:
+        await anext(watch)
+        await other.abandon()
+        assert session.state is SessionState.LOST
+        assert isinstance(await anext(watch), Removed | Snapshot)
+    assert await backend.get("a") is None
+    with pytest.raises(Closed):
+        await other.get("a")
