@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from consensus.backend import ABSENT, Backend, Changed, Put, Removed, Snapshot
+from consensus.backend import ABSENT, Backend, Changed, Put, Removed, Snapshot, Watch
 from consensus.errors import BadConfig, Closed, MaybeApplied, SessionLost, Unauthorized, Unavailable, WrongStore
 from consensus.local import LocalBackend
 from consensus.recipes.elections import Elections
@@ -274,9 +274,11 @@ async def test_a_burst_larger_than_one_look_arrives_whole(directory: Path, backe
         assert len(seen) == 3000
 
 
-async def _take(watch, count):  # type: ignore[no-untyped-def]
+async def _take(watch: Watch, count: int) -> AsyncIterator[Changed]:
     for _ in range(count):
-        yield await anext(watch)
+        event = await anext(watch)
+        assert isinstance(event, Changed)
+        yield event
 
 
 def test_on_uvloop(tmp_path: Path) -> None:

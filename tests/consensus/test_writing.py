@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 
@@ -25,7 +26,7 @@ class Faulty(MemoryBackend):
         super().__init__(store)
         self.script = list(script)
         self.reads_fail = 0
-        self.before_answer: Callable[[], None] = lambda: None
+        self.before_answer: Callable[[], object] = lambda: None
 
     async def txn(self, checks: Sequence[Check], ops: Sequence[Op]) -> TxnResult:
         fault = self.script.pop(0) if self.script else "."
@@ -132,7 +133,7 @@ async def test_under_a_guard_that_fell_it_is_fenced() -> None:
     backend = await faulty("", store)
     leader = await backend.put("leader", b"")
     backend.script = ["L"]
-    backend.before_answer = lambda: store.apply([], [Delete("leader")]) and None
+    backend.before_answer = partial(store.apply, [], [Delete("leader")])
     with pytest.raises(Fenced):
         await Writer(backend).commit([Check("leader", At(leader), fences=True)], [Put("a", b"1")])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -109,7 +110,8 @@ def test_any_damage_is_an_answer_or_an_error(
 ) -> None:
     log = open_damaged(filled, tmp_path_factory.mktemp("d"), seed, clean=clean, hints_only=False)
     read_all(log)
-    for ask in (lambda: log.offset_for_timestamp(NOW + 20), log.max_timestamp):
+    asks: tuple[Callable[[], object], ...] = (lambda: log.offset_for_timestamp(NOW + 20), log.max_timestamp)
+    for ask in asks:
         try:
             ask()
         except KafkaError as error:

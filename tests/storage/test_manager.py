@@ -24,8 +24,9 @@ from protocol.records.batch import Record, build
 from storage.config import DAY_MS, NEVER, LogConfig
 from storage.directory import DirectoryInUse, LogDirectory
 from storage.identity import InconsistentClusterId, read_topic_id
+from storage.loading import TwinLogs
 from storage.log import Log
-from storage.manager import LogManager, NoLogDirectory, TwinLogs
+from storage.manager import LogManager, NoLogDirectory
 from storage.upkeep import UpkeepIntervals
 
 NOW = 1_790_000_000_000
@@ -88,7 +89,7 @@ def home(tmp_path: Path) -> Home:
     return Home([tmp_path / "d0", tmp_path / "d1"])
 
 
-def append(log: Log, value: bytes, *, timestamp: int = NOW, **producer: int) -> None:
+def append(log: Log, value: bytes, *, timestamp: int = NOW, **producer: Any) -> None:
     batch = build([Record(0, timestamp, b"key", value, ())], **producer)
     log.append_as_leader(batch, leader_epoch=0, now_ms=timestamp)
     log.high_watermark = log.log_end_offset
@@ -200,6 +201,67 @@ async def test_one_log_in_two_directories_is_refused(home: Home) -> None:
     (home.paths[1] / "topic-0").rmdir()
     async with home.opened() as manager:
         assert len(manager.logs) == 1
+
+
+async def twins(home: Home, ids: tuple[UUID | None, UUID | None]) -> None:
+    """Leave a log of ``topic-0`` in each directory, with these ids and one record that says which it is."""
+    for path, topic_id in zip(home.paths, ids, strict=True):
+        async with Home([path]).opened() as manager:
+            append(await manager.get_or_create("topic", 0, topic_id=topic_id), path.name.encode())
+
+
+@pytest.mark.parametrize("ids", [(TOPIC_ID, TOPIC_ID), (None, TOPIC_ID), (None, None)])
+async def test_twins_that_no_id_tells_apart_are_refused(home: Home, ids: tuple[UUID | None, UUID | None]) -> None:
+    await twins(home, ids)
+    with pytest.raises(TwinLogs):
+        await home.manager().open("cluster", 1)
+
+
+@pytest.mark.parametrize("right", [0, 1])
+async def test_of_twins_the_one_of_the_topic_counts_and_the_other_is_kept(
+    home: Home, right: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    ids = (TOPIC_ID, UUID(int=8))
+    await twins(home, ids)
+    async with home.opened() as manager:
+        log = await manager.get_or_create("topic", 0, topic_id=ids[right])
+        assert log.directory.parent.name == f"d{right}"
+        assert manager.get("topic", 0) is log
+        assert log.log_end_offset == 1
+        append(log, b"still works")
+        (aside,) = names(home.paths[1 - right])
+        assert aside.endswith("-stray")
+    assert "set aside" in caplog.text
+    async with home.opened() as manager:
+        assert [log.log_end_offset for log in manager.logs] == [2]
+        assert names(home.paths[1 - right]) == {aside}, "kept, after a restart too"
+
+
+async def test_a_log_of_neither_twins_topic_is_made_anew(home: Home) -> None:
+    await twins(home, (TOPIC_ID, UUID(int=8)))
+    async with home.opened() as manager:
+        with pytest.raises(KafkaError, match="INCONSISTENT_TOPIC_ID"):
+            await manager.get_or_create("topic", 0, topic_id=UUID(int=9))
+        other = manager.get("topic", 0)
+        assert other is not None
+        assert await manager.delete("topic", 0, topic_id=other.topic_id)
+        log = await manager.get_or_create("topic", 0, topic_id=UUID(int=9))
+        assert log.log_end_offset == 0
+
+
+async def test_logs_that_nobody_wants_any_more_are_set_aside(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    async with home.opened() as manager:
+        for partition in range(4):
+            append(await manager.get_or_create("topic", partition, topic_id=TOPIC_ID), b"value")
+    async with home.opened() as manager:
+        await manager.set_strays_aside(lambda log: log.partition == 0)
+        assert [log.partition for log in manager.logs] == [0]
+        found = sorted(name for path in home.paths for name in names(path))
+        assert [name.partition(".")[0] for name in found] == [f"topic-{partition}" for partition in range(4)]
+        assert [name.endswith("-stray") for name in found] == [False, True, True, True]
+        again = await manager.get_or_create("topic", 1, topic_id=UUID(int=8))
+        assert again.log_end_offset == 0
+    assert caplog.text.count("a stray log is set aside") == 3
 
 
 def test_a_directory_named_twice_is_refused(home: Home) -> None:

@@ -288,9 +288,9 @@ class Producers(RuleBasedStateMachine):
             self.forget_if_expired(producer)
         for item in self.log:
             if item.header.base_offset >= known_to:
-                row = self.rows.get(item.header.producer_id)
-                if item.control is not None and row is not None and row.began >= 0:
-                    self.completed.append((row.began, item.header.base_offset))
+                owner = self.rows.get(item.header.producer_id)
+                if item.control is not None and owner is not None and owner.began >= 0:
+                    self.completed.append((owner.began, item.header.base_offset))
                 self.state.append(item.header, now_ms=item.seen_ms, control=item.control)
                 self.learn(item)
                 self.table_end = item.header.next_offset

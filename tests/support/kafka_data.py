@@ -124,9 +124,10 @@ def _has_leader(consumer: Consumer, topic: str) -> bool:
 
 def _consumed(message: Message) -> Consumed:
     kind, timestamp = message.timestamp()
-    offset = message.offset()
+    offset, given = message.offset(), message.headers()
     assert offset is not None
-    headers = tuple((name, value) for name, value in message.headers() or ())
+    assert not isinstance(given, dict)
+    headers = tuple((pair[0], pair[1]) for pair in given or ())
     return Consumed(offset, timestamp if kind else -1, message.key(), message.value(), headers)  # type: ignore[arg-type]
 
 

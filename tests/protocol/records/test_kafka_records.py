@@ -101,7 +101,7 @@ def test_kafka_reads_what_we_converted_for_old_clients() -> None:
 
 def test_we_read_what_kafka_writes(written_by_kafka: list[bytes]) -> None:
     for (magic, codec, some), data in zip(CASES, written_by_kafka, strict=True):
-        found = []
+        found: list[Record] = []
         for pos, header in headers(data):
             assert header.magic == magic
             assert header.compression is codec

@@ -150,7 +150,7 @@ def test_we_read_the_old_messages_of_others(
     assume(known_to(write, magic, codec))
     some = [record._replace(timestamp=abs(record.timestamp)) for record in some]
     data = write(some, magic, codec)
-    found = []
+    found: list[Record] = []
     for pos, header in headers(data):
         verify_crc(data, pos, header)
         found.extend(records(data, pos))
