@@ -186,6 +186,7 @@ class BrokerServer:
             await self._adopt()
         self.health.starting("opening its partitions")
         await self.partitions.opened()
+        await self.logs.set_strays_aside(self.partitions.wants)
         await self._serve(sockets)
 
     async def _bind(self) -> dict[str, socket.socket]:

@@ -7,7 +7,9 @@ Rules:
 2. ``.kafka_cleanshutdown`` says that every log was closed in order. It counts once: it is taken away before the first
    append, so that a later crash is not mistaken for an orderly end.
 3. A partition's directory is ``topic-partition``. A deleted one is renamed ``topic-partition.<unique>-delete``, which
-   is done at once, and is removed later; after a restart too. Everything else in the directory is left alone.
+   is done at once, and is removed later; after a restart too. One that nobody asked to delete, but that belongs to no
+   partition of this broker any more, becomes ``-stray`` and stays, as in Kafka: what made it a stray may have been a
+   mistake. Everything else in the directory is left alone.
 4. An ``OSError`` takes a directory offline, with all its logs, until the broker starts again. The others go on. But
    that the process has too many files open says nothing of the disk (:func:`is_of_disk`).
 """
@@ -23,6 +25,7 @@ import shutil
 import struct
 import threading
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from random import Random
 from uuid import UUID
@@ -80,10 +83,17 @@ def partition_name(topic: str, partition: int) -> str:
     return f"{topic}-{partition}"
 
 
-def deleted_name(name: str, random: Random) -> str:
-    """What a partition's directory called ``name`` is called once it is deleted; a long topic's name is cut."""
+class Mark(Enum):
+    """Why a partition's directory was set aside, as the end of its name says."""
+
+    DELETE = "delete"
+    STRAY = "stray"
+
+
+def set_aside_name(name: str, random: Random, mark: Mark) -> str:
+    """What a partition's directory called ``name`` is called once it is set aside; a long topic's name is cut."""
     topic, _, partition = name.rpartition("-")
-    suffix = f"-{partition}.{random.getrandbits(128):032x}-delete"
+    suffix = f"-{partition}.{random.getrandbits(128):032x}-{mark.value}"
     return topic[: NAME_MAX - len(suffix)] + suffix
 
 
@@ -185,7 +195,7 @@ class LogDirectory:
         elif mark is not None and mark[1] == "delete":
             found.deleted.append(path)
         elif mark is not None:
-            _log.warning("%s is left alone: a %s replica that Apache Kafka put aside", path, mark[1])
+            _log.warning("%s is left alone: a %s replica that was set aside; nothing needs it", path, mark[1])
         elif (partition := parse_partition_name(name)) is not None:
             found.partitions[partition] = path
         else:
@@ -214,9 +224,9 @@ class LogDirectory:
         self._sync_names()
         return path
 
-    def set_aside(self, path: Path, random: Random) -> Path:
-        """Rename a partition's directory as deleted, durably; where it is now. Raises ``OSError``."""
-        target = path.with_name(deleted_name(path.name, random))
+    def set_aside(self, path: Path, random: Random, mark: Mark) -> Path:
+        """Rename a partition's directory, durably; where it is now. Raises ``OSError``."""
+        target = path.with_name(set_aside_name(path.name, random, mark))
         path.rename(target)
         self._sync_names()
         return target

@@ -5,13 +5,15 @@ Rules:
 1. What the last broker left is read once, before any log is opened: whether it stopped in order, and the checkpoints.
 2. Logs are opened in no order, by as many threads as call :meth:`DirectoryLoader.work`. An ``OSError`` of the disk ends
    the work on the directory: it is offline. Anything else stops the start.
+3. Two directories may have a log of one partition where its topic was deleted and made anew while one was offline:
+   their ids tell them apart. Where they do not, the start is refused.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -19,12 +21,16 @@ from uuid import UUID
 
 from storage.checkpoints import TopicPartition
 from storage.config import LogConfig
-from storage.directory import LogDirectory, is_of_disk
+from storage.directory import LogDirectory, is_of_disk, partition_name
 from storage.identity import MalformedIdentity, read_topic_id
 from storage.log import Log
 from storage.recovery import LastKnown
 
 _log = logging.getLogger(__name__)
+
+
+class TwinLogs(RuntimeError):
+    """Two directories have a log of the same partition of the same topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,11 +123,7 @@ class DirectoryLoader:
         self.directory.close()
 
     def _open(self, partition: TopicPartition, path: Path) -> Log:
-        try:
-            topic_id = read_topic_id(path)
-        except MalformedIdentity as error:
-            _log.warning("%s; going on as if it were missing", error)
-            topic_id = None
+        topic_id = _topic_id(path)
         known = LastKnown(self._clean, self._recovery_points.get(partition, 0), self._log_starts.get(partition, 0))
         log = self._settings.open(path, partition, topic_id, known, self._on_io_error)
         log.high_watermark = self._high_watermarks.get(partition, 0)
@@ -132,3 +134,25 @@ class DirectoryLoader:
             raise error
         if self.directory.fail(error):
             _log.error("%s is offline: %s", self.directory, error)
+
+
+def _topic_id(path: Path) -> UUID | None:
+    try:
+        return read_topic_id(path)
+    except MalformedIdentity as error:
+        _log.warning("%s; going on as if it were missing", error)
+        return None
+
+
+def refuse_twins(loaders: Sequence[DirectoryLoader]) -> None:
+    """Raise :class:`TwinLogs` where nobody could tell which of two logs of a partition is right. Blocks."""
+    seen: dict[TopicPartition, list[LogDirectory]] = {}
+    for loader in loaders:
+        for partition in loader.partitions if loader.directory.online else ():
+            seen.setdefault(partition, []).append(loader.directory)
+    for partition, homes in seen.items():
+        if len(homes) > 1:
+            name = partition_name(*partition)
+            ids = [_topic_id(home.path / name) for home in homes]
+            if None in ids or len(set(ids)) < len(ids):
+                raise TwinLogs(f"{name} is in {' and in '.join(map(str, homes))}: move one of them away")

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.directory import DirectoryInUse, LogDirectory, deleted_name, parse_partition_name, partition_name
+from storage.directory import DirectoryInUse, LogDirectory, Mark, parse_partition_name, partition_name, set_aside_name
 from storage.identity import (
     DirectoryIdentity,
     InconsistentBrokerId,
@@ -215,7 +215,7 @@ def test_other_names_are_not_partitions(name: str) -> None:
 
 @given(topics, st.integers(0, 2**31 - 1), st.integers())
 def test_deleted_names_fit_and_are_recognised(topic: str, partition: int, seed: int) -> None:
-    name = deleted_name(partition_name(topic, partition), Random(seed))
+    name = set_aside_name(partition_name(topic, partition), Random(seed), Mark.DELETE)
     assert len(name) <= 255
     assert f"-{partition}." in name
     assert name.endswith("-delete")
@@ -252,7 +252,7 @@ def test_a_deleted_partition_is_set_aside_and_removed(tmp_path: Path) -> None:
     assert read_topic_id(path) == UUID(int=7)
     (path / "00000000000000000000.log").write_bytes(b"data")
     assert directory.create("topic", 0, None) == path
-    aside = directory.set_aside(path, Random(1))
+    aside = directory.set_aside(path, Random(1), Mark.DELETE)
     assert directory.contents().partitions == {}
     assert directory.contents().deleted == [aside]
     directory.remove(aside)

@@ -240,7 +240,8 @@ def _reason(error: Exception, config: BrokerConfig) -> str:
     from consensus.errors import CoordinationError
     from storage.directory import DirectoryInUse
     from storage.identity import InconsistentIdentity, MalformedIdentity
-    from storage.manager import NoLogDirectory, TwinLogs
+    from storage.loading import TwinLogs
+    from storage.manager import NoLogDirectory
 
     if isinstance(error, OSError) and error.errno in _OF_ADDRESSES and error.filename is None:
         reason = str(error.strerror or error)
