@@ -12,7 +12,14 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.records.control import ControlMarker
 from protocol.records.header import BatchHeader
 from storage.producers import MAX_SEQUENCE, CompletedTransaction, Duplicate, ProducerState
-from storage.snapshots import CorruptSnapshot, ProducerEntry, decode_snapshot, encode_snapshot, read_snapshot, snapshot_path
+from storage.snapshots import (
+    CorruptSnapshot,
+    ProducerEntry,
+    decode_snapshot,
+    encode_snapshot,
+    read_snapshot,
+    snapshot_path,
+)
 from tests.storage.producer_batches import abort, batch, commit
 
 DAY_MS = 86_400_000
