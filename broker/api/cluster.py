@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from broker.api.vantage import Vantage
 from broker.metadata.current import Metadata
 from broker.network.dispatch import Handler, RequestContext
 from broker.security.operations import CLUSTER_OPERATIONS, NOT_ASKED
@@ -38,7 +39,7 @@ class ClusterApi:
             error_code=ErrorCode.NONE,
             endpoint_type=BROKER_ENDPOINTS,
             cluster_id=image.cluster_id,
-            controller_id=image.controller_id,
+            controller_id=Vantage(image, context.listener).controller_id,
             brokers=[
                 DescribeClusterResponse.DescribeClusterBroker(
                     broker_id=broker.broker_id,

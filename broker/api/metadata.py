@@ -12,11 +12,12 @@ from typing import Protocol
 from uuid import UUID
 
 from broker.api.naming import in_slices
+from broker.api.vantage import Vantage
 from broker.controller.topics import NewTopic, TopicOutcome
 from broker.metadata.current import Metadata
 from broker.metadata.image import MetadataImage
 from broker.metadata.names import INTERNAL_TOPICS, check_topic_name
-from broker.metadata.types import NO_LEADER, PartitionState, TopicImage
+from broker.metadata.types import PartitionState, TopicImage
 from broker.network.dispatch import Handler, RequestContext
 from broker.security.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from protocol.errors import ErrorCode, KafkaError
@@ -67,15 +68,18 @@ class MetadataApi:
             await self._create_absent(topic.name for topic in request.topics if topic.name is not None)
         image = self._metadata.image
         operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
+        # LISTENER_NOT_FOUND came with version 6 (KIP-207).
+        unreachable = ErrorCode.LISTENER_NOT_FOUND if context.api_version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
+        vantage = Vantage(image, context.listener, without_listener=unreachable)
         if request.topics is None or (context.api_version == 0 and not request.topics):
-            topics = await in_slices(partial(self._topic, image, context, operations), image.topics.values())
+            topics = await in_slices(partial(_topic, vantage, operations), image.topics.values())
         else:
             once = {(asked.name, asked.topic_id): asked for asked in request.topics}
-            topics = await in_slices(partial(self._asked_topic, image, context, operations), once.values())
+            topics = await in_slices(partial(_asked_topic, image, vantage, operations), once.values())
         return MetadataResponse(
             brokers=_brokers(image, context.listener),
             cluster_id=image.cluster_id,
-            controller_id=image.controller_id,
+            controller_id=vantage.controller_id,
             topics=topics,
             cluster_authorized_operations=(
                 CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
@@ -87,50 +91,6 @@ class MetadataApi:
         absent = [NewTopic(name) for name in dict.fromkeys(names) if name not in image.topics and _is_legal(name)]
         if absent:
             await self._creation.create_mentioned(absent[:CREATED_PER_REQUEST_MAX])
-
-    def _asked_topic(
-        self,
-        image: MetadataImage,
-        context: RequestContext,
-        operations: int,
-        asked: MetadataRequest.MetadataRequestTopic,
-    ) -> MetadataResponse.MetadataResponseTopic:
-        if asked.topic_id != ZERO_UUID:
-            name = image.topic_names.get(asked.topic_id)
-            if name is None:
-                return _topic_error(None, asked.topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
-        elif asked.name is None:
-            return _topic_error(None, ZERO_UUID, ErrorCode.INVALID_REQUEST)
-        else:
-            name = asked.name
-        topic = image.topics.get(name)
-        if topic is None:
-            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if _is_legal(name) else ErrorCode.INVALID_TOPIC_EXCEPTION
-            return _topic_error(name, ZERO_UUID, code)
-        return self._topic(image, context, operations, topic)
-
-    def _topic(
-        self, image: MetadataImage, context: RequestContext, operations: int, topic: TopicImage
-    ) -> MetadataResponse.MetadataResponseTopic:
-        return MetadataResponse.MetadataResponseTopic(
-            error_code=ErrorCode.NONE,
-            name=topic.name,
-            topic_id=topic.topic_id,
-            is_internal=topic.name in INTERNAL_TOPICS,
-            partitions=[
-                MetadataResponse.MetadataResponsePartition(
-                    error_code=_partition_error(image, state, context),
-                    partition_index=index,
-                    leader_id=state.leader,
-                    leader_epoch=state.leader_epoch,
-                    replica_nodes=list(state.replicas),
-                    isr_nodes=list(state.isr),
-                    offline_replicas=_offline(image, state),
-                )
-                for index, state in enumerate(topic.partitions)
-            ],
-            topic_authorized_operations=operations,
-        )
 
     def describe_topic_partitions(
         self, context: RequestContext, request: DescribeTopicPartitionsRequest
@@ -144,12 +104,13 @@ class MetadataApi:
             if names and names[0] == request.cursor.topic_name:
                 first_partition = max(0, request.cursor.partition_index)
         room = min(max(1, request.response_partition_limit), PARTITIONS_PER_ANSWER_MAX)
+        vantage = Vantage(image, context.listener)
         answer = DescribeTopicPartitionsResponse(topics=[])
         for name in names:
             if room <= 0:
                 answer.next_cursor = DescribeTopicPartitionsResponse.Cursor(topic_name=name, partition_index=0)
                 break
-            described = _described_topic(image, name, first_partition, room)
+            described = _described_topic(image, vantage, name, first_partition, room)
             answer.topics.append(described)
             room -= max(1, len(described.partitions))  # a topic that is not there takes its place in the answer too
             reached = first_partition + len(described.partitions)
@@ -182,22 +143,50 @@ def _topic_error(name: str | None, topic_id: UUID, code: ErrorCode) -> MetadataR
     return MetadataResponse.MetadataResponseTopic(error_code=code, name=name, topic_id=topic_id, partitions=[])
 
 
-def _offline(image: MetadataImage, state: PartitionState) -> list[int]:
-    return [b for b in state.replicas if b not in image.brokers or image.brokers[b].fenced]
+def _asked_topic(
+    image: MetadataImage, vantage: Vantage, operations: int, asked: MetadataRequest.MetadataRequestTopic
+) -> MetadataResponse.MetadataResponseTopic:
+    if asked.topic_id != ZERO_UUID:
+        name = image.topic_names.get(asked.topic_id)
+        if name is None:
+            return _topic_error(None, asked.topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
+    elif asked.name is None:
+        return _topic_error(None, ZERO_UUID, ErrorCode.INVALID_REQUEST)
+    else:
+        name = asked.name
+    topic = image.topics.get(name)
+    if topic is None:
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if _is_legal(name) else ErrorCode.INVALID_TOPIC_EXCEPTION
+        return _topic_error(name, ZERO_UUID, code)
+    return _topic(vantage, operations, topic)
 
 
-def _partition_error(image: MetadataImage, state: PartitionState, context: RequestContext) -> ErrorCode:
-    """Why a client cannot use the partition's leader, if it cannot."""
-    if state.leader == NO_LEADER or state.leader not in image.brokers:
-        return ErrorCode.LEADER_NOT_AVAILABLE
-    if image.brokers[state.leader].endpoint(context.listener) is None:
-        # LISTENER_NOT_FOUND came with version 6 (KIP-207).
-        return ErrorCode.LISTENER_NOT_FOUND if context.api_version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
-    return ErrorCode.NONE
+def _topic(vantage: Vantage, operations: int, topic: TopicImage) -> MetadataResponse.MetadataResponseTopic:
+    return MetadataResponse.MetadataResponseTopic(
+        error_code=ErrorCode.NONE,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.name in INTERNAL_TOPICS,
+        partitions=[_partition(vantage, index, state) for index, state in enumerate(topic.partitions)],
+        topic_authorized_operations=operations,
+    )
+
+
+def _partition(vantage: Vantage, index: int, state: PartitionState) -> MetadataResponse.MetadataResponsePartition:
+    leader, error = vantage.leader(state)
+    return MetadataResponse.MetadataResponsePartition(
+        error_code=error,
+        partition_index=index,
+        leader_id=leader,
+        leader_epoch=state.leader_epoch,
+        replica_nodes=list(state.replicas),
+        isr_nodes=list(state.isr),
+        offline_replicas=vantage.offline(state),
+    )
 
 
 def _described_topic(
-    image: MetadataImage, name: str, first_partition: int, room: int
+    image: MetadataImage, vantage: Vantage, name: str, first_partition: int, room: int
 ) -> DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic:
     topic = image.topics.get(name)
     if topic is None:
@@ -211,19 +200,23 @@ def _described_topic(
         name=name,
         topic_id=topic.topic_id,
         is_internal=name in INTERNAL_TOPICS,
-        partitions=[
-            DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition(
-                error_code=ErrorCode.LEADER_NOT_AVAILABLE if state.leader == NO_LEADER else ErrorCode.NONE,
-                partition_index=index,
-                leader_id=state.leader,
-                leader_epoch=state.leader_epoch,
-                replica_nodes=list(state.replicas),
-                isr_nodes=list(state.isr),
-                eligible_leader_replicas=[],
-                last_known_elr=[],
-                offline_replicas=_offline(image, state),
-            )
-            for index, state in enumerate(states, start=first_partition)
-        ],
+        partitions=[_described(vantage, index, state) for index, state in enumerate(states, start=first_partition)],
         topic_authorized_operations=TOPIC_OPERATIONS,
+    )
+
+
+def _described(
+    vantage: Vantage, index: int, state: PartitionState
+) -> DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition:
+    leader, error = vantage.leader(state)
+    return DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition(
+        error_code=error,
+        partition_index=index,
+        leader_id=leader,
+        leader_epoch=state.leader_epoch,
+        replica_nodes=list(state.replicas),
+        isr_nodes=list(state.isr),
+        eligible_leader_replicas=[],
+        last_known_elr=[],
+        offline_replicas=vantage.offline(state),
     )

@@ -12,7 +12,7 @@ from random import Random
 from typing import NoReturn
 from uuid import UUID
 
-from broker.config import BrokerConfig, ConfigError, ConfigType
+from broker.config import ConfigError, ConfigType
 from broker.config.broker_config import base_key
 from broker.config.dynamic import check_change
 from broker.config.topic_config import TopicConfig, check_topic
@@ -149,7 +149,8 @@ class Administration:
             if resource.type is ResourceType.TOPIC:
                 check_topic(self._config(), entries)
             elif resource.type is ResourceType.BROKER:
-                check_change(self._config_of(resource.name), entries, per_broker=bool(resource.name))
+                # Of another broker only the keys and values can be judged: its own properties are not known here.
+                check_change(self._config(), entries, per_broker=bool(resource.name))
             else:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"A {resource.type.name} has no configuration here.")
         except ConfigError as error:
@@ -158,12 +159,6 @@ class Administration:
             code = ErrorCode.INVALID_CONFIG if of_topic else ErrorCode.INVALID_REQUEST
             raise KafkaError(code, str(error)) from error
         self._config_policy.check_configs(resource, entries)
-
-    def _config_of(self, name: str) -> BrokerConfig:
-        """The configuration to judge a change by: that of this broker, whose static properties alone are known here."""
-        if name not in ("", str(self._broker_id)) and not name.isdigit():
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"'{name}' is not the id of a broker.")
-        return self._config()
 
     def _list_base(self, resource: ConfigResource, name: str) -> list[str]:
         if resource.type is ResourceType.TOPIC:

@@ -84,6 +84,16 @@ def alter_configs(
 def _check_exists(image: MetadataImage, resource: ConfigResource) -> None:
     if resource.type is ResourceType.TOPIC and resource.name not in image.topics:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{resource.name}' does not exist.")
+    if resource.type is ResourceType.BROKER and resource.name and resource not in image.configs:
+        _check_is_broker(image, resource.name)
+
+
+def _check_is_broker(image: MetadataImage, name: str) -> None:
+    if any(name == str(broker_id) for broker_id in image.brokers):
+        return
+    if not name.isdecimal():
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"'{name}' is not the id of a broker.")
+    raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No broker is registered with the id {name}.")
 
 
 def _entries_after(change: ConfigChange, present: Mapping[str, str], list_base: ListBase) -> dict[str, str]:

@@ -25,10 +25,12 @@ def place_replicas(
     rng: Random,
     *,
     first_index: int = 0,
+    first_leader: int | None = None,
 ) -> list[tuple[int, ...]]:
     """The replicas of ``partitions`` new partitions, the preferred leader first in each.
 
-    ``first_index`` is the index of the first new partition: a topic that grows goes on where it stopped.
+    A topic that grows goes on where it stopped: ``first_index`` is the index of the first new partition, and
+    ``first_leader`` the preferred leader of the topic's first one.
     Raises ``INVALID_REPLICATION_FACTOR`` where there are fewer brokers than replicas.
     """
     if replication_factor > len(brokers):
@@ -39,6 +41,7 @@ def place_replicas(
         )
     order = _alternate_racks(brokers)
     start, shift = rng.randrange(len(order)), rng.randrange(len(order))
+    start = next((at for at, broker in enumerate(order) if broker.broker_id == first_leader), start)
     placed = []
     for index in range(first_index, first_index + partitions):
         if index and index % len(order) == 0:

@@ -250,9 +250,11 @@ def _added_partitions(image: MetadataImage, more: MorePartitions, rng: Random) -
             f"Topic '{more.topic}' has {present} partitions; {more.total} is no increase, and partitions are never "
             "taken away.",
         )
-    factor = len(topic.partitions[0].replicas)
+    first = topic.partitions[0]
+    factor = len(first.replicas) - len(first.adding)
     if more.assignment is None:
-        placed = place_replicas(image.live_brokers(), count, factor, rng, first_index=present)
+        live, leader = image.live_brokers(), first.replicas[0]
+        placed = place_replicas(live, count, factor, rng, first_index=present, first_leader=leader)
         return tuple(_born(image, replicas) for replicas in placed)
     if len(more.assignment) != count:
         raise KafkaError(

@@ -59,8 +59,9 @@ def test_what_is_known_or_old_changes_nothing() -> None:
     assert broker_joined(newer, broker(1, epoch=2, incarnation=2), never).changes == ()
 
 
-def test_a_fenced_broker_of_the_same_session_returns() -> None:
+def test_a_fenced_broker_returns_under_a_higher_epoch_only() -> None:
     image = image_with(PartitionState((1,), (1,), 1))
     gone = image.with_changes(broker_lost(image, 1, never).changes)
-    back = gone.with_changes(broker_joined(gone, broker(1), never).changes)
+    assert broker_joined(gone, broker(1), never).changes == ()
+    back = gone.with_changes(broker_joined(gone, broker(1, epoch=2), never).changes)
     assert not back.brokers[1].fenced

@@ -37,12 +37,6 @@ def test_each_rack_gets_a_replica_before_any_gets_two(racks: list[str], factor: 
         assert len(used) == min(factor, len(set(racks)))
 
 
-def test_a_topic_that_grows_goes_on_where_it_stopped() -> None:
-    first = [r[0] for r in place_replicas(brokers([None] * 3), 2, 1, Random(1))]
-    more = [r[0] for r in place_replicas(brokers([None] * 3), 1, 1, Random(1), first_index=2)]
-    assert sorted(first + more) == [0, 1, 2]
-
-
 def test_too_few_brokers() -> None:
     with pytest.raises(KafkaError) as raised:
         place_replicas(brokers([None]), 1, 2, Random(0))
@@ -52,3 +46,33 @@ def test_too_few_brokers() -> None:
 def test_registration_without_rack_is_accepted_beside_racks() -> None:
     placed = place_replicas(brokers(["a", None, "a"]), 10, 2, Random(uuid4().int))
     assert all(1 in replicas for replicas in placed)
+
+
+@given(
+    racks=st.integers(1, 4),
+    per_rack=st.integers(1, 4),
+    partitions=st.integers(1, 60),
+    factor=st.integers(1, 6),
+    seed=st.integers(),
+)
+def test_racks_of_equal_size_share_the_replicas_evenly(
+    racks: int, per_rack: int, partitions: int, factor: int, seed: int
+) -> None:
+    names = [f"r{i % racks}" for i in range(racks * per_rack)]
+    factor = min(factor, len(names))
+    held = Counter(
+        broker
+        for replicas in place_replicas(brokers(list(names)), partitions, factor, Random(seed))
+        for broker in replicas
+    )
+    assert max(held.values()) - min(held.get(i, 0) for i in range(len(names))) <= factor
+
+
+@given(count=st.integers(1, 6), steps=st.lists(st.integers(1, 5), min_size=1, max_size=8), seed=st.integers())
+def test_a_topic_that_grows_by_steps_stays_even(count: int, steps: list[int], seed: int) -> None:
+    rng, placed = Random(seed), list[tuple[int, ...]]()
+    for step in steps:
+        first = placed[0][0] if placed else None
+        placed += place_replicas(brokers([None] * count), step, 1, rng, first_index=len(placed), first_leader=first)
+    leaders = Counter(replicas[0] for replicas in placed)
+    assert max(leaders.values()) - min(leaders.get(i, 0) for i in range(count)) <= 1

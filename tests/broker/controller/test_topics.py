@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from uuid import UUID, uuid4
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from broker.controller.topics import (
     PARTITIONS_MAX,
@@ -17,8 +20,9 @@ from broker.controller.topics import (
     create_topics,
     delete_topics,
 )
+from broker.metadata.changes import BrokerRegistered
 from broker.metadata.image import MetadataImage
-from broker.metadata.types import BrokerRegistration, ConfigResource, ResourceType
+from broker.metadata.types import BrokerRegistration, ConfigResource, PartitionState, ResourceType
 from protocol.errors import ErrorCode, KafkaError
 
 
@@ -159,3 +163,33 @@ def test_what_is_kept_by_hash_gets_no_more_partitions(name: str) -> None:
     image, _ = create(image_of(3), NewTopic(name))
     decision = add_partitions(image, [MorePartitions(name, 4)], rng=Random(0))
     assert (code(decision.result[0]), decision.changes) == (ErrorCode.INVALID_TOPIC_EXCEPTION, ())
+
+
+def with_fenced(image: MetadataImage, *gone: int) -> MetadataImage:
+    return image.with_changes(BrokerRegistered(replace(image.brokers[i], fenced=True)) for i in gone)
+
+
+@given(
+    count=st.integers(1, 8), down=st.sets(st.integers(0, 7)), partitions=st.integers(1, 20), factor=st.integers(1, 8)
+)
+def test_new_partitions_are_on_living_brokers(count: int, down: set[int], partitions: int, factor: int) -> None:
+    image = with_fenced(image_of(count), *(i for i in down if i < count))
+    alive = {broker.broker_id for broker in image.live_brokers()}
+    after, (outcome,) = create(image, NewTopic("t", partitions=partitions, replication_factor=factor))
+    if factor > len(alive):
+        assert code(outcome) == ErrorCode.INVALID_REPLICATION_FACTOR
+        return
+    decision = add_partitions(after, [MorePartitions("t", partitions + 3)], rng=Random(0))
+    grown = after.with_changes(decision.changes).topics["t"].partitions
+    assert len(grown) == partitions + 3
+    for state in grown:
+        assert alive.issuperset(state.replicas)
+        assert len(state.replicas) == factor
+        assert (state.isr, state.leader) == (state.replicas, state.replicas[0])
+
+
+def test_named_replicas_may_be_down_as_long_as_one_lives() -> None:
+    image = with_fenced(image_of(3), 0, 1)
+    after, (partly, dead) = create(image, NewTopic("t", assignment={0: (0, 2)}), NewTopic("u", assignment={0: (0, 1)}))
+    assert (code(partly), code(dead)) == (ErrorCode.NONE, ErrorCode.INVALID_REPLICA_ASSIGNMENT)
+    assert after.topics["t"].partitions == (PartitionState((0, 2), (2,), 2),)

@@ -1,0 +1,43 @@
+"""Which resources may be configured."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.controller.configs import ConfigChange, alter_configs
+from broker.metadata.changes import ConfigReplaced
+from broker.metadata.types import ConfigResource, ResourceType
+from protocol.errors import ErrorCode
+from tests.broker.controller.clusters import image_with
+
+
+@pytest.mark.parametrize(
+    ("broker", "error"),
+    [
+        ("", ErrorCode.NONE),
+        ("5", ErrorCode.NONE),
+        ("9", ErrorCode.BROKER_ID_NOT_REGISTERED),
+        ("05", ErrorCode.BROKER_ID_NOT_REGISTERED),
+        ("one", ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_any_registered_broker_may_be_configured(broker: str, error: ErrorCode) -> None:
+    resource = ConfigResource(ResourceType.BROKER, broker)
+    decision = alter_configs(
+        image_with(fenced=[5]),
+        [ConfigChange(resource, replacement={"log.cleaner.threads": "2"})],
+        judge=lambda *_: None,
+        list_base=lambda *_: [],
+    )
+    outcome = decision.result[0].error
+    assert (outcome.code if outcome else ErrorCode.NONE) is error
+    assert bool(decision.changes) is (error is ErrorCode.NONE)
+
+
+def test_what_was_set_for_a_broker_that_was_forgotten_can_be_taken_back() -> None:
+    resource = ConfigResource(ResourceType.BROKER, "9")
+    image = image_with().with_changes([ConfigReplaced(resource, {"log.cleaner.threads": "2"})])
+    decision = alter_configs(
+        image, [ConfigChange(resource, replacement={})], judge=lambda *_: None, list_base=lambda *_: []
+    )
+    assert decision.changes == (ConfigReplaced(resource, {}),)
