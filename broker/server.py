@@ -21,6 +21,7 @@ from broker.api.alter_partition import AlterPartitionApi
 from broker.api.api_versions import ApiVersionsApi
 from broker.api.cluster import ClusterApi
 from broker.api.configs import ConfigsApi
+from broker.api.departures import DeparturesApi
 from broker.api.elections import ElectionsApi
 from broker.api.fetch import FetchApi
 from broker.api.fetch_metadata import FetchMetadataApi
@@ -414,6 +415,7 @@ class BrokerServer:
             ApiVersionsApi(lambda: self.dispatcher.routes),
             ClusterApi(self.metadata),
             ConfigsApi(broker_id, administration, self.metadata, self._config),
+            DeparturesApi(self._liveness.controller, self._unclean_allowed),
             ElectionsApi(self._liveness.controller),
             fetch,
             FetchMetadataApi(self.metadata, self._publication, self._hearers),
