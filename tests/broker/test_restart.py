@@ -14,7 +14,7 @@ from protocol.client import Client
 from protocol.messages.fetch import FetchRequest
 from protocol.messages.metadata import MetadataResponse
 from protocol.messages.produce import ProduceRequest
-from protocol.messages.topics import CreateTopicsRequest
+from protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
 from protocol.records.batch import Record, build
 
 
@@ -87,3 +87,20 @@ async def test_the_refusal_says_how_to_begin_anew_with_what_is_on_disk(tmp_path:
         assert after.cluster_id == before.cluster_id
         assert b"precious" in await fetched(client, "t")
         assert await produce(client, "t", b"more") == 1
+
+
+async def test_a_deletion_cut_off_by_a_crash_leaves_a_stray_that_is_kept(tmp_path: Path) -> None:
+    async with Broker(data_dir=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
+        await create(client, "gone")
+        await create(client, "t")
+        await produce(client, "gone", b"deleted")
+        await produce(client, "t", b"wanted")
+        shutil.copytree(tmp_path / "gone-0", tmp_path / "copy")
+        await client.send(DeleteTopicsRequest(topic_names=["gone"], timeout_ms=5000), version=5)
+    (tmp_path / "copy").rename(tmp_path / "gone-0")
+    async with Broker(data_dir=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
+        (stray,) = tmp_path.glob("gone-0.*-stray")
+        assert b"deleted" in (stray / "00000000000000000000.log").read_bytes()
+        assert b"wanted" in await fetched(client, "t")
+        await create(client, "gone")
+        assert await produce(client, "gone", b"a new one of the name") == 0
