@@ -65,6 +65,9 @@ class IsrKeeper(Protocol):
     def outsider_fetched(self, partition: Partition, replica: int, now_s: float) -> None:
         """A follower that is not in sync has fetched: it may be by now."""
 
+    def broker_changed(self, broker_id: int) -> None:
+        """The metadata tell something new of a broker: it may be in sync, or may not any more."""
+
 
 class NobodyKeeps:
     """The ISR stays what it is."""
@@ -73,6 +76,9 @@ class NobodyKeeps:
         pass
 
     def outsider_fetched(self, partition: Partition, replica: int, now_s: float) -> None:
+        pass
+
+    def broker_changed(self, broker_id: int) -> None:
         pass
 
 

@@ -16,7 +16,15 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 from uuid import UUID
 
-from broker.metadata.changes import ConfigReplaced, Delta, PartitionChanged, PartitionsAdded, TopicCreated, TopicDeleted
+from broker.metadata.changes import (
+    BrokerRegistered,
+    ConfigReplaced,
+    Delta,
+    PartitionChanged,
+    PartitionsAdded,
+    TopicCreated,
+    TopicDeleted,
+)
 from broker.metadata.image import MetadataImage
 from broker.metadata.types import PartitionState, ResourceType
 from broker.metrics import Metrics
@@ -35,6 +43,7 @@ LogConfigOf: TypeAlias = "Callable[[MetadataImage, str], LogConfig]"
 """The effective log configuration of a topic under an image."""
 
 OPENED_AT_ONCE = 16
+_NOTHING_KNOWN = MetadataImage("")
 
 
 class Partitions:
@@ -67,6 +76,11 @@ class Partitions:
 
     def __len__(self) -> int:
         return sum(map(len, self.by_topic.values()))
+
+    @property
+    def image(self) -> MetadataImage:
+        """The metadata as the partitions know them."""
+        return self._image or _NOTHING_KNOWN
 
     def keep_in_sync(self, keeper: IsrKeeper) -> None:
         """Let ``keeper`` decide which followers are in sync; to be called before there are partitions."""
@@ -116,6 +130,8 @@ class Partitions:
                     added += self._change(name, index, state)
                 case TopicDeleted(name, topic_id):
                     self._drop_topic(name, topic_id)
+                case BrokerRegistered(broker):
+                    self._isr_keeper.broker_changed(broker.broker_id)
                 case ConfigReplaced(resource):
                     self._reconfigure([resource.name] if resource.type == ResourceType.TOPIC else list(self.by_topic))
         if added:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
+from broker.api.alter_partition import AlterPartitionApi
 from broker.api.api_versions import ApiVersionsApi
 from broker.api.fetch import FetchApi
 from broker.api.fetch_sessions import FetchSessions
 from broker.api.offsets import OffsetsApi
 from broker.api.produce import ProduceApi
 from broker.config import BrokerConfig
+from broker.controller.decision import Decision
 from broker.dynamic_config import DynamicConfig
 from broker.metadata.changes import (
     BrokerRegistered,
@@ -39,13 +41,17 @@ from broker.partitions import Partitions
 from broker.peers import Peers
 from broker.purgatory import Purgatory
 from broker.replication.fetchers import ReplicaFetchers
+from broker.replication.isr import InSyncReplicas
 from broker.tasks import TaskSet
+from protocol.messages.replication import AlterPartitionRequest
 from protocol.records.batch import Record, build, records
 from protocol.records.header import headers
+from protocol.schema import Request
 from storage.config import LogConfig
 from storage.log import Log
 from storage.manager import LogManager
 from storage.upkeep import UpkeepIntervals
+from tests.broker.api.bench import context
 
 NAME = "PLAINTEXT"
 QUICK = {"replica.fetch.backoff.ms": "20", "replica.fetch.wait.max.ms": "200"}
@@ -76,11 +82,15 @@ def values_of(log: Log, start: int = 0) -> list[bytes]:
 class Node:
     """One broker. It may be stopped and started again: its directory stays, and it gets a new epoch."""
 
-    def __init__(self, broker_id: int, directory: Path, settings: dict[str, str]) -> None:
+    def __init__(
+        self, broker_id: int, directory: Path, settings: dict[str, str], controller: Callable[[Any], Awaitable[Any]]
+    ) -> None:
         self.id = broker_id
         self.directory = directory
         self.epoch = 0
         self.is_up = False
+        self.asked: list[AlterPartitionRequest] = []
+        self.controller = controller
         self._settings = settings
         directory.mkdir()
 
@@ -118,7 +128,16 @@ class Node:
             epoch=lambda: self.epoch,
             rng=random.Random(self.id),
         )
-        self.compose()
+        self.in_sync = InSyncReplicas(
+            self.id,
+            self.partitions,
+            self.ask_controller,
+            self.config,
+            self.tasks,
+            epoch=lambda: self.epoch,
+            monotonic=time.monotonic,
+        )
+        self.tasks.start(self.in_sync.run(), name="ISR")
         self.metadata.subscribe(self.partitions.apply)
         self.metadata.subscribe(self.fetchers.apply)
         await self._listen()
@@ -126,8 +145,11 @@ class Node:
         endpoint = Endpoint(NAME, NAME, "127.0.0.1", self.listener.port)
         return BrokerRegistration(self.id, self.epoch, uuid4(), (endpoint,))
 
-    def compose(self) -> None:
-        """For benches that need more parts: before the node hears of the metadata."""
+    async def ask_controller(self, request: Request, *, version: int | None = None) -> Any:
+        """Goes to the test, which is the controller; ``asked`` keeps what was asked."""
+        assert isinstance(request, AlterPartitionRequest)
+        self.asked.append(request)
+        return await self.controller(request)
 
     async def _listen(self) -> None:
         self.sessions = FetchSessions(1000, random.Random(self.id), time.monotonic)
@@ -189,13 +211,25 @@ class Node:
 class Nodes:
     """Several nodes with the metadata the test decides on."""
 
-    def __init__(self, directory: Path, count: int, *, kind: type[Node] = Node, **settings: str) -> None:
+    def __init__(self, directory: Path, count: int, **settings: str) -> None:
         named = {key.replace("_", "."): value for key, value in settings.items()}
-        self.nodes = {i: kind(i, directory / f"node-{i}", named) for i in range(1, count + 1)}
+        self.nodes = {i: Node(i, directory / f"node-{i}", named, self.alter_partition) for i in range(1, count + 1)}
         self.image = MetadataImage("cluster")
         self.configs: dict[str, LogConfig] = {}
         self.deaf: set[int] = set()
         """Nodes that hear nothing of changes for now."""
+
+    async def alter_partition(self, request: AlterPartitionRequest) -> Any:
+        """The controller's answer to a leader."""
+        api = AlterPartitionApi(self, Metadata(self.image))  # type: ignore[arg-type]
+        return await api.alter_partition(context(3, api_key=AlterPartitionRequest.API_KEY), request)
+
+    async def submit(self, decide: Callable[[MetadataImage], Decision[Any]]) -> Any:
+        """Decide as the controller does."""
+        decision = decide(self.image)
+        if decision.changes:
+            self.change(*decision.changes)
+        return decision.result
 
     def __getitem__(self, broker_id: int) -> Node:
         return self.nodes[broker_id]
@@ -229,6 +263,9 @@ class Nodes:
                 await node.partitions.opened()
         return topic_id
 
+    def fence(self, broker_id: int, *, fenced: bool) -> None:
+        self.change(BrokerRegistered(replace(self.image.brokers[broker_id], fenced=fenced)))
+
     def delete(self, name: str) -> None:
         self.change(TopicDeleted(name, self.image.topics[name].topic_id))
 
@@ -244,9 +281,9 @@ class Nodes:
 
 
 @asynccontextmanager
-async def nodes(directory: Path, count: int, *, kind: type[Node] = Node, **settings: str) -> AsyncIterator[Nodes]:
+async def nodes(directory: Path, count: int, **settings: str) -> AsyncIterator[Nodes]:
     """``count`` nodes, numbered from 1; ``settings`` are broker settings with underscores for dots."""
-    made = Nodes(directory, count, kind=kind, **settings)
+    made = Nodes(directory, count, **settings)
     try:
         for broker_id in made.nodes:
             await made.start(broker_id)

@@ -1,0 +1,137 @@
+"""The ISR of real partitions: followers come in and fall out, and the high watermark waits for the right ones."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from protocol.errors import ErrorCode
+from protocol.messages.replication import AlterPartitionResponse
+from tests.broker.replication.bench import batch, eventually, nodes, now_ms, values_of
+
+
+async def test_a_follower_that_stops_falls_out_and_comes_back(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 3, replica_lag_time_max_ms="400") as cluster:
+        await cluster.create("t", [1, 2, 3])
+        leader = cluster[1].partition("t")
+        leader.append(batch(b"a"), acks=-1, now_ms=now_ms())
+        await eventually(lambda: leader.high_watermark == 1)
+        await cluster[3].stop()
+        leader.append(batch(b"b"), acks=-1, now_ms=now_ms())
+        await eventually(lambda: cluster.state("t").isr == (1, 2))
+        assert leader.high_watermark == 2
+        assert cluster[1].in_sync.changes.shrinks == 1
+        await cluster.start(3)
+        await eventually(lambda: cluster.state("t").isr == (1, 2, 3))
+        assert cluster[1].in_sync.changes.expands == 1
+        assert values_of(cluster[3].log("t")) == [b"a", b"b"]
+
+
+async def test_a_follower_comes_in_under_a_steady_load(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 2) as cluster:
+        await cluster.create("t", [1, 2])
+        cluster.alter("t", isr=(1,))
+        leader = cluster[1].partition("t")
+
+        async def load() -> None:
+            while True:
+                leader.append(batch(b"v" * 100), acks=1, now_ms=now_ms())
+                await asyncio.sleep(0)
+
+        loading = asyncio.ensure_future(load())
+        await eventually(lambda: cluster.state("t").isr == (1, 2))
+        loading.cancel()
+
+
+async def test_a_broker_that_is_fenced_stays_out_until_it_is_not(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 2) as cluster:
+        await cluster.create("t", [1, 2])
+        cluster.fence(2, fenced=True)
+        cluster.alter("t", isr=(1,))
+        leader = cluster[1].partition("t")
+        leader.append(batch(b"a"), acks=1, now_ms=now_ms())
+        await eventually(lambda: cluster[2].partition("t").high_watermark == 1)
+        assert cluster.state("t").isr == (1,)
+        cluster.fence(2, fenced=False)
+        await eventually(lambda: cluster.state("t").isr == (1, 2))
+
+
+async def test_both_isrs_count_until_the_controller_has_answered(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 2) as cluster:
+        asked, answer = asyncio.Event(), asyncio.Event()
+        decide = cluster[1].controller
+
+        async def slow(request: Any) -> Any:
+            asked.set()
+            await answer.wait()
+            return await decide(request)
+
+        cluster[1].controller = slow
+        await cluster.create("t", [1, 2])
+        cluster.alter("t", isr=(1,))
+        leader = cluster[1].partition("t")
+        await asked.wait()
+        await cluster[2].stop()
+        leader.append(batch(b"a"), acks=-1, now_ms=now_ms())
+        assert leader.maximal_isr == {1, 2}
+        assert leader.high_watermark == 0
+        assert leader.is_acknowledged(0) is None
+        answer.set()
+        await eventually(lambda: not leader.is_asking)
+        assert leader.state.isr == cluster.state("t").isr == (1, 2)
+
+
+async def test_a_refused_isr_is_given_up(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 2) as cluster:
+        decide, refuse = cluster[1].controller, True
+
+        async def controller(request: Any) -> Any:
+            if not refuse:
+                return await decide(request)
+            answer = AlterPartitionResponse.PartitionData(
+                partition_index=0,
+                error_code=ErrorCode.INELIGIBLE_REPLICA,
+                leader_id=0,
+                leader_epoch=0,
+                isr=[],
+                partition_epoch=0,
+            )
+            topic = AlterPartitionResponse.TopicData(topic_id=request.topics[0].topic_id, partitions=[answer])
+            return AlterPartitionResponse(topics=[topic])
+
+        cluster[1].controller = controller
+        await cluster.create("t", [1, 2])
+        cluster.alter("t", isr=(1,))
+        leader = cluster[1].partition("t")
+        await eventually(lambda: len(cluster[1].asked) == 1 and not leader.is_asking)
+        await cluster[2].stop()
+        leader.append(batch(b"a"), acks=-1, now_ms=now_ms())
+        assert leader.maximal_isr == {1}
+
+
+async def test_the_controller_is_asked_until_it_answers(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 2) as cluster:
+        decide, failures = cluster[1].controller, [ErrorCode.NOT_CONTROLLER] * 3
+
+        async def controller(request: Any) -> Any:
+            if failures:
+                return AlterPartitionResponse(error_code=failures.pop(), topics=[])
+            return await decide(request)
+
+        cluster[1].controller = controller
+        await cluster.create("t", [1, 2])
+        cluster.alter("t", isr=(1,))
+        await eventually(lambda: cluster.state("t").isr == (1, 2))
+        assert not failures
+
+
+async def test_the_epochs_of_the_members_are_named(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 2) as cluster:
+        await cluster[2].stop()
+        await cluster.start(2)
+        await cluster.create("t", [1, 2])
+        cluster.alter("t", isr=(1,))
+        await eventually(lambda: cluster.state("t").isr == (1, 2))
+        (partition,) = cluster[1].asked[-1].topics[0].partitions
+        assert [(each.broker_id, each.broker_epoch) for each in partition.new_isr_with_epochs] == [(1, 1), (2, 2)]
