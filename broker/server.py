@@ -56,8 +56,9 @@ from broker.metadata.image import MetadataImage
 from broker.metadata.types import BrokerRegistration, Endpoint, ResourceType
 from broker.metrics import Metrics
 from broker.metrics.health import Health, State
+from broker.network.admission import UNLIMITED, Admission, Limits, ListenerLimits
 from broker.network.dispatch import Dispatcher, Handler
-from broker.network.listener import Admission, Limits, Listener, Load, bind
+from broker.network.listener import Listener, Load, bind
 from broker.observation import watch
 from broker.partition import Purgatories
 from broker.partitions import Partitions
@@ -281,7 +282,7 @@ class BrokerServer:
         )
         self.limits = _limits(self._static)
         self.load = Load(self.limits.queued_requests, self.limits.queued_bytes)
-        self.admission = Admission(self.limits)
+        self.admission = Admission(self.limits, self._static.inter_broker_listener)
         self._config.subscribe(self._apply_limits)
         metadata.subscribe(self._config.apply)
         metadata.subscribe(self.partitions.apply)
@@ -487,7 +488,20 @@ def _limits(config: BrokerConfig) -> Limits:
         connections=config.max_connections,
         connections_per_ip=config.max_connections_per_ip,
         connections_per_ip_overrides={host.strip(): int(count) for host, _, count in overrides},
+        connection_rate=config.max_connection_creation_rate,
+        by_listener={each.name: _listener_limits(config, each.name) for each in config.bound},
         idle_s=math.inf if config.connections_max_idle_ms < 0 else config.connections_max_idle_ms / 1000,
+    )
+
+
+def _listener_limits(config: BrokerConfig, name: str) -> ListenerLimits:
+    """The limits given for a listener by its name; those of the broker hold for all listeners together."""
+    own, prefix = config.for_listener(name), f"listener.name.{name.lower()}."
+    return ListenerLimits(
+        connections=own.max_connections if f"{prefix}max.connections" in config.given else UNLIMITED,
+        connection_rate=(
+            own.max_connection_creation_rate if f"{prefix}max.connection.creation.rate" in config.given else UNLIMITED
+        ),
     )
 
 

@@ -29,6 +29,16 @@ def _dirs_exist(config: BrokerConfig) -> bool:
     return cordoned == ("*",) or set(cordoned) <= set(config.data_dirs)
 
 
+def _admits(config: BrokerConfig, name: str) -> bool:
+    """Whether a limit lets anybody in, for all listeners and for each that has its own."""
+    own = (text for key, text in config.given.items() if key.startswith("listener.name.") and key.endswith(f".{name}"))
+    return all(int(text) > 0 for text in (config.given.get(name, "1"), *own))
+
+
+def _admits_some_address(overrides: str) -> bool:
+    return any(int(pair.rpartition(":")[2]) > 0 for pair in overrides.split(",") if pair.strip())
+
+
 RULES = (
     Rule("node.id", _same_id, "the same as broker.id where both are given"),
     Rule(
@@ -83,8 +93,15 @@ RULES = (
     ),
     Rule(
         "max.connections.per.ip",
-        lambda c: c.max_connections_per_ip > 0 or bool(c.max_connections_per_ip_overrides),
+        lambda c: c.max_connections_per_ip > 0 or _admits_some_address(c.max_connections_per_ip_overrides),
         "at least 1, or some address in max.connections.per.ip.overrides, since nobody could connect",
+    ),
+    # Nobody could connect, not even to set them back.
+    Rule("max.connections", lambda c: _admits(c, "max.connections"), "at least 1, since nobody could connect"),
+    Rule(
+        "max.connection.creation.rate",
+        lambda c: _admits(c, "max.connection.creation.rate"),
+        "at least 1, since nobody could connect",
     ),
     Rule(
         "queued.max.request.bytes",

@@ -136,7 +136,7 @@ class ListenerMetrics(Instruments, title="Connections", labels=("listener",)):
     )
     refused: int = counter(
         "parley_connections_refused",
-        "Connections closed at once because of max.connections or max.connections.per.ip.",
+        "Connections closed at once because of max.connections.per.ip.",
     )
     killed: int = counter(
         "parley_connections_closed_for_errors",

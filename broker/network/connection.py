@@ -77,8 +77,9 @@ class Connection(asyncio.BufferedProtocol):
         "last_active",
     )
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: Listener, peer: Peer) -> None:
         self._listener = listener
+        self._peer = peer
         self._reader = FrameReader(listener.limits.request_bytes)
         self._frames: deque[memoryview] = deque()
         self._owed: deque[_Owed] = deque()
@@ -99,14 +100,9 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport = cast(asyncio.Transport, transport)
-        address = transport.get_extra_info("peername") or ("", 0)
-        host = str(address[0]).removeprefix("::ffff:")  # as IPv4 peers appear on a listener for both
-        self._peer = Peer(host, int(address[1]), self._listener.name, "User:ANONYMOUS")
         self._sender = self._make_sender()
         self.last_active = self._listener.monotonic()
-        if not self._listener.admit(self, self._peer):
-            self._closing = True
-            self._transport.abort()
+        self._listener.made(self)
 
     def _make_sender(self) -> Sender:
         transport = self._transport

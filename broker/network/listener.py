@@ -2,7 +2,7 @@
 
 Rules of this module:
 
-* A connection beyond a limit is closed as soon as it is accepted, with a log line.
+* What is beyond the limits of :mod:`broker.network.admission` waits to be accepted, or is closed with a log line.
 * Connections that have asked nothing for ``connections.max.idle.ms`` are closed by one timer per listener.
 * Complaints about peers are log lines at a bounded rate: garbage on the port cannot fill the disk.
 """
@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import socket
-from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from typing import Any
 
 from broker.metrics import ListenerMetrics
+from broker.network.accepting import Acceptor
+from broker.network.admission import Admission, Limits
 from broker.network.connection import Connection
 from broker.network.dispatch import Dispatcher, Peer
 from broker.tasks import TaskSet
@@ -24,20 +26,6 @@ from broker.tasks import TaskSet
 _log = logging.getLogger(__name__)
 
 COMPLAINTS_PER_SECOND = 10
-UNLIMITED = 2**31 - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What one broker takes on, under the names of its configuration. ``queued_bytes`` < 0 sets no limit."""
-
-    request_bytes: int = 100 << 20
-    queued_requests: int = 500
-    queued_bytes: int = -1
-    connections: int = UNLIMITED
-    connections_per_ip: int = UNLIMITED
-    connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
-    idle_s: float = 600.0
 
 
 class Load:
@@ -94,33 +82,6 @@ class Load:
                 eased()
 
 
-class Admission:
-    """Counts the connections of a broker over all its listeners, and refuses those beyond the limits."""
-
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
-        """May be replaced; connections that are there stay."""
-        self._by_host: Counter[str] = Counter()
-        self.connections = 0
-
-    def enter(self, host: str) -> str:
-        """Count a connection in; :meth:`leave` must follow. Answers why it must be refused, "" if it may stay."""
-        self.connections += 1
-        self._by_host[host] += 1
-        allowed = self.limits.connections_per_ip_overrides.get(host, self.limits.connections_per_ip)
-        if self._by_host[host] > allowed:
-            return f"more than {allowed} connections from this address (max.connections.per.ip)"
-        if self.connections > self.limits.connections:
-            return f"more than {self.limits.connections} connections (max.connections)"
-        return ""
-
-    def leave(self, host: str) -> None:
-        self.connections -= 1
-        self._by_host[host] -= 1
-        if not self._by_host[host]:
-            del self._by_host[host]
-
-
 class Listener:
     """Accepts connections on one address. Also what its connections see of the broker."""
 
@@ -146,27 +107,64 @@ class Listener:
         """The port bound, once started."""
         self._admission = admission
         self._connections: set[Connection] = set()
-        self._server: asyncio.Server | None = None
+        self._entered = 0
+        self._acceptor: Acceptor | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._all_closed: asyncio.Event = asyncio.Event()
         self._complaints = 0
+        admission.add(self)
         self._complaints_since = 0.0
 
     def __len__(self) -> int:
-        """How many connections are open."""
-        return len(self._connections)
+        """How many connections have been accepted and not ended."""
+        return self._entered
 
     async def start(self, sock: socket.socket, *, backlog: int) -> None:
         """Accept connections on a bound socket, which the listener owns from now on."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Connection(self), sock=sock, backlog=backlog)
         self.port = sock.getsockname()[1]
+        self._acceptor = Acceptor(sock, wait_s=self._wait_s, accepted=self._accepted, name=self.name)
+        self._acceptor.start(backlog)
         self._watch_idle()
+
+    def _wait_s(self) -> float:
+        assert self._acceptor is not None
+        wait_s = self._admission.wait_s(self.name, self.monotonic())
+        if wait_s == math.inf:
+            self._admission.call_when_changed(self._acceptor.go_on)
+        return wait_s
+
+    def _accepted(self, sock: socket.socket, address: Any) -> None:
+        host = str(address[0]).removeprefix("::ffff:")  # as IPv4 peers appear on a listener for both
+        peer = Peer(host, int(address[1]), self.name, "User:ANONYMOUS")
+        self.metrics.accepted += 1
+        self._entered += 1
+        refusal = self._admission.enter(self.name, host)
+        if refusal:
+            self.metrics.refused += 1
+            self._log(peer, refusal)
+            sock.close()
+            self._leave(peer)
+        else:
+            self.tasks.start(self._connect(sock, peer), name=f"connection of {host}")
+
+    async def _connect(self, sock: socket.socket, peer: Peer) -> None:
+        connection = Connection(self, peer)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sock)
+        except OSError as error:  # it has gone away again
+            self._log(peer, str(error))
+            sock.close()
+            if connection not in self._connections:
+                self._leave(peer)
+
+    def _leave(self, peer: Peer) -> None:
+        self._entered -= 1
+        self._admission.leave(peer.client_host)
 
     def stop_accepting(self) -> None:
         """Close the listening socket; open connections stay."""
-        if self._server is not None:
-            self._server.close()
+        if self._acceptor is not None:
+            self._acceptor.close()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
 
@@ -187,27 +185,19 @@ class Listener:
                 for connection in tuple(self._connections):
                     connection.abort()
                 await self._all_closed.wait()
-        if self._server is not None:
-            await self._server.wait_closed()
 
     # For its connections.
 
-    def admit(self, connection: Connection, peer: Peer) -> bool:
-        """Count a connection in; False if it must be closed at once."""
+    def made(self, connection: Connection) -> None:
+        """A connection has its transport."""
         self._connections.add(connection)
         self.metrics.connections += 1
-        self.metrics.accepted += 1
-        refusal = self._admission.enter(peer.client_host)
-        if refusal:
-            self.metrics.refused += 1
-            self._log(peer, refusal)
-        return not refusal
 
     def forget(self, connection: Connection, peer: Peer) -> None:
-        """Count a connection out."""
+        """A connection has ended."""
         self._connections.discard(connection)
         self.metrics.connections -= 1
-        self._admission.leave(peer.client_host)
+        self._leave(peer)
         if not self._connections:
             self._all_closed.set()
 
@@ -228,6 +218,17 @@ class Listener:
             _log.warning("connection closed", extra=facts)
 
     # Idle connections.
+
+    def idle_since(self) -> float:
+        """When the connection idle longest was last active, in monotonic seconds; infinite if there is none."""
+        return min((each.last_active for each in self._connections if not each.is_busy), default=math.inf)
+
+    def close_idlest(self) -> None:
+        """Close the connection that is idle longest, in favour of one between brokers."""
+        idle = [each for each in self._connections if not each.is_busy]
+        if idle:
+            self.metrics.idle_closed += 1
+            min(idle, key=lambda each: each.last_active).close()
 
     def _watch_idle(self) -> None:
         interval = max(0.05, min(self.limits.idle_s / 4, 30.0))

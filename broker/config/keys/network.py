@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.config.definition import CLUSTER_WIDE, HIGH, LOW, MAX_INT, PER_BROKER, Keys, integer, long, string, strings
-from broker.config.keys.reasons import LOOP, PURGATORY, QUOTAS, REPLICATION, SASL
+from broker.config.keys.reasons import LOOP, PURGATORY, REPLICATION, SASL
 
 
 def _connection_overrides(text: str) -> bool:
@@ -188,7 +188,7 @@ class NetworkKeys(Keys, title="Network"):
         MAX_INT,
         "How many connections this broker has open at most. When they are used up, the one idle longest is "
         "closed for a new one on the listener between brokers, and others wait. May be given per listener as "
-        "listener.name.<name>.max.connections.",
+        "listener.name.<name>.max.connections. At least 1.",
         at_least=0,
         dynamic=CLUSTER_WIDE,
         since="2.3 (KIP-402)",
@@ -213,12 +213,13 @@ class NetworkKeys(Keys, title="Network"):
     max_connection_creation_rate = integer(
         "max.connection.creation.rate",
         MAX_INT,
-        "How many connections are accepted in a second at most. May be given per listener.",
+        "How many connections are accepted in a second at most; others wait. Those on the listener between brokers "
+        "do not count where there are others. May be given per listener, as "
+        "listener.name.<name>.max.connection.creation.rate. At least 1.",
         at_least=0,
         unit="connections/s",
         dynamic=CLUSTER_WIDE,
         since="2.7 (KIP-612)",
-        ignored=QUOTAS,
     )
     queued_max_requests = integer(
         "queued.max.requests",

@@ -10,8 +10,9 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from broker.api.api_versions import ApiVersionsApi
+from broker.network.admission import Admission, Limits
 from broker.network.dispatch import Dispatcher, Handler
-from broker.network.listener import Admission, Limits, Listener, Load, bind
+from broker.network.listener import Listener, Load, bind
 from broker.tasks import TaskSet
 from protocol.codec import decode, request_frame
 from protocol.messages import APIS

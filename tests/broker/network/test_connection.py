@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
+import socket
 import struct
 import time
 import tracemalloc
@@ -12,8 +14,11 @@ from typing import Any
 
 import pytest
 
+from broker.network import accepting
+from broker.network.admission import ConnectionRate, Limits, ListenerLimits
 from broker.network.connection import UNSENT_MAX
 from broker.network.dispatch import Disconnect, RequestContext
+from broker.network.listener import Listener, bind
 from protocol.codec import request_frame
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.api_versions import ApiVersionsRequest
@@ -543,12 +548,102 @@ async def test_connections_beyond_the_limits_are_closed(caplog: pytest.LogCaptur
         await again.ask(VERSIONS_0, 0)
         for client in (*clients, again):
             await client.close()
+
+
+async def test_connections_beyond_the_limit_of_the_broker_wait() -> None:
     async with serving({}, connections=1, connections_per_ip_overrides={"127.0.0.1": 5}) as listener:
         first, second = await RawClient.connect(listener), await RawClient.connect(listener)
-        assert await second.is_closed()
-        assert listener.metrics.refused == 1
+        await first.ask(VERSIONS_0, 0)
+        await second.send(VERSIONS_0, 0)
+        await first.ask(VERSIONS_0, 0)
+        assert listener.metrics.accepted == 1
         await first.close()
+        await second.answer(ApiVersionsRequest, 0)
+        third = await RawClient.connect(listener)
+        await third.send(VERSIONS_0, 0)
+        listener._admission.limits = Limits(connections=2)
+        await third.answer(ApiVersionsRequest, 0)
         await second.close()
+        await third.close()
+
+
+async def test_connections_between_brokers_take_the_place_of_idle_ones() -> None:
+    async with serving({}, connections=2) as listener:
+        admission = listener._admission
+        admission._inter_broker_listener = "INTERNAL"
+        internal = Listener(
+            "INTERNAL",
+            listener.dispatcher,
+            limits=listener.limits,
+            load=listener.load,
+            admission=admission,
+            tasks=listener.tasks,
+            monotonic=time.monotonic,
+        )
+        await internal.start(bind("127.0.0.1", 0), backlog=10)
+        idle, busy = await RawClient.connect(listener), await RawClient.connect(listener)
+        await idle.ask(VERSIONS_0, 0)
+        await busy.ask(VERSIONS_0, 0)
+        peer = await RawClient.connect(internal)
+        await peer.ask(VERSIONS_0, 0)
+        assert await idle.is_closed()
+        await busy.ask(VERSIONS_0, 0)
+        for client in (idle, busy, peer):
+            await client.close()
+        await internal.close(1)
+
+
+async def test_connections_are_accepted_no_faster_than_allowed() -> None:
+    limits = {"OTHER": ListenerLimits(connection_rate=1), "PLAINTEXT": ListenerLimits(connection_rate=20)}
+    async with serving({}, by_listener=limits) as listener:
+        clients = [await RawClient.connect(listener) for _ in range(30)]
+        began = time.monotonic()
+        await clients[19].ask(VERSIONS_0, 0)
+        assert 20 <= listener.metrics.accepted < 30
+        await clients[29].ask(VERSIONS_0, 0)
+        assert time.monotonic() - began > 0.3
+        for client in clients:
+            await client.close()
+
+
+def test_a_rate_lets_the_connections_of_an_idle_second_come_at_once() -> None:
+    rate = ConnectionRate()
+    for _ in range(4):
+        assert rate.wait_s(4, 100.0) == 0
+        rate.take()
+    assert rate.wait_s(4, 100.0) == 0.25
+    assert rate.wait_s(4, 100.125) == 0.125
+    assert rate.wait_s(4, 100.25) == 0
+    rate.take()
+    assert rate.wait_s(8, 100.25) == 0.125, "another limit counts from now on"
+    assert rate.wait_s(4, 1000.0) == 0
+    assert rate._left == 4
+
+
+async def test_no_descriptor_left_is_waited_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(accepting, "SHORTAGE_PAUSE_S", 0.02)
+    async with serving({}) as listener:
+        first = await RawClient.connect(listener)
+        await first.ask(VERSIONS_0, 0)
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        waiting = socket.socket()
+        waiting.setblocking(False)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+        try:
+            await asyncio.get_running_loop().sock_connect(waiting, ("127.0.0.1", listener.port))
+            await eventually(lambda: bool(caplog.records))
+            for _ in range(20):
+                await first.ask(VERSIONS_0, 0)
+                await asyncio.sleep(0.01)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        assert len(caplog.records) == 1
+        assert "ulimit" in caplog.text
+        await eventually(lambda: len(listener) == 2)
+        waiting.close()
+        await first.close()
 
 
 async def test_idle_connections_are_closed_and_busy_ones_are_not() -> None:
