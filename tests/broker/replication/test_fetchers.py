@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from tests.broker.replication.bench import batch, eventually, nodes, now_ms, values_of
+import pytest
+
+from broker.partition import Partition
+from protocol.errors import ErrorCode, KafkaError
+from storage.config import LogConfig
+from storage.log import Log
+from tests.broker.replication.bench import Nodes, batch, eventually, nodes, now_ms, values_of
+
+
+def write(partition: Partition, *values: bytes, acks: int = 1) -> None:
+    partition.append(batch(*values), acks=acks, now_ms=now_ms())
+
+
+async def agreed(cluster: Nodes, topic: str, end: int, *, index: int = 0) -> list[bytes]:
+    """Wait until every replica that is up ends at ``end`` and knows all of it as committed; what they all hold."""
+    logs = [node.log(topic, index) for node in cluster.nodes.values() if node.is_up]
+    await eventually(lambda: all(log.log_end_offset == log.high_watermark == end for log in logs))
+    first, *others = [values_of(log) for log in logs]
+    assert all(other == first for other in others)
+    return first
 
 
 async def test_followers_copy_their_leader(tmp_path: Path) -> None:
@@ -12,12 +32,154 @@ async def test_followers_copy_their_leader(tmp_path: Path) -> None:
         await cluster.create("t", [1, 2, 3], partitions=3)
         for index in range(3):
             for number in range(20):
-                cluster[1].partition("t", index).append(batch(b"%d-%d" % (index, number)), acks=-1, now_ms=now_ms())
-        followers = [cluster[i].log("t", index) for i in (2, 3) for index in range(3)]
-        await eventually(lambda: all(log.log_end_offset == 20 for log in followers))
-        await eventually(lambda: all(cluster[1].log("t", index).high_watermark == 20 for index in range(3)))
+                write(cluster[1].partition("t", index), b"%d-%d" % (index, number), acks=-1)
         for index in range(3):
-            expected = values_of(cluster[1].log("t", index))
-            assert len(expected) == 20
-            assert values_of(cluster[2].log("t", index)) == values_of(cluster[3].log("t", index)) == expected
-        await eventually(lambda: all(log.high_watermark == 20 for log in followers))
+            assert await agreed(cluster, "t", 20, index=index) == [b"%d-%d" % (index, number) for number in range(20)]
+
+
+async def test_more_than_one_answer_holds(tmp_path: Path) -> None:
+    limits = {"replica_fetch_max_bytes": "20000", "replica_fetch_response_max_bytes": "50000"}
+    async with nodes(tmp_path, 2, **limits) as cluster:
+        await cluster.create("t", [1, 2], partitions=4)
+        for index in range(4):
+            for _ in range(30):
+                write(cluster[1].partition("t", index), os.urandom(5000))
+            write(cluster[1].partition("t", index), os.urandom(60_000))
+        for index in range(4):
+            assert len(await agreed(cluster, "t", 31, index=index)) == 31
+
+
+async def test_a_partition_moves_to_its_new_leader(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 3) as cluster:
+        await cluster.create("t", [1, 2, 3])
+        write(cluster[1].partition("t"), b"first")
+        await agreed(cluster, "t", 1)
+        await cluster[1].stop()
+        cluster.alter("t", leader=2, isr=(2, 3))
+        write(cluster[2].partition("t"), b"second", acks=-1)
+        assert await agreed(cluster, "t", 2) == [b"first", b"second"]
+        await cluster.start(1)
+        assert await agreed(cluster, "t", 2) == [b"first", b"second"]
+        await eventually(lambda: cluster.state("t").isr == (2, 3, 1))
+
+
+async def test_logs_that_parted_are_cut_where_they_agree(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 3) as cluster:
+        await cluster.create("t", [1, 2, 3])
+        write(cluster[1].partition("t"), b"a", b"b")
+        await agreed(cluster, "t", 2)
+        cluster.deaf = {2, 3}  # nobody hears the old leader any more
+        await cluster[2].stop()
+        await cluster[3].stop()
+        write(cluster[1].partition("t"), b"lost 1", b"lost 2", b"lost 3")
+        await cluster[1].stop()
+        cluster.deaf = set()
+        cluster.alter("t", leader=2, isr=(2,))
+        await cluster.start(2)
+        write(cluster[2].partition("t"), b"c")
+        await cluster.start(1)
+        await cluster.start(3)
+        assert await agreed(cluster, "t", 3) == [b"a", b"b", b"c"]
+        log = cluster[1].log("t")
+        assert log.leader_epochs.entries == cluster[2].log("t").leader_epochs.entries
+        assert cluster[1].logs.directories[0].recovery_points.read()["t", 0] <= 2
+
+
+async def test_an_unclean_leader_s_shorter_log_counts(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 2) as cluster:
+        await cluster.create("t", [1, 2])
+        write(cluster[1].partition("t"), b"a")
+        await agreed(cluster, "t", 1)
+        await cluster[2].stop()
+        cluster.alter("t", isr=(1,))
+        write(cluster[1].partition("t"), b"b", b"c")
+        assert cluster[1].log("t").high_watermark == 3
+        await cluster[1].stop()
+        cluster.alter("t", leader=2, isr=(2,))
+        await cluster.start(2)
+        await cluster.start(1)
+        assert await agreed(cluster, "t", 1) == [b"a"]
+
+
+async def test_a_follower_whose_records_are_no_longer_kept_begins_anew(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 2) as cluster:
+        await cluster.create("t", [1, 2], config=LogConfig(segment_bytes=1000))
+        write(cluster[1].partition("t"), b"a")
+        await agreed(cluster, "t", 1)
+        await cluster[2].stop()
+        cluster.alter("t", isr=(1,))
+        for _ in range(10):
+            write(cluster[1].partition("t"), os.urandom(600))
+        log = cluster[1].log("t")
+        log.advance_log_start(8)
+        log.delete_old_segments(now_ms())
+        await cluster.start(2)
+        await eventually(lambda: cluster[2].log("t").log_end_offset == 11)
+        assert cluster[2].log("t").log_start_offset == 8
+        assert values_of(cluster[2].log("t")) == values_of(log)
+
+
+async def test_deleted_records_are_deleted_at_followers(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 2) as cluster:
+        await cluster.create("t", [1, 2])
+        for value in (b"a", b"b", b"c"):
+            write(cluster[1].partition("t"), value)
+        await agreed(cluster, "t", 3)
+        cluster[1].log("t").advance_log_start(2)
+        await eventually(lambda: cluster[2].log("t").log_start_offset == 2)
+        await eventually(lambda: cluster[1].partition("t").followers[2].log_start_offset == 2)
+
+
+async def test_a_partition_that_fails_stops_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Log.append_as_follower
+
+    def append(log: Log, batches: memoryview) -> object:
+        if log.topic == "bad" and failing:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE)
+        return real(log, batches)
+
+    failing = True
+    monkeypatch.setattr(Log, "append_as_follower", append)
+    async with nodes(tmp_path, 2) as cluster:
+        await cluster.create("bad", [1, 2])
+        await cluster.create("good", [1, 2])
+        for number in range(3):
+            write(cluster[1].partition("bad"), b"x")
+            write(cluster[1].partition("good"), b"x")
+            await agreed(cluster, "good", number + 1)
+        assert cluster[2].log("bad").log_end_offset == 0
+        failing = False
+        await agreed(cluster, "bad", 3)
+
+
+async def test_a_deleted_topic_is_followed_no_longer_and_its_successor_is(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 2) as cluster:
+        await cluster.create("t", [1, 2])
+        write(cluster[1].partition("t"), b"old")
+        await agreed(cluster, "t", 1)
+        cluster.delete("t")
+        await cluster.create("t", [1, 2])
+        write(cluster[1].partition("t"), b"new")
+        assert await agreed(cluster, "t", 1) == [b"new"]
+
+
+async def test_the_high_watermark_survives_a_restart(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 2) as cluster:
+        await cluster.create("t", [1, 2])
+        write(cluster[1].partition("t"), b"a")
+        await agreed(cluster, "t", 1)
+        await cluster[1].stop()
+        await cluster[2].stop()
+        await cluster.start(2)
+        assert cluster[2].log("t").high_watermark == 1
+
+
+async def test_fetchers_are_as_many_as_configured(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 2, num_replica_fetchers="3") as cluster:
+        await cluster.create("t", [1, 2], partitions=7)
+        for index in range(7):
+            write(cluster[1].partition("t", index), b"x")
+            await agreed(cluster, "t", 1, index=index)
+        assert cluster[1].sessions.sessions == 3
+        cluster.delete("t")
+        assert cluster[2].fetchers.lag == 0
