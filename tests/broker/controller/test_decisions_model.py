@@ -1,0 +1,247 @@
+"""The decisions of the controller in any order: what must hold of the metadata whatever happens to a cluster.
+
+Every step also goes through the coordination store's form of the metadata, as a controller that takes over reads it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any, TypeVar
+from uuid import UUID
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from broker.controller.brokers import broker_joined, broker_lost
+from broker.controller.decision import Decision
+from broker.controller.departures import broker_leaving, unregister_broker
+from broker.controller.elections import ElectionType, balance_leaders, elect_leaderless, elect_leaders
+from broker.controller.isr import IsrWish, alter_partitions
+from broker.controller.reassignment import Move, alter_reassignments
+from broker.controller.stored import read_image, writes_for
+from broker.controller.topics import (
+    MorePartitions,
+    NewTopic,
+    TopicDefaults,
+    add_partitions,
+    create_topics,
+    delete_topics,
+)
+from broker.metadata.image import MetadataImage
+from broker.metadata.types import NO_LEADER, BrokerRegistration, ConfigResource, PartitionState, ResourceType
+from protocol.errors import ErrorCode, KafkaError
+
+T = TypeVar("T")
+
+IDS = range(1, 6)
+brokers = st.sampled_from(IDS)
+names = st.sampled_from(["a", "b"])
+indexes = st.integers(0, 3)
+goals = st.lists(st.integers(1, 6), min_size=0, max_size=4).map(tuple)
+
+
+def unclean(image: MetadataImage, topic: str) -> bool:
+    """Topic "a" may elect anybody."""
+    return topic == "a"
+
+
+class Controlling(RuleBasedStateMachine):
+    """One image, decided upon by everything that decides, with its other self in the store."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.image = MetadataImage("c")
+        self.stored: dict[str, bytes] = {}
+        self.epoch = 0
+        self.rng = Random(0)
+
+    def decide(self, decision: Decision[T]) -> T:
+        before, after = self.image, self.image.with_changes(decision.changes)
+        for key, value in writes_for(decision.changes, after, before).items():
+            if value is None:
+                self.stored.pop(key, None)
+            else:
+                self.stored[key] = value
+        self.check_step(before, after)
+        self.image = after
+        return decision.result
+
+    @initialize(ids=st.sets(brokers, min_size=2))
+    def begin(self, ids: set[int]) -> None:
+        for broker_id in ids:
+            self.join(broker_id, False)
+        self.create("a", 2, 2)
+
+    # What happens.
+
+    @rule(broker_id=brokers, same_process=st.booleans())
+    def join(self, broker_id: int, same_process: bool) -> None:
+        self.epoch += 1
+        known = self.image.brokers.get(broker_id)
+        process = known.incarnation_id if known is not None and same_process else UUID(int=self.epoch)
+        self.decide(broker_joined(self.image, BrokerRegistration(broker_id, self.epoch, process, ()), unclean))
+
+    @rule(broker_id=brokers, back=st.integers(0, 2))
+    def join_late(self, broker_id: int, back: int) -> None:
+        """A registration that was overtaken."""
+        known = self.image.brokers.get(broker_id)
+        if known is not None:
+            late = replace(known, epoch=known.epoch - back, fenced=False)
+            assert broker_joined(self.image, late, unclean).changes == ()
+
+    @rule(broker_id=brokers)
+    def lose(self, broker_id: int) -> None:
+        self.decide(broker_lost(self.image, broker_id, unclean))
+
+    @rule(broker_id=brokers, late=st.booleans())
+    def leave(self, broker_id: int, late: bool) -> None:
+        known = self.image.brokers.get(broker_id)
+        if known is None or late:
+            with pytest.raises(KafkaError) as refused:
+                broker_leaving(self.image, broker_id, self.epoch + 1, unclean)
+            unknown, stale = ErrorCode.BROKER_ID_NOT_REGISTERED, ErrorCode.STALE_BROKER_EPOCH
+            assert refused.value.code is (unknown if known is None else stale)
+            return
+        for topic, index in self.decide(broker_leaving(self.image, broker_id, known.epoch, unclean)):
+            state = self.image.partition(topic, index)
+            assert state is not None
+            assert state.leader == NO_LEADER
+
+    @rule(broker_id=brokers)
+    def unregister(self, broker_id: int) -> None:
+        known = self.image.brokers.get(broker_id)
+        if known is not None and known.fenced:
+            self.decide(unregister_broker(self.image, broker_id))
+
+    @rule(topic=names, partitions=st.integers(1, 4), factor=st.integers(1, 4))
+    def create(self, topic: str, partitions: int, factor: int) -> None:
+        wanted = NewTopic(topic, partitions, factor, configs={"retention.ms": "1"} if factor == 1 else {})
+        self.decide(
+            create_topics(
+                self.image,
+                [wanted],
+                defaults=TopicDefaults(1, 1),
+                new_id=lambda: UUID(int=self.rng.getrandbits(128)),
+                rng=self.rng,
+            )
+        )
+
+    @rule(topic=names, total=st.integers(1, 5))
+    def grow(self, topic: str, total: int) -> None:
+        self.decide(add_partitions(self.image, [MorePartitions(topic, total)], rng=self.rng))
+
+    @rule(topic=names)
+    def delete(self, topic: str) -> None:
+        self.decide(delete_topics(self.image, [topic]))
+        assert ConfigResource(ResourceType.TOPIC, topic) not in self.image.configs
+
+    @rule(kind=st.sampled_from(ElectionType), named=st.none() | st.sets(st.tuples(names, indexes)))
+    def elect(self, kind: ElectionType, named: set[tuple[str, int]] | None) -> None:
+        self.decide(elect_leaders(self.image, kind, named))
+
+    @rule()
+    def elect_what_is_allowed(self) -> None:
+        self.decide(elect_leaderless(self.image, unclean))
+
+    @rule(percentage=st.sampled_from([0, 50]), limit=st.integers(1, 3))
+    def balance(self, percentage: int, limit: int) -> None:
+        self.decide(balance_leaders(self.image, percentage, limit))
+
+    @rule(topic=names, index=indexes, goal=st.none() | goals, may_change=st.booleans())
+    def move(self, topic: str, index: int, goal: tuple[int, ...] | None, may_change: bool) -> None:
+        self.decide(alter_reassignments(self.image, [Move(topic, index, goal)], unclean, factor_may_change=may_change))
+
+    @rule(
+        topic=names,
+        index=indexes,
+        sender=brokers,
+        isr=st.lists(brokers, max_size=5),
+        late=st.tuples(st.integers(-1, 1), st.integers(-1, 1), st.integers(-1, 1)),
+    )
+    def alter(self, topic: str, index: int, sender: int, isr: list[int], late: tuple[int, int, int]) -> None:
+        """Somebody asks for something, now or too late."""
+        state = self.image.partition(topic, index)
+        if sender not in self.image.brokers or state is None:
+            return
+        members = tuple((i, self.image.brokers[i].epoch + late[2]) for i in isr if i in self.image.brokers)
+        topic_id = self.image.topics[topic].topic_id
+        wish = IsrWish(topic_id, index, state.leader_epoch + late[0], state.partition_epoch + late[1], members)
+        (outcome,) = self.decide(alter_partitions(self.image, sender, self.image.brokers[sender].epoch, [wish]))
+        if any(late[:2]) or sender != state.leader or (late[2] and members):
+            assert outcome.error is not ErrorCode.NONE
+
+    @precondition(lambda self: self.image.topics)
+    @rule(data=st.data(), count=st.integers(1, 5))
+    def agree(self, data: st.DataObject, count: int) -> None:
+        """A leader asks for something sensible: itself, and followers that live."""
+        live = {broker.broker_id for broker in self.image.live_brokers()}
+        led = [each for each in self.image.partitions() if each[2].leader != NO_LEADER]
+        if led:
+            topic, index, state = data.draw(st.sampled_from(led))
+            followers = [i for i in state.replicas if i in live and i != state.leader]
+            self.caught_up(topic, index, state, [state.leader, *followers[:count]])
+
+    def caught_up(self, topic: str, index: int, state: PartitionState, isr: list[int]) -> None:
+        wish = IsrWish(
+            self.image.topics[topic].topic_id,
+            index,
+            state.leader_epoch,
+            state.partition_epoch,
+            tuple((i, self.image.brokers[i].epoch) for i in isr),
+        )
+        epoch = self.image.brokers[state.leader].epoch
+        (outcome,) = self.decide(alter_partitions(self.image, state.leader, epoch, [wish]))
+        assert outcome.error in (ErrorCode.NONE, ErrorCode.NEW_LEADER_ELECTED)
+        assert outcome.state == self.image.partition(topic, index)
+
+    @rule()
+    def all_return_and_catch_up(self) -> None:
+        """Once everybody is back and in sync every reassignment is over."""
+        for broker_id in sorted({i for _, _, state in self.image.partitions() for i in state.replicas}):
+            self.join(broker_id, True)
+        for topic, index, state in list(self.image.partitions()):
+            assert state.leader != NO_LEADER
+            self.caught_up(topic, index, state, [state.leader, *(i for i in state.replicas if i != state.leader)])
+        assert all(not state.adding and not state.removing for _, _, state in self.image.partitions())
+
+    # What must hold.
+
+    def check_step(self, before: MetadataImage, after: MetadataImage) -> None:
+        for topic, index, new in after.partitions():
+            known = before.topics.get(topic)
+            if known is None or known.topic_id != after.topics[topic].topic_id or index >= len(known.partitions):
+                continue
+            old = known.partitions[index]
+            assert new.leader_epoch >= old.leader_epoch
+            assert (new.partition_epoch > old.partition_epoch) == (new != old)
+            if new.leader != old.leader:
+                assert new.leader_epoch > old.leader_epoch
+
+    @invariant()
+    def each_partition_is_sound(self) -> None:
+        live = {broker.broker_id for broker in self.image.live_brokers()}
+        for _, _, state in self.image.partitions():
+            assert state.isr
+            assert len(set(state.isr)) == len(state.isr)
+            assert len(set(state.replicas)) == len(state.replicas)
+            assert set(state.isr) <= set(state.replicas)
+            assert {*state.adding, *state.removing} <= set(state.replicas)
+            assert not set(state.adding) & set(state.removing)
+            if state.leader == NO_LEADER:
+                assert not live & set(state.isr)
+            else:
+                assert state.leader in live
+                assert set(state.isr) <= live
+
+    @invariant()
+    def a_successor_reads_the_same(self) -> None:
+        read = read_image("c", self.stored)
+        shown: Any = (self.image.brokers, self.image.topics, self.image.topic_names, self.image.configs)
+        assert (read.brokers, read.topics, read.topic_names, read.configs) == shown
+
+
+TestControlling = Controlling.TestCase
+TestControlling.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
