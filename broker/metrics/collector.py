@@ -41,6 +41,8 @@ def _families(instruments: type[Instruments], samples: Sequence[Sample]) -> Iter
         family = _FAMILIES[instrument.kind](instrument.name, instrument.doc, labels=instruments.LABELS)
         for sample in samples:
             value = sample.values[index]
+            if value is None:
+                continue
             if isinstance(family, HistogramMetricFamily):
                 buckets, total = value
                 family.add_metric(sample.labels, _cumulative(buckets), total / 1e6)

@@ -3,7 +3,8 @@
 Rules of this module:
 
 * It runs in threads of its own and never holds up the event loop: the loop only copies numbers, once per scrape.
-* What it takes is bounded: a few connections at a time, each for a few seconds; more are closed unanswered.
+* What it takes is bounded: a few connections at a time, each for a few seconds however slowly its client reads. Who
+  comes while all places are taken has that of the one that has been there longest.
 * A loop that does not answer in time makes both pages say so with status 503.
 """
 
@@ -18,7 +19,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoAnswer
 from contextlib import suppress
 from socketserver import ThreadingMixIn
-from threading import BoundedSemaphore, Event, Thread
+from threading import BoundedSemaphore, Event, Lock, Thread, Timer
 from typing import Any, TypeVar
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from wsgiref.types import StartResponse, WSGIEnvironment
@@ -36,6 +37,10 @@ CONNECTIONS_MAX = 4
 """Scrapes and probes answered at a time."""
 READ_TIMEOUT_S = 5.0
 """How long a client may take for each piece of its request, and to read each piece of the answer."""
+CONNECTION_S = 10.0
+"""How long a client may take for everything together."""
+PLACE_TIMEOUT_S = 1.0
+"""How long a new connection waits for the place of the one that was cut off for it."""
 ACCEPT_PAUSE_S = 0.1
 """How long no connection is accepted after one could not be."""
 LOOP_TIMEOUT_S = 2.0
@@ -68,7 +73,9 @@ class Exporter:
         try:
             self._server = _Server(host, port)
         except OSError as error:
-            raise OSError(error.errno, f"cannot listen on {host}:{port} for metrics: {error.strerror}") from error
+            raise OSError(
+                error.errno, f"cannot listen on {host}:{port} for metrics.listener: {error.strerror}"
+            ) from error
         self._server.set_app(self._answer)
         self.port: int = self._server.server_port
         self._thread = Thread(target=self._server.accept_until_closed, name="metrics", daemon=True)
@@ -152,6 +159,8 @@ class _Server(ThreadingMixIn, WSGIServer):
     def __init__(self, host: str, port: int) -> None:
         self._free = BoundedSemaphore(CONNECTIONS_MAX)
         self._closed = Event()
+        self._open: dict[socket.socket, Timer] = {}  # the oldest first
+        self._lock = Lock()
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, port), _Request)
 
@@ -179,19 +188,40 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.server_close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+        if not self._free.acquire(blocking=False):
+            self._cut_oldest()
+            if not self._free.acquire(timeout=PLACE_TIMEOUT_S):
+                self.shutdown_request(request)
+                return
+        deadline = Timer(CONNECTION_S, _cut, (request,))
+        deadline.daemon = True
+        with self._lock:
+            self._open[request] = deadline
+        deadline.start()
+        super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
+            with self._lock:
+                self._open.pop(request).cancel()
             self._free.release()
+
+    def _cut_oldest(self) -> None:
+        with self._lock:
+            oldest = next(iter(self._open), None)
+        if oldest is not None:
+            _cut(oldest)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away in the middle is not worth a line."""
+
+
+def _cut(connection: socket.socket) -> None:
+    """End a connection that a thread of its own reads from or writes to; the thread then notices."""
+    with suppress(OSError):  # it has ended by itself
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Request(WSGIRequestHandler):

@@ -7,6 +7,7 @@ loop's thread, so it may look at anything, and should be done within millisecond
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -14,12 +15,15 @@ from typing import Any, NamedTuple
 from broker.metrics.catalogue import ProcessMetrics, TopicMetrics
 from broker.metrics.instruments import Histogram, Instruments
 
+_log = logging.getLogger(__name__)
+
 Labelled = tuple[tuple[str, ...], object]
 """The values of a class's labels, and an object with its attributes (it need not be of that class)."""
 
 
 class Sample(NamedTuple):
-    """The numbers of one object when it was asked; a histogram is its buckets and their total."""
+    """The numbers of one object when it was asked, None for one that could not be had; a histogram is its buckets and
+    their total."""
 
     labels: tuple[str, ...]
     values: tuple[Any, ...]
@@ -34,6 +38,7 @@ class Metrics:
     def __init__(self) -> None:
         self.process = ProcessMetrics()
         self._topics: dict[str, TopicMetrics] = {}
+        self._complained: set[str] = set()
         self._watched: list[tuple[type[Instruments], Callable[[], Iterable[Labelled]]]] = []
         self.watch(TopicMetrics, lambda: (((name,), topic) for name, topic in self._topics.items()))
         self.watch(ProcessMetrics, lambda: (((), self.process),))
@@ -55,11 +60,36 @@ class Metrics:
 
     def snapshot(self) -> Snapshot:
         """All numbers as they are now. To be called in the event loop's thread."""
-        return [
-            (instruments, [Sample(labels, values(counted)) for labels, counted in labelled()])
-            for instruments, labelled in self._watched
-            for values in (_reader(instruments),)
-        ]
+        return [(instruments, self._samples(instruments, labelled)) for instruments, labelled in self._watched]
+
+    def _samples(self, instruments: type[Instruments], labelled: Callable[[], Iterable[Labelled]]) -> list[Sample]:
+        """The numbers of one kind, without those that cannot be had: others must not be lost with them."""
+        read = _reader(instruments)
+        samples = []
+        try:
+            for labels, counted in labelled():
+                try:
+                    values = read(counted)
+                except Exception:
+                    values = tuple(self._read_alone(instruments, name, counted) for name in instruments.INSTRUMENTS)
+                samples.append(Sample(labels, values))
+        except Exception as error:
+            self._complain(instruments.TITLE or instruments.__name__, error)
+        return samples
+
+    def _read_alone(self, instruments: type[Instruments], attribute: str, counted: object) -> Any:
+        try:
+            value = getattr(counted, attribute)
+        except Exception as error:
+            self._complain(instruments.INSTRUMENTS[attribute].exported_name, error)
+            return None
+        return (tuple(value.buckets), value.total) if isinstance(value, Histogram) else value
+
+    def _complain(self, what: str, error: Exception) -> None:
+        """Log the first failure of each source; scrapes come every few seconds."""
+        if what not in self._complained:
+            self._complained.add(what)
+            _log.error("a metric cannot be read and is left out", exc_info=error, extra={"metric": what})
 
 
 def _reader(instruments: type[Instruments]) -> Callable[[object], tuple[Any, ...]]:

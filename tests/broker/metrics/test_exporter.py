@@ -118,17 +118,70 @@ async def test_a_stuck_loop_is_said(served: Served, monkeypatch: pytest.MonkeyPa
     assert "has not answered" in text
 
 
-async def test_a_failing_source_costs_the_scrape_not_the_broker(
-    served: Served, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_failing_source_costs_its_own_numbers_alone(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    class Halting(RequestMetrics):
+        @property
+        def failures(self) -> int:
+            raise RuntimeError("planted")
+
+        @failures.setter
+        def failures(self, value: int) -> None:
+            pass
+
     def broken() -> Iterator[tuple[tuple[str, ...], object]]:
+        yield ("Fetch",), Halting(requests=3)
         raise KeyError("x")
 
+    served.metrics.topic("t").bytes_in += 7
     served.metrics.watch(RequestMetrics, broken)
-    assert (await served.get("/metrics"))[0] == 500
-    assert "the metrics could not be collected" in caplog.text
+    for _ in range(3):
+        status, text = await served.get("/metrics")
+        assert status == 200
+        assert 'parley_topic_in_bytes_total{topic="t"} 7.0' in text
+        assert 'parley_requests_total{api="Fetch"} 3.0' in text
+        assert 'parley_request_failures_total{api="Fetch"}' not in text
+    assert caplog.messages == ["a metric cannot be read and is left out"] * 2
+
+
+async def test_slow_readers_are_cut_off_for_others(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(1000):
+        served.metrics.topic(f"{number:0200}").bytes_in += 1  # more than the sockets hold
+    address = ("127.0.0.1", served.exporter.port)
+
+    def ask_and_read_nothing() -> socket.socket:
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.connect(address)
+        sock.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        sock.recv(1)
+        return sock
+
+    slow = [await asyncio.to_thread(ask_and_read_nothing) for _ in range(exporter_module.CONNECTIONS_MAX)]
     served.health.ready()
-    assert (await served.get("/healthz"))[0] == 200
+    for _ in range(3):
+        assert (await served.get("/healthz"))[0] == 200
+    for sock in slow:
+        sock.close()
+
+
+async def test_a_connection_has_a_deadline(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporter_module, "CONNECTION_S", 0.2)
+
+    def trickle() -> bool:
+        with socket.create_connection(("127.0.0.1", served.exporter.port), timeout=20) as sock:
+            for _ in range(1000):
+                try:
+                    sock.sendall(b"G")
+                    sock.settimeout(0.05)
+                    if sock.recv(1) == b"":
+                        return True
+                except TimeoutError:
+                    pass
+                except ConnectionError:
+                    return True
+        return False
+
+    assert await asyncio.to_thread(trickle)
 
 
 async def test_connections_are_bounded_and_silent_ones_end(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +217,7 @@ async def test_garbage_on_the_port_is_refused(served: Served) -> None:
 
 
 async def test_an_address_in_use_is_named(served: Served) -> None:
-    with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{served.exporter.port} for metrics"):
+    with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{served.exporter.port} for metrics.listener"):
         Exporter(Metrics(), Health(), loop=served.loop, clock=SYSTEM_CLOCK, host="127.0.0.1", port=served.exporter.port)
 
 
