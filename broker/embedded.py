@@ -17,22 +17,16 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future
+from collections.abc import Mapping
 from os import PathLike, fspath
-from threading import Thread
 from types import TracebackType
 from typing import Self
 
-import uvloop
-
 from broker.config import BrokerConfig
-from broker.config.definition import closest, value_text
 from broker.config.presets import EMBEDDED
+from broker.loop_thread import LoopThread
 from broker.server import BrokerServer
-
-Setting = str | int | float | bool | PathLike[str] | list[str] | tuple[str, ...]
-"""What a value may be: as in a properties file, or as one would write it in Python."""
+from broker.settings import Setting, given_settings, prepare_folders
 
 
 class Broker:
@@ -52,7 +46,7 @@ class Broker:
         ValueError for what makes no sense (``broker.config.ConfigError`` for values that are not allowed), TypeError
         for a setting that does not exist.
         """
-        self._given = {**_from_properties(properties), **_from_settings(settings)}
+        self._given = given_settings(properties, settings)
         if port and "listeners" in self._given:
             raise ValueError("port and listeners both say where to listen: give one of them")
         if data_dir is not None:
@@ -63,9 +57,7 @@ class Broker:
             self._given["listeners"] = f"PLAINTEXT://127.0.0.1:{port}"
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._server: BrokerServer | None = None
-        self._thread: Thread | None = None
-        self._stop = asyncio.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: LoopThread | None = None
         self._entered = False
         self._config("unused")
 
@@ -121,7 +113,7 @@ class Broker:
             self._temporary = tempfile.TemporaryDirectory(prefix="parley-")
         config = self._config("" if self._temporary is None else self._temporary.name)
         try:
-            await asyncio.get_running_loop().run_in_executor(None, _prepare, config.data_dirs)
+            await asyncio.get_running_loop().run_in_executor(None, prepare_folders, config.data_dirs)
             self._server = BrokerServer(config)
             await self._server.start()
         except BaseException:
@@ -144,11 +136,9 @@ class Broker:
 
     def __enter__(self) -> Self:
         self._claim()
-        started: Future[None] = Future()
-        self._thread = Thread(target=self._run, args=(started,), name="parley", daemon=True)
-        self._thread.start()
+        self._thread = LoopThread("parley", self._start, self._end)
         try:
-            started.result()
+            self._thread.start()
         except BaseException:
             self._entered = False
             raise
@@ -157,90 +147,7 @@ class Broker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._loop is not None
         assert self._thread is not None
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
+        self._thread.stop()
         self._thread = None
         self._entered = False
-
-    def _run(self, started: Future[None]) -> None:
-        try:
-            uvloop.run(self._serve(started))
-        except BaseException as error:
-            if started.done():
-                raise
-            started.set_exception(error)
-
-    async def _serve(self, started: Future[None]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._stop.clear()
-        await self._start()
-        try:
-            started.set_result(None)
-            await self._stop.wait()
-        finally:
-            await self._end()
-
-
-def _prepare(directories: tuple[str, ...]) -> None:
-    """Make the folders. A broker lives on with the others when one fails, but the first has the embedded store too."""
-    first = directories[0]
-    try:
-        os.makedirs(first, exist_ok=True)
-        with tempfile.TemporaryFile(dir=first):
-            pass
-    except OSError as error:
-        raise RuntimeError(
-            f"the data folder {first} cannot be written ({error.strerror or error}): correct its rights, or name "
-            "another one as data_dir"
-        ) from error
-
-
-def _from_properties(properties: Mapping[str, Setting] | None) -> dict[str, str]:
-    if properties is None:
-        return {}
-    if not isinstance(properties, Mapping):
-        raise ValueError(
-            f"properties is a mapping of keys to values, not {properties!r}; "
-            "for a file give broker.config.read_properties(path)"
-        )
-    for name in properties:
-        if not isinstance(name, str):
-            raise ValueError(f'the key {name!r} is no text: write it as in server.properties, like "num.partitions"')
-    return {name: _as_text(name, value) for name, value in properties.items()}
-
-
-def _from_settings(settings: Mapping[str, Setting]) -> dict[str, str]:
-    names = {key.attribute: name for name, key in BrokerConfig.KEYS.items()}
-    unknown = sorted(settings.keys() - names.keys())
-    if unknown:
-        raise TypeError("; ".join(_unknown(name, names) for name in unknown))
-    return {names[attribute]: _as_text(attribute, value) for attribute, value in settings.items()}
-
-
-def _unknown(name: str, names: Mapping[str, str]) -> str:
-    meant = closest(name, names)
-    return f"no such setting: {name}" + (f"; is {meant} meant?" if meant else "")
-
-
-def _as_text(name: str, value: object) -> str:
-    if value is None:
-        raise ValueError(f"{name}=None says nothing: leave {name} out to have its default")
-    return ",".join(_texts(name, value))
-
-
-def _texts(name: str, value: object) -> Iterator[str]:
-    match value:
-        case str() | bool() | int() | float():
-            yield value_text(value)
-        case PathLike() if isinstance(path := fspath(value), str):
-            yield path
-        case list() | tuple():
-            for element in value:
-                yield from _texts(name, element)
-        case _:
-            raise ValueError(
-                f"{name}={value!r} is of {type(value)}: give a text, a number, True or False, or a list of texts"
-            )

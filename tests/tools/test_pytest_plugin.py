@@ -55,6 +55,34 @@ def test_the_fixture(tmp_path: Path) -> None:
     assert "4 passed" in done.stdout
 
 
+CLUSTER_TESTS = """
+from confluent_kafka.admin import AdminClient
+
+
+def test_it(kafka_cluster):
+    assert kafka_cluster.brokers == [1, 2, 3]
+    assert kafka_cluster.create_topic("a", partitions=2) == "a"
+    kafka_cluster.create_topic("b", replicas=1)
+    topics = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers}).list_topics(timeout=10).topics
+    assert [sorted(one.replicas) for one in topics["a"].partitions.values()] == [[1, 2, 3]] * 2
+    assert len(topics["b"].partitions[0].replicas) == 1
+
+
+def test_hurting_it(kafka_cluster):
+    kafka_cluster.kill(1)
+    kafka_cluster.restart(1)
+    kafka_cluster.stop(2)
+    kafka_cluster.restart(2)
+    assert kafka_cluster.create_topic("c") == "c"
+"""
+
+
+def test_the_fixture_of_a_cluster(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(CLUSTER_TESTS)
+    done = _pytest(tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_a_setting_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("def test_it(kafka_broker): pass")
     done = _pytest(tmp_path, "--kafka-broker-config", "nonsense")

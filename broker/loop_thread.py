@@ -1,0 +1,59 @@
+"""An event loop in a thread of its own, for programs that have none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
+from threading import Thread
+from typing import Any, TypeVar
+
+import uvloop
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """Runs ``begin`` in the thread's loop at the start, and ``end`` before it stops."""
+
+    def __init__(self, name: str, begin: Callable[[], Awaitable[None]], end: Callable[[], Awaitable[None]]) -> None:
+        self._begin = begin
+        self._end = end
+        self._started: Future[None] = Future()
+        self._thread = Thread(target=self._run, name=name, daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._told = asyncio.Event()
+
+    def start(self) -> None:
+        """Start, and wait until ``begin`` is done; raises what it raises."""
+        self._thread.start()
+        self._started.result()
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run ``work`` in the loop and wait for its result. Not to be called in the loop itself."""
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def stop(self) -> None:
+        """Let ``end`` do its work, and wait for the end of the thread."""
+        if self._thread.is_alive():
+            assert self._loop is not None
+            self._loop.call_soon_threadsafe(self._told.set)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            uvloop.run(self._live())
+        except BaseException as error:
+            if self._started.done():
+                raise
+            self._started.set_exception(error)
+
+    async def _live(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        await self._begin()
+        try:
+            self._started.set_result(None)
+            await self._told.wait()
+        finally:
+            await self._end()
