@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid4
 
 from broker.metadata.changes import Change, Delta, PartitionChanged, TopicCreated, TopicDeleted
@@ -101,7 +102,7 @@ class Bench:
     def delete(self, name: str) -> None:
         self.change(TopicDeleted(name, self.metadata.image.topics[name].topic_id))
 
-    def alter(self, name: str, index: int = 0, **changes: object) -> None:
+    def alter(self, name: str, index: int = 0, **changes: Any) -> None:
         """A new state of a partition, a new leader epoch with it if the leader changes."""
         state = self.metadata.image.topics[name].partitions[index]
         epoch = state.leader_epoch + (1 if "leader" in changes else 0)

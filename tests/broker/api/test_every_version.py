@@ -95,7 +95,7 @@ PLAUSIBLE: dict[str, Any] = {
 def _filled(kind: type[Struct], topic_id: Any) -> Struct:
     message: Any = kind.blank()
     for declared in kind.fields():
-        name, type_ = declared.name, declared.type
+        name, type_, element = declared.name, declared.type, declared.type.element
         if name in PLAUSIBLE and PLAUSIBLE[name] is not None:
             setattr(message, name, PLAUSIBLE[name])
         elif name in PLAUSIBLE and type_.kind != "array":
@@ -108,11 +108,11 @@ def _filled(kind: type[Struct], topic_id: Any) -> Struct:
             message.value = "1000"
         elif type_.kind == "records":
             message.records = build([Record(0, 1, b"k", b"v", ())])
-        elif type_.kind == "array" and type_.element.struct is not None:
-            setattr(message, name, [_filled(type_.element.struct, topic_id)])
-        elif type_.kind == "array" and type_.element.kind in ("i32", "i8"):
+        elif element is not None and element.struct is not None:
+            setattr(message, name, [_filled(element.struct, topic_id)])
+        elif element is not None and element.kind in ("i32", "i8"):
             setattr(message, name, [0])
-        elif type_.kind == "array" and type_.element.kind == "str":
+        elif element is not None and element.kind == "str":
             setattr(message, name, [GROUP if "group" in name else TOPIC])
     return message  # type: ignore[no-any-return]
 

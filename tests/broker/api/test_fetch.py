@@ -336,7 +336,7 @@ async def test_a_session_reports_an_error_and_its_end(bench: FetchBench) -> None
     await bench.create("t", replicas=(BROKER, OTHER))
     session = (await bench.fetch(ask("t"), session_epoch=0)).session_id
     bench.alter("t", leader=OTHER)
-    moved = ("t", 0, ErrorCode.NOT_LEADER_OR_FOLLOWER, [])
+    moved: tuple[str, int, int, list[int]] = ("t", 0, ErrorCode.NOT_LEADER_OR_FOLLOWER, [])
     assert found(await bench.fetch(session_id=session, session_epoch=1)) == [moved]
     assert found(await bench.fetch(session_id=session, session_epoch=2)) == [moved]
     bench.alter("t", leader=BROKER)

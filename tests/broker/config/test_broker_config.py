@@ -46,7 +46,7 @@ def test_values_are_typed() -> None:
 def test_nothing_can_be_set() -> None:
     broker = BrokerConfig.from_properties({})
     with pytest.raises(AttributeError, match="does not change"):
-        broker.num_partitions = 3  # type: ignore[misc, assignment]
+        broker.num_partitions = 3
     with pytest.raises(AttributeError, match="does not change"):
         del broker.num_partitions
 

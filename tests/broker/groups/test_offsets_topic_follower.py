@@ -33,8 +33,9 @@ class Follower:
 
     def __init__(self) -> None:
         self.image = MetadataImage("c")
-        self.coordinator: Any = Coordinator()
-        self._follower = OffsetsTopicFollower(US, self.coordinator, TaskSet())
+        self.coordinator = Coordinator()
+        watched: Any = self.coordinator
+        self._follower = OffsetsTopicFollower(US, watched, TaskSet())
 
     def sees(self, *changes: Change) -> list[tuple[str, int, int]]:
         """What the coordinator is told of changes that come together."""

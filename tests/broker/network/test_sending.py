@@ -72,7 +72,7 @@ class End(asyncio.Protocol):
         own = socket.socket(plain.family, plain.type, plain.proto, fileno=plain.fileno())
         own.setblocking(False)
         loop = asyncio.get_running_loop()
-        self.sender = SocketSender(transport, own, loop, self.on_drained, self.broken.set_result)
+        self.sender = SocketSender(self.transport, own, loop, self.on_drained, self.broken.set_result)
 
     def on_drained(self) -> None:
         self.drained += 1
