@@ -12,6 +12,7 @@ from functools import partial
 from typing import Protocol
 
 from broker.api.naming import in_slices
+from broker.api.no_transactions import no_transactions
 from broker.config import BrokerConfig
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.group import Group, GroupState
@@ -133,9 +134,7 @@ class GroupsApi:
     async def _unable_to_locate(self, key_type: int) -> KafkaError | None:
         """Why no coordinator of this type can be told; creates the topic that places the groups on brokers."""
         if key_type == TRANSACTION_KEY:
-            return KafkaError(
-                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "Transactions are not offered by this broker yet."
-            )
+            return no_transactions()
         if key_type != GROUP_KEY:
             return KafkaError(ErrorCode.INVALID_REQUEST, f"There is no coordinator of type {key_type}.")
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker.api.naming import once
+from broker.api.no_transactions import no_transactions
 from broker.network.dispatch import Handler, RequestContext
 from broker.partitions import Partitions
 from broker.producer_ids import ProducerIds
@@ -32,8 +33,7 @@ class ProducersApi:
         """A new id with epoch 0, whatever id the client had: without a transactional id there is no state to resume."""
         try:
             if request.transactional_id is not None:
-                code = ErrorCode.NOT_COORDINATOR if request.transactional_id else ErrorCode.INVALID_REQUEST
-                raise KafkaError(code)
+                raise no_transactions() if request.transactional_id else KafkaError(ErrorCode.INVALID_REQUEST)
             return InitProducerIdResponse(producer_id=await self._producer_ids.take(), producer_epoch=0)
         except KafkaError as error:
             return InitProducerIdResponse(error_code=error.code, producer_id=-1, producer_epoch=-1)

@@ -34,6 +34,7 @@ public class JavaClient {
             client.groupAdministration(admin);
             client.refusals(admin);
         }
+        client.transactions();
         System.out.println("done");
     }
 
@@ -54,6 +55,19 @@ public class JavaClient {
             return;
         }
         throw new AssertionError("not refused with " + error);
+    }
+
+    private void transactions() {
+        Map<String, Object> config = Map.of("bootstrap.servers", broker, "transactional.id", group);
+        try (var producer = new KafkaProducer<>(config, new ByteArraySerializer(), new ByteArraySerializer())) {
+            producer.initTransactions();
+        } catch (TimeoutException e) {
+            throw e;
+        } catch (KafkaException e) {
+            check(e.getMessage().contains("Transactions are not offered"), true);
+            return;
+        }
+        throw new AssertionError("there are transactions");
     }
 
     private void topics(Admin admin) throws Exception {
