@@ -268,6 +268,7 @@ class BrokerServer:
 
     def _compose(self) -> None:
         """Make the parts and tell each of the others. What follows the metadata subscribes in the order of need."""
+        self.health.starting("putting its parts together")
         broker_id, clock = self.identity.broker_id, self._clock
         self.metadata = metadata = Metadata(MetadataImage(self.identity.cluster_id))
         self._config = DynamicConfig(broker_id, self._static)
