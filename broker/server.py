@@ -66,6 +66,7 @@ from broker.peers import Peers
 from broker.producer_ids import ProducerIds
 from broker.purgatory import Purgatory
 from broker.tasks import TaskSet
+from broker.threads import Threads
 from consensus.errors import WrongStore
 from consensus.recipes.keyvalue import KeyValue
 from consensus.registry import from_kafka_config, open_backend
@@ -111,6 +112,7 @@ class BrokerServer:
         self._tasks = TaskSet()
         self._upkeep = TaskSet()  # outlives the other tasks, since it ends with the logs
         self._membership = TaskSet()
+        self._threads = Threads.made(config.num_recovery_threads_per_data_dir * len(config.data_dirs))
         self._undo = AsyncExitStack()
         self._stopped = False
         self.failed_step = ""
@@ -170,6 +172,7 @@ class BrokerServer:
         await self._peers.close()
         await self.logs.abandon()
         await self._upkeep.close()
+        await self._threads.close()
         if self._static.metrics_address is not None:
             await asyncio.get_running_loop().run_in_executor(None, self.exporter.close)
 
@@ -178,6 +181,7 @@ class BrokerServer:
     async def _start(self) -> None:
         for warning in self._static.warnings:
             _log.warning("configuration", extra={"warning": warning})
+        self._undo.push_async_callback(self._threads.close)
         sockets = await self._bind()
         await self._join_store()
         await self._open_logs()
@@ -259,6 +263,7 @@ class BrokerServer:
             producer_expiration_ms=config.producer_id_expiration_ms,
             on_offline=self._on_offline,
             on_all_offline=self.failed.set,
+            executor=self._threads.upkeep,
         )
         self._undo.push_async_callback(self._upkeep.close)
         self._undo.push_async_callback(self.logs.close)
@@ -411,6 +416,7 @@ class BrokerServer:
             self.purgatories.fetch,
             self._tasks,
             max_bytes=static.fetch_max_bytes,
+            threads=self._threads,
         )
         apis = (
             AlterPartitionApi(controller, self.metadata),
@@ -423,10 +429,12 @@ class BrokerServer:
             FetchMetadataApi(self.metadata, self._publication, self._hearers),
             GroupOffsetsApi(self.groups, self.metadata, self._config, clock.wall_ms),
             GroupsApi(self.groups, self.metadata, mentioned, self._config),
-            LogDirsApi(self.partitions, self.logs),
+            LogDirsApi(self.partitions, self.logs, self._threads),
             MetadataApi(self.metadata, mentioned),
-            OffsetsApi(self.partitions),
-            ProduceApi(self.partitions, self.metadata, self.purgatories.produce, wall_ms=clock.wall_ms),
+            OffsetsApi(self.partitions, self._threads),
+            ProduceApi(
+                self.partitions, self.metadata, self.purgatories.produce, wall_ms=clock.wall_ms, threads=self._threads
+            ),
             ProducersApi(self.partitions, ProducerIds(self._liveness.store)),
             ReassignmentApi(self._liveness.controller, self._unclean_allowed),
             RecordsApi(self.partitions),

@@ -23,6 +23,7 @@ import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -67,11 +68,13 @@ class LogManager:
         producer_expiration_ms: int = 86_400_000,
         on_offline: Callable[[LogDirectory, list[Log]], None] = lambda directory, logs: None,
         on_all_offline: Callable[[], None] = lambda: None,
+        executor: Executor | None = None,
     ) -> None:
         """``default_config`` is for topics that no configuration is given for; ``start_task`` runs the upkeep.
 
         ``on_offline`` hears of each directory that fails, with its logs, which must not be used any more;
-        ``on_all_offline`` when it was the last one. Raises ``ValueError`` when a directory is named twice.
+        ``on_all_offline`` when it was the last one. What waits for a disk is done in ``executor``, or the loop's own.
+        Raises ``ValueError`` when a directory is named twice.
         """
         resolved = [path.resolve() for path in directories]
         for path in resolved:
@@ -85,6 +88,7 @@ class LogManager:
             producer_expiration_ms=producer_expiration_ms,
         )
         self._threads = max(1, recovery_threads_per_directory)
+        self._executor = executor
         self._on_offline = on_offline
         self._on_all_offline = on_all_offline
         self._start_task = start_task
@@ -175,7 +179,7 @@ class LogManager:
     async def _in_threads(self, work: Sequence[Callable[[], None]], report: Callable[[], None] = lambda: None) -> None:
         """Run all of ``work`` in the executor to its end, even if some fails or the caller is cancelled."""
         loop = asyncio.get_running_loop()
-        futures = [loop.run_in_executor(None, each) for each in work]
+        futures = [loop.run_in_executor(self._executor, each) for each in work]
         await _ended(futures, report)
         for future in futures:
             future.result()
@@ -373,7 +377,7 @@ class LogManager:
 
     async def run(self, directory: LogDirectory, work: Callable[..., T], *args: Any) -> T:
         """``work(*args)`` in the executor; an ``OSError`` is a ``KafkaError`` and takes the directory offline."""
-        future = asyncio.get_running_loop().run_in_executor(None, partial(work, *args))
+        future = asyncio.get_running_loop().run_in_executor(self._executor, partial(work, *args))
         await _ended([future])
         try:
             return future.result()

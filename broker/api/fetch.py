@@ -29,6 +29,7 @@ from broker.partitions import Partitions
 from broker.purgatory import Delayed, Purgatory
 from broker.replication.progress import FetchClock
 from broker.tasks import TaskSet
+from broker.threads import LOOPS_OWN, Threads
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.fetch import FetchRequest, FetchResponse
 from protocol.records.conversion import to_legacy
@@ -60,6 +61,7 @@ class FetchApi:
         tasks: TaskSet,
         *,
         max_bytes: int,
+        threads: Threads = LOOPS_OWN,
     ) -> None:
         """``max_bytes`` bounds every answer (``fetch.max.bytes``)."""
         self.partitions = partitions
@@ -67,6 +69,7 @@ class FetchApi:
         self.sessions = sessions
         self.tasks = tasks
         self.max_bytes = max_bytes
+        self.threads = threads
         self.failures = FailureLog(_log)
         self._purgatory = purgatory
         self.conversion = asyncio.Lock()
@@ -311,7 +314,9 @@ class DelayedFetch(Delayed[Any]):
             target = self._targets[place]
             assert target.partition is not None
             try:
-                await loop.run_in_executor(None, partial(self._plan, place, target.partition, nowait=False))
+                await loop.run_in_executor(
+                    self._api.threads.reads, partial(self._plan, place, target.partition, nowait=False)
+                )
             except KafkaError as error:
                 self._found[place] = self._failed(target, error)
         answer = self.answer()
@@ -361,7 +366,7 @@ class DelayedFetch(Delayed[Any]):
     async def _answer_loaded(self, slices: list[FileSlice]) -> FetchResponse:
         loop = asyncio.get_running_loop()
         for part in slices:
-            await loop.run_in_executor(None, part.load)
+            await loop.run_in_executor(self._api.threads.reads, part.load)
         return self._response()
 
     async def _answer_converted(self) -> FetchResponse:
@@ -377,7 +382,7 @@ class DelayedFetch(Delayed[Any]):
             try:
                 async with self._api.conversion:
                     work = partial(_convert, read, magic, target.offset, min(room, target.max_bytes))
-                    data.records = converted = await loop.run_in_executor(None, work)
+                    data.records = converted = await loop.run_in_executor(self._api.threads.records, work)
                     room -= len(converted)
             except KafkaError as error:
                 self._found[place] = self._failed(target, error)

@@ -10,6 +10,7 @@ from pathlib import Path
 from broker.network.dispatch import Handler, RequestContext
 from broker.partition import Partition
 from broker.partitions import Partitions
+from broker.threads import LOOPS_OWN, Threads
 from protocol.errors import ErrorCode
 from protocol.messages.log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from storage.manager import LogManager
@@ -22,9 +23,10 @@ _Result = DescribeLogDirsResponse.DescribeLogDirsResult
 class LogDirsApi:
     """What lies where on this broker."""
 
-    def __init__(self, partitions: Partitions, logs: LogManager) -> None:
+    def __init__(self, partitions: Partitions, logs: LogManager, threads: Threads = LOOPS_OWN) -> None:
         self._partitions = partitions
         self._logs = logs
+        self._threads = threads
 
     def routes(self) -> dict[int, Handler]:
         return {DescribeLogDirsRequest.API_KEY: self.describe_log_dirs}
@@ -40,7 +42,7 @@ class LogDirsApi:
         for partition in self._partitions:
             if (wanted is None or (partition.topic, partition.index) in wanted) and partition.is_open:
                 by_dir[partition.log.directory.parent][partition.topic].append(_described(partition))
-        usage = await asyncio.get_running_loop().run_in_executor(None, self._usage)
+        usage = await asyncio.get_running_loop().run_in_executor(self._threads.reads, self._usage)
         return DescribeLogDirsResponse(
             results=[
                 _Result(

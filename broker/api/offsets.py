@@ -18,6 +18,7 @@ from broker.failures import FailureLog
 from broker.network.dispatch import Handler, RequestContext
 from broker.partition import NO_EPOCH, Isolation, Partition
 from broker.partitions import Partitions
+from broker.threads import LOOPS_OWN, Threads
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.offsets import (
     ListOffsetsRequest,
@@ -51,9 +52,10 @@ LEADER_EPOCH_SINCE = 4
 class OffsetsApi:
     """Looks offsets up in the logs this broker leads."""
 
-    def __init__(self, partitions: Partitions) -> None:
+    def __init__(self, partitions: Partitions, threads: Threads = LOOPS_OWN) -> None:
         self._partitions = partitions
         self._failures = FailureLog(_log)
+        self._threads = threads
 
     def routes(self) -> dict[int, Handler]:
         return {
@@ -77,7 +79,7 @@ class OffsetsApi:
 
     async def _list_in_thread(self, find: _Find, asked: list[_Asked]) -> ListOffsetsResponse:
         loop = asyncio.get_running_loop()
-        return _listed(asked, await loop.run_in_executor(None, lambda: list(map(find, asked))))
+        return _listed(asked, await loop.run_in_executor(self._threads.reads, lambda: list(map(find, asked))))
 
     async def _list_in_slices(self, find: _Find, asked: list[_Asked]) -> ListOffsetsResponse:
         return _listed(asked, await in_slices(find, asked))

@@ -26,6 +26,7 @@ from broker.network.dispatch import Disconnect, Handler, RequestContext
 from broker.partition import Partition
 from broker.partitions import Partitions
 from broker.purgatory import Delayed, Purgatory
+from broker.threads import LOOPS_OWN, Threads
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.produce import ProduceRequest, ProduceResponse
 from protocol.records.compression import Compression
@@ -101,12 +102,19 @@ class ProduceApi:
     """Appends what clients send."""
 
     def __init__(
-        self, partitions: Partitions, metadata: Metadata, purgatory: Purgatory, *, wall_ms: Callable[[], int]
+        self,
+        partitions: Partitions,
+        metadata: Metadata,
+        purgatory: Purgatory,
+        *,
+        wall_ms: Callable[[], int],
+        threads: Threads = LOOPS_OWN,
     ) -> None:
         self._partitions = partitions
         self._metadata = metadata
         self._purgatory = purgatory
         self._wall_ms = wall_ms
+        self._threads = threads
         self._failures = FailureLog(_log)
 
     def routes(self) -> dict[int, Handler]:
@@ -155,7 +163,9 @@ class ProduceApi:
                     continue
                 try:
                     partition = self._partitions.find(self._topic_name(context, topic), data.index)
-                    ready[id(data)] = await loop.run_in_executor(None, self._prepare, context, partition, data)
+                    ready[id(data)] = await loop.run_in_executor(
+                        self._threads.records, self._prepare, context, partition, data
+                    )
                 except Exception as error:
                     ready[id(data)] = error
         answer = self._append_all(context, request, ready)
@@ -189,7 +199,7 @@ class ProduceApi:
         loop = asyncio.get_running_loop()
         for log, outcome in append.to_flush:
             try:
-                await loop.run_in_executor(None, log.flush)
+                await loop.run_in_executor(self._threads.upkeep, log.flush)
             except KafkaError as error:
                 outcome.error_code, outcome.error_message = error.code, error.message or error.code.message
                 outcome.base_offset = -1
