@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Hashable, Iterable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from broker.failures import FailureLog
 
@@ -69,11 +69,19 @@ class Delayed(asyncio.Future[T]):
             self._timer = None
 
 
+class Subscriber(Protocol):
+    """Who hears of every change of a key, for as long as it wants. Hashed by identity."""
+
+    def on_news(self, key: Hashable, amount: int) -> None:
+        """A key subscribed to has changed; ``amount`` is what the notifier says of it."""
+
+
 class Purgatory:
     """The delayed answers of one kind."""
 
     def __init__(self) -> None:
         self._watchers: dict[Hashable, dict[Delayed[Any], None]] = {}
+        self._subscribers: dict[Hashable, dict[Subscriber, None]] = {}
         self._failures = FailureLog(_log)
         self.waiting = 0
         """How many answers wait."""
@@ -88,8 +96,24 @@ class Purgatory:
         delayed._timer = delayed.get_loop().call_later(min(timeout_s, WAIT_MAX_S), delayed.expired)
         self.waiting += 1
 
+    def subscribe(self, key: Hashable, subscriber: Subscriber) -> None:
+        """Tell ``subscriber`` of every change of ``key`` from now on: for who would watch it again and again."""
+        self._subscribers.setdefault(key, {})[subscriber] = None
+
+    def unsubscribe(self, key: Hashable, subscriber: Subscriber) -> None:
+        """Tell ``subscriber`` no more of ``key``."""
+        subscribers = self._subscribers.get(key)
+        if subscribers is not None:
+            subscribers.pop(subscriber, None)
+            if not subscribers:
+                del self._subscribers[key]
+
     def notify(self, key: Hashable, amount: int = 0) -> None:
-        """Tell those who watch ``key``, in the order in which they came."""
+        """Tell those who watch ``key``, in the order in which they came, and those who subscribed to it."""
+        subscribers = self._subscribers.get(key)
+        if subscribers is not None:
+            for subscriber in tuple(subscribers):
+                subscriber.on_news(key, amount)
         watchers = self._watchers.get(key)
         if watchers is None:
             return
@@ -105,7 +129,7 @@ class Purgatory:
 
     def expire_all(self) -> None:
         """End every wait now, as at a stop."""
-        for delayed in {delayed for watchers in self._watchers.values() for delayed in watchers}:
+        for delayed in dict.fromkeys(delayed for watchers in self._watchers.values() for delayed in watchers):
             delayed.expired()
 
     def _remove(self, delayed: Delayed[T]) -> None:

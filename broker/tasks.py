@@ -20,7 +20,7 @@ class TaskSet:
     """The running tasks of one owner."""
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}  # they end in the order of their beginning
         self._closed = False
 
     def __len__(self) -> int:
@@ -34,12 +34,12 @@ class TaskSet:
         task = asyncio.get_running_loop().create_task(work, name=name)
         if self._closed:
             task.cancel()
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._done)
         return task
 
     def _done(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("task failed", exc_info=error, extra={"task": task.get_name()})
 

@@ -136,7 +136,7 @@ class Upkeep:
         self._recovery_points: dict[LogDirectory, Checkpoint] = {}
         self._log_starts: dict[LogDirectory, Checkpoint] = {}
         self._high_watermarks: dict[LogDirectory, Checkpoint] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._timers: set[asyncio.TimerHandle] = set()
 
     def start(self, directories: Sequence[LogDirectory]) -> None:
@@ -167,8 +167,8 @@ class Upkeep:
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = self._start_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     async def stop(self) -> None:
         """End the rounds, wait for the work under way, and leave the removals to the next start. Idempotent."""

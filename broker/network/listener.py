@@ -106,7 +106,7 @@ class Listener:
         self.port = 0
         """The port bound, once started."""
         self._admission = admission
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}  # in the order of their coming
         self._entered = 0
         self._acceptor: Acceptor | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -190,12 +190,12 @@ class Listener:
 
     def made(self, connection: Connection) -> None:
         """A connection has its transport."""
-        self._connections.add(connection)
+        self._connections[connection] = None
         self.metrics.connections += 1
 
     def forget(self, connection: Connection, peer: Peer) -> None:
         """A connection has ended."""
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         self.metrics.connections -= 1
         self._leave(peer)
         if not self._connections:
