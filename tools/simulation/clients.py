@@ -1,0 +1,201 @@
+"""Clients of a simulated cluster that tell the ledger what they were promised and what they saw.
+
+The producer is idempotent and never gives up a batch: it sends it again until it is acknowledged, so every record it
+has begun is in the log once in the end. The reader keeps to KIP-320: it never goes back to an older leader epoch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from random import Random
+
+from protocol.client import Client
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.fetch import FetchRequest
+from protocol.messages.offsets import ListOffsetsRequest
+from protocol.messages.produce import ProduceRequest
+from protocol.messages.producers import InitProducerIdRequest
+from protocol.records.batch import build, headers, records
+from protocol.records.record import Record
+from tools.simulation.ledger import Ledger
+
+REQUEST_TIMEOUT_S = 4.0
+PRODUCE_VERSION = 9
+FETCH_VERSION = 12
+_FATAL = frozenset(
+    {
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    }
+)
+"""What no fault of machines or networks may lead to for a producer that sends one batch at a time."""
+
+
+class _User:
+    """A client with a name, that picks its moments by chance."""
+
+    def __init__(self, name: str, bootstrap: Iterable[tuple[str, int]], ledger: Ledger, rng: Random) -> None:
+        self.name = name
+        self.stopping = False
+        """Set to let it end what it has begun, and no more."""
+        self.client = Client(bootstrap, client_id=name, timeout=REQUEST_TIMEOUT_S, connect_timeout=REQUEST_TIMEOUT_S)
+        self.ledger = ledger
+        self.rng = rng
+
+    async def pause(self, longest: float) -> None:
+        await asyncio.sleep(self.rng.uniform(0.0, longest))
+
+    async def retry_later(self, what: str, error: KafkaError | ErrorCode) -> None:
+        """After a failure that passes."""
+        name = error.code.name if isinstance(error, KafkaError) else error.name
+        self.ledger.history.trace(f"{self.name} {what}: {name}")
+        await self.pause(0.3)
+
+
+class Producer(_User):
+    """Sends batches to some partitions of one topic, one at a time to each."""
+
+    async def run(self, topic: str, partitions: Iterable[int], *, pause_s: float) -> None:
+        """Produce until :attr:`stopping`, and then until everything begun is acknowledged."""
+        producer_id, epoch = await self._identity()
+        await asyncio.gather(*(self._lane(topic, each, producer_id, epoch, pause_s) for each in partitions))
+        await self.client.close()
+
+    async def _identity(self) -> tuple[int, int]:
+        while True:
+            try:
+                request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+                answer = await self.client.send(request)
+            except KafkaError as error:
+                await self.retry_later("init", error)
+                continue
+            if not answer.error_code:
+                return answer.producer_id, answer.producer_epoch
+            await self.retry_later("init", ErrorCode(answer.error_code))
+
+    async def _lane(self, topic: str, partition: int, producer_id: int, epoch: int, pause_s: float) -> None:
+        sequence = 0
+        while not self.stopping:
+            values = [f"{self.name}-{partition}-{sequence + i}" for i in range(self.rng.randint(1, 3))]
+            batch = build(
+                [Record(i, 0, None, value.encode(), ()) for i, value in enumerate(values)],
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                base_sequence=sequence,
+            )
+            sequence += len(values)
+            self.ledger.sent(self.name, topic, partition, values)
+            if not await self._deliver(topic, partition, values, batch):
+                return
+            await self.pause(pause_s)
+
+    async def _deliver(self, topic: str, partition: int, values: list[str], batch: bytearray) -> bool:
+        """Send until it is acknowledged; False if that can never be."""
+        fresh = False
+        while True:
+            try:
+                node = await self.client.leader(topic, partition, fresh=fresh)
+                answer = await self.client.send(_produce(topic, partition, batch), node=node, version=PRODUCE_VERSION)
+            except KafkaError as error:
+                fresh = True
+                await self.retry_later(f"produce {values[0]}", error)
+                continue
+            told = answer.responses[0].partition_responses[0]
+            code = ErrorCode(told.error_code)
+            if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+                offset = told.base_offset if code is ErrorCode.NONE else -1
+                self.ledger.acknowledged(self.name, topic, partition, values, offset, node)
+                return True
+            if code in _FATAL:
+                self.ledger.refused(self.name, topic, partition, values, code, node)
+                return False
+            fresh = True
+            await self.retry_later(f"produce {values[0]}", code)
+
+
+def _produce(topic: str, partition: int, batch: bytearray) -> ProduceRequest:
+    data = ProduceRequest.PartitionProduceData(index=partition, records=bytes(batch))
+    return ProduceRequest(
+        acks=-1, timeout_ms=3000, topic_data=[ProduceRequest.TopicProduceData(name=topic, partition_data=[data])]
+    )
+
+
+class Reader(_User):
+    """Reads partitions from their beginning on, and looks at their ends."""
+
+    async def run(self, topic: str, partitions: Iterable[int], *, until_ends: bool = False) -> None:
+        """Read until :attr:`stopping`; with ``until_ends`` to the ends as they are then."""
+        await asyncio.gather(*(self._lane(topic, each, until_ends) for each in partitions))
+        await self.client.close()
+
+    async def _lane(self, topic: str, partition: int, until_ends: bool) -> None:
+        position, known_epoch, end = 0, -1, -1
+        while not self.stopping:
+            try:
+                node, known_epoch = await self._leader(topic, partition, known_epoch)
+                while not self.stopping:
+                    if end < 0 or self.rng.random() < 0.1:
+                        end = await self._end(topic, partition, node, known_epoch)
+                    position = await self._fetch(topic, partition, position, node, known_epoch)
+                    if until_ends and position >= end:
+                        self.ledger.read_to_end(self.name, topic, partition, position)
+                        return
+                    await self.pause(0.1)
+            except KafkaError as error:
+                await self.retry_later(f"read {topic}-{partition}", error)
+
+    async def _leader(self, topic: str, partition: int, known_epoch: int) -> tuple[int, int]:
+        metadata = await self.client.metadata([topic])
+        found = metadata.topics[0]
+        if found.error_code:
+            raise KafkaError(ErrorCode(found.error_code))
+        for each in found.partitions:
+            if each.partition_index == partition:
+                if each.leader_id < 0 or each.leader_epoch < known_epoch:
+                    raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)
+                return each.leader_id, each.leader_epoch
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    async def _end(self, topic: str, partition: int, node: int, epoch: int) -> int:
+        asked = ListOffsetsRequest.ListOffsetsPartition(
+            partition_index=partition, current_leader_epoch=epoch, timestamp=-1
+        )
+        topics = [ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[asked])]
+        answer = await self.client.send(ListOffsetsRequest(replica_id=-1, topics=topics), node=node)
+        told = answer.topics[0].partitions[0]
+        if told.error_code:
+            raise KafkaError(ErrorCode(told.error_code))
+        self.ledger.saw_end(self.name, topic, partition, told.offset, node, epoch)
+        return int(told.offset)
+
+    async def _fetch(self, topic: str, partition: int, position: int, node: int, epoch: int) -> int:
+        asked = FetchRequest.FetchPartition(
+            partition=partition, current_leader_epoch=epoch, fetch_offset=position, partition_max_bytes=4096
+        )
+        request = FetchRequest(
+            max_wait_ms=100,
+            min_bytes=1,
+            max_bytes=4096,
+            topics=[FetchRequest.FetchTopic(topic=topic, partitions=[asked])],
+        )
+        answer = await self.client.send(request, node=node, version=FETCH_VERSION)
+        if answer.error_code:
+            raise KafkaError(ErrorCode(answer.error_code))
+        told = answer.responses[0].partitions[0]
+        if told.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            self.ledger.out_of_range(self.name, topic, partition, position, node, epoch)
+        if told.error_code:
+            raise KafkaError(ErrorCode(told.error_code))
+        data = bytes(told.records or b"")
+        for at, header in headers(data):
+            for record in records(data[at : at + header.size_bytes]):
+                if record.offset >= position:
+                    position = record.offset + 1
+                    value = (record.value or b"").decode()
+                    self.ledger.read(self.name, topic, partition, record.offset, value, node)
+        return position

@@ -1,0 +1,239 @@
+"""Disks that forget, at a crash of their machine, what was never synced.
+
+Each simulated machine has a folder on the real file system, so that storage runs as it is. What the simulation takes
+over is the one system call by which a program makes something durable: while :class:`Disks` is entered, ``os.fsync``
+and ``os.fdatasync`` note what is in the file, or which names are in the directory, at that moment.
+
+Rules of this module:
+
+* The death of a process loses nothing: what it wrote is in the page cache.
+* A crash of the machine leaves of each file what was last synced, and of what was written since: all, nothing, a
+  prefix, or single pages of it, as the seed has it.
+* Names made, renamed or removed since their directory was last synced are there or not; a rename has happened or not,
+  it is never half done.
+* Each start of a process gets a new folder, a copy of what is left. So nothing that an earlier process still holds
+  open (there is no kernel to close it) can reach the files of the next one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Self
+
+PAGE_BYTES = 512
+_SHADOW = "shadow"
+
+
+class Disks:
+    """The disks of all machines, below one temporary folder. A context manager: it stands in for ``os.fsync``."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.resolve()
+        self._disks: dict[str, Disk] = {}
+        self._fsync = os.fsync
+        self._fdatasync = os.fdatasync
+
+    def __enter__(self) -> Self:
+        os.fsync = self._synced
+        os.fdatasync = self._synced
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.fsync, os.fdatasync = self._fsync, self._fdatasync
+
+    def disk(self, host: str) -> Disk:
+        """The disk of a machine, new and empty at first."""
+        if host not in self._disks:
+            self._disks[host] = Disk(self.root / host)
+        return self._disks[host]
+
+    def _synced(self, fd: int | object) -> None:
+        number = fd if isinstance(fd, int) else fd.fileno()  # type: ignore[attr-defined]
+        path = Path(os.readlink(f"/proc/self/fd/{number}"))
+        if not path.is_relative_to(self.root):
+            self._fsync(number)
+            return
+        disk = self._disks[path.relative_to(self.root).parts[0]]
+        if path.is_relative_to(disk.path):
+            disk.synced(number, path)
+
+
+class Disk:
+    """The disk of one machine."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._generation = 0
+        self._files: dict[int, bytes] = {}
+        """inode -> what of it is durable"""
+        self._names: dict[int, dict[str, int]] = {}
+        """inode of a directory -> the names in it that are durable, with their inodes"""
+        self.path = self._new_folder()
+        """Where the process that runs now finds its files."""
+
+    def _new_folder(self) -> Path:
+        self._generation += 1
+        path = self._home / str(self._generation)
+        path.mkdir(parents=True)
+        shadow = self._home / _SHADOW
+        shutil.rmtree(shadow, ignore_errors=True)
+        shadow.mkdir()
+        return path
+
+    def synced(self, fd: int, path: Path) -> None:
+        """``fsync`` of a file or a directory that lies, or lay, at ``path``."""
+        if not path.exists():
+            return  # it has no name any more, so a crash leaves nothing of it
+        status = os.fstat(fd)
+        if stat.S_ISDIR(status.st_mode):
+            self._names[status.st_ino] = names = _names_in(path)
+            for name, inode in names.items():
+                self._keep(path / name, inode)
+        else:
+            self._files[status.st_ino] = path.read_bytes()
+            self._keep(path, status.st_ino)
+
+    def _keep(self, path: Path, inode: int) -> None:
+        """Hold on to an inode, so that its number is given to no other file while it means something here."""
+        shadow = self._home / _SHADOW / str(inode)
+        if not shadow.exists() and not path.is_dir():
+            os.link(path, shadow)
+
+    def process_died(self) -> None:
+        """Bring everything to a new folder, as it is; what was not synced still is not."""
+        old, files, names = self.path, self._files, self._names
+        self.path = self._new_folder()
+        self._files, self._names = {}, {}
+        self._copy(old, self.path, files, names)
+
+    def _copy(self, old: Path, new: Path, files: dict[int, bytes], names: dict[int, dict[str, int]]) -> None:
+        durable = names.get(old.stat().st_ino, {})
+        kept: dict[str, int] = {}
+        for name, inode in _names_in(old).items():
+            source, target = old / name, new / name
+            if source.is_dir():
+                target.mkdir()
+                self._copy(source, target, files, names)
+            else:
+                shutil.copyfile(source, target)
+                if inode in files:
+                    self._files[target.stat().st_ino] = files[inode]
+                self._keep(target, target.stat().st_ino)
+            if durable.get(name) == inode:
+                kept[name] = target.stat().st_ino
+        if old.stat().st_ino in names:
+            self._names[new.stat().st_ino] = kept
+
+    def machine_crashed(self, rng: Random) -> list[str]:
+        """Bring to a new folder what a crash leaves; what was lost, in words."""
+        old, shadow = self.path, self._home / _SHADOW
+        sources = {path.stat().st_ino: path for path in (*_below(shadow), *_below(old))}
+        lost: list[str] = []
+        tree = self._what_is_left(old, Path(), sources, rng, lost)
+        self.path = self._new_folder()
+        self._files, self._names = {}, {}
+        for place, content in tree.items():
+            path = self.path / place
+            if content is None:
+                path.mkdir()
+            else:
+                path.write_bytes(content)
+        for path in (self.path, *_below(self.path)):
+            if path.is_dir():
+                self._names[path.stat().st_ino] = _names_in(path)
+            else:
+                self._files[path.stat().st_ino] = path.read_bytes()
+                self._keep(path, path.stat().st_ino)
+        return lost
+
+    def _what_is_left(
+        self, directory: Path, place: Path, sources: dict[int, Path], rng: Random, lost: list[str]
+    ) -> dict[Path, bytes | None]:
+        """What a crash leaves of a directory, by where it lies below the disk's root; None stands for a directory."""
+        current = _names_in(directory)
+        names = surviving_names(self._names.get(directory.stat().st_ino, {}), current, rng)
+        lost += [f"{place / name} is gone" for name in current if name not in names]
+        left: dict[Path, bytes | None] = {}
+        for name, inode in names.items():
+            source = sources.get(inode)
+            if source is None:
+                continue  # a directory that was removed with all in it
+            if source.is_dir():
+                left[place / name] = None
+                left |= self._what_is_left(source, place / name, sources, rng, lost)
+                continue
+            written = source.read_bytes()
+            content = left[place / name] = torn(self._files.get(inode, b""), written, rng)
+            if content != written:
+                lost.append(f"{place / name} has lost something: it is {len(content)} bytes of {len(written)}")
+        return left
+
+
+def surviving_names(durable: dict[str, int], current: dict[str, int], rng: Random) -> dict[str, int]:
+    """The names in a directory after a crash: of each change since the last sync the seed says whether it was made.
+
+    Names and inodes that a change ties together (as a rename does) are all as they were, or all as they are.
+    """
+    together: dict[str, list[str]] = {}
+    holder: dict[int, str] = {}
+    for name in (*durable, *current):
+        group = together.setdefault(name, [name])
+        for inode in (durable.get(name), current.get(name)):
+            other = group if inode is None else together[holder.setdefault(inode, name)]
+            if other is not group:
+                other += group
+                for member in group:
+                    together[member] = other
+                group = other
+    left: dict[str, int] = {}
+    decided: dict[str, dict[str, int]] = {}
+    for name in sorted(together):
+        group = sorted(together[name])
+        changed = any(durable.get(each) != current.get(each) for each in group)
+        view = decided.get(group[0])
+        if view is None:
+            view = decided[group[0]] = durable if changed and rng.random() < 0.5 else current
+        if name in view:
+            left[name] = view[name]
+    return left
+
+
+def torn(durable: bytes, written: bytes, rng: Random) -> bytes:
+    """What a crash leaves of a file of which ``durable`` was synced and ``written`` is what it had become."""
+    if durable == written:
+        return written
+    fate = rng.choice(("lost", "kept", "prefix", "pages"))
+    if fate == "lost":
+        return durable
+    if fate == "kept":
+        return written
+    if fate == "prefix" and written.startswith(durable):
+        return written[: rng.randint(len(durable), len(written))]
+    size = rng.choice((len(durable), len(written)))
+    pages = []
+    for start in range(0, size, PAGE_BYTES):
+        source = rng.choice((durable, written))
+        end = min(start + PAGE_BYTES, size)
+        pages.append(source[start:end].ljust(end - start, b"\0"))
+    return b"".join(pages)
+
+
+def _names_in(path: Path | str) -> dict[str, int]:
+    """The names in a directory with their inodes, sorted."""
+    with os.scandir(path) as entries:
+        return dict(sorted((entry.name, entry.inode()) for entry in entries))
+
+
+def _below(path: Path) -> Iterator[Path]:
+    for name in _names_in(path):
+        yield path / name
+        if (path / name).is_dir():
+            yield from _below(path / name)
