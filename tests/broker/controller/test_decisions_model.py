@@ -20,7 +20,7 @@ from broker.controller.decision import Decision
 from broker.controller.departures import broker_leaving, unregister_broker
 from broker.controller.elections import ElectionType, balance_leaders, elect_leaderless, elect_leaders
 from broker.controller.isr import IsrWish, alter_partitions
-from broker.controller.reassignment import Move, alter_reassignments
+from broker.controller.reassignment import Move, alter_reassignments, list_reassignments
 from broker.controller.stored import read_image, writes_for
 from broker.controller.topics import (
     MorePartitions,
@@ -133,9 +133,11 @@ class Controlling(RuleBasedStateMachine):
     def grow(self, topic: str, total: int) -> None:
         self.decide(add_partitions(self.image, [MorePartitions(topic, total)], rng=self.rng))
 
-    @rule(topic=names)
-    def delete(self, topic: str) -> None:
+    @rule(topic=names, again=st.booleans())
+    def delete(self, topic: str, again: bool) -> None:
         self.decide(delete_topics(self.image, [topic]))
+        if again:
+            self.create(topic, 3, 2)
         assert ConfigResource(ResourceType.TOPIC, topic) not in self.image.configs
 
     @rule(kind=st.sampled_from(ElectionType), named=st.none() | st.sets(st.tuples(names, indexes)))
@@ -150,9 +152,28 @@ class Controlling(RuleBasedStateMachine):
     def balance(self, percentage: int, limit: int) -> None:
         self.decide(balance_leaders(self.image, percentage, limit))
 
-    @rule(topic=names, index=indexes, goal=st.none() | goals, may_change=st.booleans())
-    def move(self, topic: str, index: int, goal: tuple[int, ...] | None, may_change: bool) -> None:
-        self.decide(alter_reassignments(self.image, [Move(topic, index, goal)], unclean, factor_may_change=may_change))
+    @rule(topic=names, index=indexes, goal=goals, may_change=st.booleans())
+    def move_anywhere(self, topic: str, index: int, goal: tuple[int, ...], may_change: bool) -> None:
+        self.move(Move(topic, index, goal), may_change)
+
+    @precondition(lambda self: self.image.topics)
+    @rule(data=st.data(), order=st.permutations(IDS), count=st.integers(1, 3))
+    def move_to_brokers(self, data: st.DataObject, order: list[int], count: int) -> None:
+        """A partition that exists is to be on brokers that are registered."""
+        topic, index, _ = data.draw(st.sampled_from(list(self.image.partitions())))
+        self.move(Move(topic, index, tuple(i for i in order if i in self.image.brokers)[:count]), True)
+
+    @precondition(lambda self: list_reassignments(self.image, None))
+    @rule(data=st.data())
+    def stop_moving(self, data: st.DataObject) -> None:
+        topic, index, _ = data.draw(st.sampled_from(list_reassignments(self.image, None)))
+        self.move(Move(topic, index, None), False)
+
+    def move(self, move: Move, may_change: bool) -> None:
+        (outcome,) = self.decide(alter_reassignments(self.image, [move], unclean, factor_may_change=may_change))
+        moving = {(topic, index) for topic, index, _ in list_reassignments(self.image, None)}
+        if outcome.error is None and move.replicas is None:
+            assert (move.topic, move.partition) not in moving
 
     @rule(
         topic=names,
@@ -244,4 +265,4 @@ class Controlling(RuleBasedStateMachine):
 
 
 TestControlling = Controlling.TestCase
-TestControlling.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestControlling.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
