@@ -14,10 +14,10 @@ from typing import Protocol
 from broker.api.naming import in_slices
 from broker.api.no_transactions import no_transactions
 from broker.config import BrokerConfig
+from broker.groups.answers import join_error
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.group import Group, GroupState
 from broker.groups.journal import OFFSETS_TOPIC, group_partition
-from broker.groups.membership import join_error
 from broker.metadata.current import Metadata
 from broker.metadata.types import NO_LEADER, Endpoint
 from broker.network.dispatch import Handler, RequestContext

@@ -41,3 +41,9 @@ class Deadline:
             self._timer = loop.call_later(min(late, GRACE_MAX_S), self._reached)
         else:
             self._call()
+
+
+def cancel(timer: Deadline | None) -> None:
+    """Cancel a deadline, if there is one."""
+    if timer is not None:
+        timer.cancel()

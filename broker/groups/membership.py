@@ -1,27 +1,21 @@
 """Members come, take part in rebalances, and go: the classic group protocol (protocol guide, KIP-134, 345, 394, 814).
 
-A rebalance in four steps: (1) something changes, the group is PREPARING_REBALANCE and every member must join again;
-(2) when all have, or their rebalance timeout is over, those who have form the next generation and the leader learns of
-them; (3) the leader sends everybody's assignment with its SyncGroup; (4) the assignment is written to the log, every
-member gets its part, the group is STABLE.
-
-Each public method either answers at once or with a future that the rebalance completes. All run on the event loop, so
-a group changes only between awaits; after the one await (writing the log) the generation is checked again.
+Each public method either answers at once or with a future that a rebalance (:mod:`broker.groups.rebalance`) completes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from functools import partial
 from random import Random
-from typing import Protocol
 from uuid import UUID
 
 from broker.config import BrokerConfig
-from broker.groups.deadline import Deadline
+from broker.groups.answers import answer_join, answer_sync, await_join, join_error, join_failed, joined, synced
+from broker.groups.deadline import Deadline, cancel
 from broker.groups.group import Group, GroupState, Member
+from broker.groups.rebalance import GroupStore, Rebalances
 from broker.groups.sessions import Sessions
 from broker.network.dispatch import RequestContext
 from broker.tasks import TaskSet
@@ -35,24 +29,11 @@ from protocol.messages.groups import (
     SyncGroupResponse,
 )
 
-log = logging.getLogger(__name__)
-
 NAME_IN_ID_MAX = 249
 """Characters of a client's name that its member id begins with: an id has to fit a string of the protocol."""
 
 KNOWN_MEMBER_REQUIRED_SINCE = 4
 """From this version of JoinGroup on a new member is first told its id and joins with it (KIP-394)."""
-
-LOOK_AGAIN_MIN_S = 1.0
-"""A rebalance that nobody came to is looked at again after this long at least, be its members' timeout 0."""
-
-
-class GroupStore(Protocol):
-    """Where groups are remembered."""
-
-    async def store_group(self, group: Group, assignments: dict[str, bytes] | None = None) -> None:
-        """Make the group's generation durable; raises KafkaError where the log cannot take it."""
-        ...
 
 
 class Membership:
@@ -78,6 +59,7 @@ class Membership:
         self._rng = rng
         self._tell_pending_gone = pending_gone
         self._sessions = Sessions(self.expel)
+        self._rebalances = Rebalances(config, store, now_ms, tasks, self._sessions)
 
     # -- JoinGroup ---------------------------------------------------------------------------------------------
 
@@ -146,9 +128,9 @@ class Membership:
         group.add(member)
         if group.initial_delay_left_ms is not None:
             group.joined_during_delay = True
-        reply = self._await_join(member)
+        reply = await_join(member)
         self._sessions.begin(group, member)
-        self._rebalance(group, f"member {member_id} joins")
+        self._rebalances.begin(group, f"member {member_id} joins")
         return reply
 
     def _join_known(
@@ -156,14 +138,14 @@ class Membership:
     ) -> JoinGroupResponse | asyncio.Future[JoinGroupResponse]:
         changed = member.protocols != _protocols(request)
         if group.state is GroupState.COMPLETING_REBALANCE and not changed:
-            return self._joined(group, member)  # its first answer was lost: the same again
+            return joined(group, member)  # its first answer was lost: the same again
         if group.state is GroupState.STABLE and not changed and member.member_id != group.leader_id:
-            return self._joined(group, member)
+            return joined(group, member)
         if group.state is GroupState.EMPTY:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
         self._update(member, request)
-        reply = self._await_join(member)
-        self._rebalance(group, f"member {member.member_id} joins again")
+        reply = await_join(member)
+        self._rebalances.begin(group, f"member {member.member_id} joins again")
         return reply
 
     def _replace_static(
@@ -172,18 +154,18 @@ class Membership:
         """A static member came back under a new id: it takes the place, and the assignment, of its old self."""
         old_id = group.static_ids[request.group_instance_id or ""]
         member = group.members[old_id]
-        self._answer_join(member, join_error(ErrorCode.FENCED_INSTANCE_ID, context, old_id))
-        self._answer_sync(member, SyncGroupResponse(error_code=ErrorCode.FENCED_INSTANCE_ID, assignment=b""))
+        answer_join(member, join_error(ErrorCode.FENCED_INSTANCE_ID, context, old_id))
+        answer_sync(member, SyncGroupResponse(error_code=ErrorCode.FENCED_INSTANCE_ID, assignment=b""))
         group.rename(member, new_id)
         member.is_new = False  # it has its place whether it waits or not, as long as its session lasts
         member.client_id, member.client_host = context.client_id or "", context.client_host
         self._update(member, request)
         self._sessions.keep_alive(group, member)
         if group.state is not GroupState.STABLE or group.choose_protocol() != group.protocol:
-            reply = self._await_join(member)
-            self._rebalance(group, f"static member {member.group_instance_id} is replaced")
+            reply = await_join(member)
+            self._rebalances.begin(group, f"static member {member.group_instance_id} is replaced")
             return reply
-        reply = self._await_join(member)
+        reply = await_join(member)
         self._tasks.start(
             self._store_replacement(group, member, old_id, context.api_version), name=f"store group {group.group_id}"
         )
@@ -194,151 +176,23 @@ class Membership:
         try:
             await self._store.store_group(group)
         except KafkaError as error:
-            self._answer_join(member, _join_failed(error.code, member.member_id))
+            answer_join(member, join_failed(error.code, member.member_id))
             return
         if member.join_reply is None or group.generation != generation or group.state is not GroupState.STABLE:
             return  # a rebalance began meanwhile and answers
-        response = self._joined(group, member)
+        response = joined(group, member)
         if member.member_id == group.leader_id:
             # The assignment stands: an old client must not think that it leads, a new one is told so (KIP-814).
             response.skip_assignment = version >= 9
             if version < 9:
                 response.leader, response.members = old_id, []
-        self._answer_join(member, response)
+        answer_join(member, response)
 
     @staticmethod
     def _update(member: Member, request: JoinGroupRequest) -> None:
         member.protocols = _protocols(request)
         member.rebalance_timeout_ms = _rebalance_timeout(request)
         member.session_timeout_ms = request.session_timeout_ms
-
-    def _await_join(self, member: Member) -> asyncio.Future[JoinGroupResponse]:
-        self._answer_join(member, _join_failed(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
-        member.join_reply = asyncio.get_running_loop().create_future()
-        return member.join_reply
-
-    @staticmethod
-    def _answer_join(member: Member, response: JoinGroupResponse) -> None:
-        reply, member.join_reply = member.join_reply, None
-        if reply is not None and not reply.done():
-            reply.set_result(response)
-
-    @staticmethod
-    def _answer_sync(member: Member, response: SyncGroupResponse) -> None:
-        reply, member.sync_reply = member.sync_reply, None
-        if reply is not None and not reply.done():
-            reply.set_result(response)
-
-    @staticmethod
-    def _joined(group: Group, member: Member) -> JoinGroupResponse:
-        leads = member.member_id == group.leader_id
-        return JoinGroupResponse(
-            error_code=ErrorCode.NONE,
-            generation_id=group.generation,
-            protocol_type=group.protocol_type,
-            protocol_name=group.protocol,
-            leader=group.leader_id or "",
-            member_id=member.member_id,
-            members=[
-                JoinGroupResponse.JoinGroupResponseMember(
-                    member_id=other.member_id,
-                    group_instance_id=other.group_instance_id,
-                    metadata=other.metadata_for(group.protocol),
-                )
-                for other in group.members.values()
-            ]
-            if leads
-            else [],
-        )
-
-    # -- the rebalance -----------------------------------------------------------------------------------------
-
-    def _rebalance(self, group: Group, reason: str) -> None:
-        """Begin a rebalance unless one is under way, and end it at once if everybody is there."""
-        if group.state is not GroupState.PREPARING_REBALANCE:
-            log.info(
-                "group rebalances",
-                extra={"group": group.group_id, "generation": group.generation, "reason": reason},
-            )
-            self._prepare(group)
-        if group.initial_delay_left_ms is None and group.all_joined():
-            self._complete_join(group)
-
-    def _prepare(self, group: Group) -> None:
-        for member in group.members.values():
-            self._answer_sync(member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS, assignment=b""))
-        _cancel(group.sync_timer)
-        was_empty = group.state is GroupState.EMPTY
-        group.enter(GroupState.PREPARING_REBALANCE, self._now_ms())
-        timeout_ms = group.rebalance_timeout_ms()
-        delay_ms = self._config().group_initial_rebalance_delay_ms
-        if was_empty and delay_ms > 0:
-            group.initial_delay_left_ms = max(timeout_ms - delay_ms, 0)
-            group.joined_during_delay = False
-            group.rebalance_timer = Deadline(min(delay_ms, timeout_ms) / 1000, partial(self._initial_delay_over, group))
-        else:
-            group.rebalance_timer = Deadline(timeout_ms / 1000, partial(self._rebalance_timed_out, group))
-
-    def _initial_delay_over(self, group: Group) -> None:
-        """More members came while the first delay ran: wait once more, up to the rebalance timeout."""
-        left_ms = group.initial_delay_left_ms or 0
-        if group.joined_during_delay and left_ms > 0:
-            group.joined_during_delay = False
-            delay_ms = min(self._config().group_initial_rebalance_delay_ms, left_ms)
-            group.initial_delay_left_ms = left_ms - delay_ms
-            group.rebalance_timer = Deadline(delay_ms / 1000, partial(self._initial_delay_over, group))
-            return
-        group.initial_delay_left_ms = None
-        self._complete_join(group)
-
-    def _rebalance_timed_out(self, group: Group) -> None:
-        if group.state is GroupState.PREPARING_REBALANCE:
-            self._complete_join(group)
-
-    def _complete_join(self, group: Group) -> None:
-        """Form the next generation of those who joined; who did not is out, unless it is a static member."""
-        _cancel(group.rebalance_timer)
-        group.initial_delay_left_ms = None
-        for member in [m for m in group.members.values() if m.join_reply is None and m.group_instance_id is None]:
-            log.info("member did not rejoin", extra={"group": group.group_id, "member": member.member_id})
-            self._forget(group, member)
-        for member_id in list(group.pending):
-            group.pending.pop(member_id).cancel()
-        if group.members and not group.elect_joined_leader():
-            timeout_s = max(LOOK_AGAIN_MIN_S, group.rebalance_timeout_ms() / 1000)
-            group.rebalance_timer = Deadline(timeout_s, partial(self._rebalance_timed_out, group))
-            return
-        group.generation += 1
-        if not group.members:
-            group.protocol = None
-            group.leader_id = None
-            group.enter(GroupState.EMPTY, self._now_ms())
-            self._tasks.start(self._store_empty(group), name=f"store group {group.group_id}")
-            return
-        group.protocol = group.choose_protocol()
-        group.enter(GroupState.COMPLETING_REBALANCE, self._now_ms())
-        for member in group.members.values():
-            member.is_new = False
-            self._answer_join(member, self._joined(group, member))
-            self._sessions.keep_alive(group, member)
-        group.sync_timer = Deadline(group.rebalance_timeout_ms() / 1000, partial(self._sync_timed_out, group))
-
-    async def _store_empty(self, group: Group) -> None:
-        try:
-            await self._store.store_group(group, {})
-        except KafkaError as error:
-            # The generation is remembered by the next write; a restart before it starts from the last one stored.
-            log.warning("empty group not stored", extra={"group": group.group_id, "error": error.code.name})
-
-    def _sync_timed_out(self, group: Group) -> None:
-        """Members that never asked for their assignment are gone: the others rebalance without them."""
-        if group.state is not GroupState.COMPLETING_REBALANCE:
-            return
-        missing = [member for member in group.members.values() if member.sync_reply is None]
-        for member in missing:
-            self._forget(group, member)
-        if missing:
-            self._rebalance(group, "members did not ask for their assignment in time")
 
     # -- SyncGroup ---------------------------------------------------------------------------------------------
 
@@ -353,46 +207,12 @@ class Membership:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
         self._sessions.keep_alive(group, member)
         if group.state is GroupState.STABLE:
-            return self._synced(group, member)
-        self._answer_sync(member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS, assignment=b""))
+            return synced(group, member)
+        answer_sync(member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS, assignment=b""))
         reply = member.sync_reply = asyncio.get_running_loop().create_future()
         if member.member_id == group.leader_id:
-            given = {a.member_id: a.assignment for a in request.assignments}
-            assignments = {member_id: given.get(member_id, b"") for member_id in group.members}
-            self._tasks.start(self._store_assignment(group, assignments), name=f"store group {group.group_id}")
+            self._rebalances.assign(group, {a.member_id: a.assignment for a in request.assignments})
         return reply
-
-    async def _store_assignment(self, group: Group, assignments: dict[str, bytes]) -> None:
-        generation = group.generation
-        code = ErrorCode.NONE
-        try:
-            await self._store.store_group(group, assignments)
-        except KafkaError as error:
-            code = error.code
-        if group.generation != generation or group.state is not GroupState.COMPLETING_REBALANCE:
-            return  # a rebalance began meanwhile and has answered
-        if code is not ErrorCode.NONE:
-            for member in group.members.values():
-                self._answer_sync(member, SyncGroupResponse(error_code=code, assignment=b""))
-            self._rebalance(group, f"the assignment could not be stored: {code.name}")
-            return
-        _cancel(group.sync_timer)
-        for member in group.members.values():
-            member.assignment = assignments.get(member.member_id, b"")
-        group.enter(GroupState.STABLE, self._now_ms())
-        for member in group.members.values():
-            if member.sync_reply is not None:
-                self._answer_sync(member, self._synced(group, member))
-                self._sessions.keep_alive(group, member)
-
-    @staticmethod
-    def _synced(group: Group, member: Member) -> SyncGroupResponse:
-        return SyncGroupResponse(
-            error_code=ErrorCode.NONE,
-            protocol_type=group.protocol_type,
-            protocol_name=group.protocol,
-            assignment=member.assignment,
-        )
 
     # -- Heartbeat, LeaveGroup ---------------------------------------------------------------------------------
 
@@ -419,28 +239,18 @@ class Membership:
 
     def expel(self, group: Group, member: Member, reason: str) -> None:
         """Remove a member and rebalance the others."""
-        self._forget(group, member)
+        self._rebalances.forget(group, member)
         if group.state is GroupState.PREPARING_REBALANCE:
-            self._missing_member_left(group)
+            self._rebalances.complete_if_all_joined(group)
         elif group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
-            self._rebalance(group, reason)
-
-    def _missing_member_left(self, group: Group) -> None:
-        if group.state is GroupState.PREPARING_REBALANCE and group.initial_delay_left_ms is None and group.all_joined():
-            self._complete_join(group)
-
-    def _forget(self, group: Group, member: Member) -> None:
-        self._sessions.end(member)
-        self._answer_join(member, _join_failed(ErrorCode.UNKNOWN_MEMBER_ID, member.member_id))
-        self._answer_sync(member, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID, assignment=b""))
-        group.remove(member)
+            self._rebalances.begin(group, reason)
 
     def _pending_expired(self, group: Group, member_id: str) -> None:
         del group.pending[member_id]
         self._pending_gone(group)
 
     def _pending_gone(self, group: Group) -> None:
-        self._missing_member_left(group)
+        self._rebalances.complete_if_all_joined(group)
         self._tell_pending_gone(group)
 
     def start_sessions(self, group: Group) -> None:
@@ -451,12 +261,12 @@ class Membership:
     def abandon(self, group: Group, code: ErrorCode) -> None:
         """The group moves to another coordinator or is deleted: stop its timers, answer who waits with ``code``."""
         for timer in (group.rebalance_timer, group.sync_timer, *group.pending.values()):
-            _cancel(timer)
+            cancel(timer)
         group.pending.clear()
         for member in group.members.values():
             self._sessions.end(member)
-            self._answer_join(member, _join_failed(code, member.member_id))
-            self._answer_sync(member, SyncGroupResponse(error_code=code, assignment=b""))
+            answer_join(member, join_failed(code, member.member_id))
+            answer_sync(member, SyncGroupResponse(error_code=code, assignment=b""))
         group.enter(GroupState.DEAD, self._now_ms())
 
     # -- who is asking -----------------------------------------------------------------------------------------
@@ -494,17 +304,6 @@ class Membership:
         self._sessions.keep_alive(group, member)
 
 
-def join_error(code: ErrorCode, context: RequestContext, member_id: str) -> JoinGroupResponse:
-    """The answer to a JoinGroup that failed, in the form its version wants."""
-    response = _join_failed(code, member_id)
-    response.protocol_name = None if context.api_version >= 7 else ""
-    return response
-
-
-def _join_failed(code: ErrorCode, member_id: str) -> JoinGroupResponse:
-    return JoinGroupResponse(error_code=code, protocol_name="", leader="", member_id=member_id, members=[])
-
-
 def _protocols(request: JoinGroupRequest) -> tuple[tuple[str, bytes], ...]:
     return tuple((p.name, p.metadata) for p in request.protocols)
 
@@ -512,8 +311,3 @@ def _protocols(request: JoinGroupRequest) -> tuple[tuple[str, bytes], ...]:
 def _rebalance_timeout(request: JoinGroupRequest) -> int:
     """Version 0 had one timeout for both purposes (KIP-62)."""
     return request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else request.session_timeout_ms
-
-
-def _cancel(timer: Deadline | None) -> None:
-    if timer is not None:
-        timer.cancel()
