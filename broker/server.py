@@ -65,11 +65,14 @@ from broker.partitions import Partitions
 from broker.peers import Peers
 from broker.producer_ids import ProducerIds
 from broker.purgatory import Purgatory
+from broker.replication.fetchers import ReplicaFetchers
+from broker.replication.isr import InSyncReplicas
 from broker.tasks import TaskSet
 from broker.threads import Threads
 from consensus.errors import WrongStore
 from consensus.recipes.keyvalue import KeyValue
 from consensus.registry import from_kafka_config, open_backend
+from protocol.errors import KafkaError
 from storage.config import LogConfig
 from storage.directory import LogDirectory
 from storage.log import Log
@@ -175,6 +178,18 @@ class BrokerServer:
         await self._threads.close()
         if self._static.metrics_address is not None:
             await asyncio.get_running_loop().run_in_executor(None, self.exporter.close)
+
+    async def _hand_over(self) -> None:
+        """Controlled shutdown: what this broker leads goes to others first."""
+        config = self._config()
+        if config.controlled_shutdown_enable:
+            try:
+                await self._liveness.leave(
+                    retries=config.controlled_shutdown_max_retries,
+                    pause_s=config.controlled_shutdown_retry_backoff_ms / 1000,
+                )
+            except KafkaError as error:
+                _log.warning("controlled shutdown failed: the broker just stops", extra={"reason": str(error)})
 
     # The steps of the start.
 
@@ -294,6 +309,29 @@ class BrokerServer:
         metadata.subscribe(self.partitions.apply)
         metadata.subscribe(OffsetsTopicFollower(broker_id, self.groups, self._tasks).apply)
         self._compose_cluster()
+        self.fetchers = ReplicaFetchers(
+            broker_id,
+            self.partitions,
+            self._peers,
+            self._config,
+            self._tasks,
+            self.metrics,
+            epoch=self._broker_epoch,
+            rng=self._rng,
+        )
+        metadata.subscribe(self.fetchers.apply)
+        self._in_sync = InSyncReplicas(
+            broker_id,
+            self.partitions,
+            self._peers.ask_controller,
+            self._config,
+            self._tasks,
+            epoch=self._broker_epoch,
+            monotonic=clock.monotonic,
+        )
+
+    def _broker_epoch(self) -> int:
+        return self._liveness.broker_epoch
 
     def _compose_cluster(self) -> None:
         """Make what ties this broker to the others."""
@@ -341,6 +379,8 @@ class BrokerServer:
             life.result()
         life.add_done_callback(self._on_life_ended)
         self._tasks.start(self.groups.expire(), name="expiry of offsets")
+        self._tasks.start(self._in_sync.run(), name="in-sync replicas")
+        self._undo.push_async_callback(self.fetchers.close)
 
     def _on_life_ended(self, life: asyncio.Task[None]) -> None:
         """Membership ends with the broker; if it ends before, for good, the broker is of no use to the cluster."""

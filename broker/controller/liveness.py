@@ -19,6 +19,7 @@ from typing import Any
 
 from broker.controller.brokers import UncleanAllowed
 from broker.controller.controller import ELECTION, RETRY_SECONDS, Controller
+from broker.controller.departures import broker_leaving
 from broker.controller.following import Following
 from broker.controller.members import BROKERS_GROUP, Members
 from broker.controller.publication import Publication
@@ -35,6 +36,8 @@ from consensus.errors import AlreadyExists, BadConfig, CoordinationError, Lost, 
 from consensus.recipes.elections import Elections
 from consensus.recipes.groups import Groups, Member, Membership
 from consensus.recipes.keyvalue import KeyValue
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.brokers import ControlledShutdownRequest, ControlledShutdownResponse
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +76,10 @@ class Liveness:
         self._session_ttl_ms = session_ttl_ms
         self._rng = rng
         self._duties = duties
+        self._unclean = unclean
+        self._peers = peers
         self._rejoin = asyncio.Event()
+        self._is_leaving = False
         self.broker_epoch = -1
         """Of this broker's registration, -1 before the first."""
         self.store = KeyValue(backend, rng)
@@ -221,7 +227,7 @@ class Liveness:
     def _look_at_ourselves(self, delta: Delta | None = None, image: MetadataImage | None = None) -> None:
         """Join anew where the metadata says that this broker, as it is registered now, was fenced."""
         known = self._metadata.image.brokers.get(self._registration.broker_id)
-        if known is not None and known.fenced and known.epoch >= self.broker_epoch >= 0:
+        if known is not None and known.fenced and known.epoch >= self.broker_epoch >= 0 and not self._is_leaving:
             self._rejoin.set()
 
     async def until_registered(self) -> None:
@@ -232,3 +238,40 @@ class Liveness:
             return known is not None and known.incarnation_id == self._registration.incarnation_id and not known.fenced
 
         await self._metadata.until(is_registered, None)
+
+    # -- leaving ---------------------------------------------------------------------------------------------------
+
+    async def leave(self, *, retries: int, pause_s: float) -> None:
+        """Have the controller give what this broker leads to others, so that nobody waits when it stops.
+
+        Nothing happens where no other broker lives. Where the controller does not answer, it is asked again when there
+        is another one, or after a pause. Raises KafkaError when that was of no use either.
+        """
+        self._is_leaving = True
+        own = self._registration.broker_id
+        for attempt in range(retries + 1):
+            image = self._metadata.image
+            known = image.brokers.get(own)
+            if known is None or known.fenced or all(broker.broker_id == own for broker in image.live_brokers()):
+                return
+            try:
+                await self._hand_over()
+                await self._metadata.until(lambda image: image.brokers[own].fenced, pause_s)
+                return
+            except KafkaError as error:
+                if attempt == retries:
+                    raise
+                log.info("controlled shutdown is tried again", extra={"reason": str(error)})
+            epoch = image.controller_epoch
+            await self._metadata.until(lambda image: image.controller_epoch != epoch, pause_s)  # noqa: B023
+
+    async def _hand_over(self) -> None:
+        own = self._registration.broker_id
+        if self.controller.is_active:
+            await self.controller.submit(lambda image: broker_leaving(image, own, self.broker_epoch, self._unclean))
+            return
+        answer: ControlledShutdownResponse = await self._peers.ask_controller(
+            ControlledShutdownRequest(broker_id=own, broker_epoch=self.broker_epoch)
+        )
+        if answer.error_code:
+            raise KafkaError(ErrorCode(answer.error_code))
