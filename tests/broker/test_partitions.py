@@ -17,6 +17,7 @@ from broker.controller.liveness import Liveness
 from broker.metadata.types import ResourceType
 from broker.partition import Partition
 from broker.partitions import OPENED_AT_ONCE
+from consensus.recipes.groups import Membership
 from protocol.client import Client
 from protocol.errors import ErrorCode
 from protocol.messages.configs import IncrementalAlterConfigsRequest
@@ -111,9 +112,9 @@ async def test_a_slow_registration_costs_no_records(tmp_path: Path, monkeypatch:
     checked, loop = asyncio.Event(), asyncio.get_running_loop()
     join, delete_old_segments = Liveness._join, Log.delete_old_segments
 
-    async def slow_join(*args: Any) -> None:
+    async def slow_join(*args: Any) -> Membership:
         await checked.wait()
-        await join(*args)
+        return await join(*args)
 
     def noted(log: Log, now_ms: int) -> list[Path]:
         removed = delete_old_segments(log, now_ms)
