@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+import os
+import pty
 import re
+import subprocess
+import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from broker import Broker
+from tools.cli.perf.consume import clock_text
 from tools.cli.perf.payloads import payloads
+from tools.cli.perf.progress import bar
 from tools.cli.perf.statistics import Totals, Window, percentile
 from tools.cli.running import CommandError
 
@@ -58,6 +66,60 @@ def test_latency(parley, broker: Broker, topic: str) -> None:
     assert re.fullmatch(r"Percentiles: 50th = \d+, 99th = \d+, 99.9th = \d+", percentiles)
 
 
+def test_latency_of_records_with_keys_and_headers(parley, broker: Broker, topic: str) -> None:
+    """By name, as from Kafka 4.2 on; the topic is created where it is not there."""
+    typed = parley(
+        "perf", "latency", "--bootstrap-server", broker.bootstrap_servers, "--topic", f"new-{topic}", "--num-records",
+        "3", "--producer-acks", "1", "--record-size", "10", "--record-key-size", "5", "--num-headers", "2",
+        "--record-header-key-size", "3", "--record-header-size", "-1", "--json",
+    )  # fmt: skip
+    assert typed.code == 0, typed.err
+    assert f'Topic "new-{topic}" does not exist. Will create topic' in typed.err
+    assert json.loads(typed.out)["records"] == 3
+
+
+def test_times_in_another_form() -> None:
+    moment = datetime(2026, 1, 31, 8, 30, 5, 123_000, tzinfo=UTC)
+    assert clock_text(moment) == "2026-01-31 08:30:05:123"
+    assert clock_text(moment, "dd.MM.yyyy 'um' HH") == "31.01.2026 um 08"
+
+
+def test_bar() -> None:
+    assert bar(50, 100, "5 records/sec", 80) == f"[{'#' * 15}{'.' * 15}]  50% 50 of 100, 5 records/sec"
+    assert len(bar(50, 100, "5 records/sec", 40)) == 39
+    assert bar(7, 0, "", 80).startswith(f"[{'#' * 30}] 100%")
+
+
+def test_a_bar_on_a_terminal_and_lines_elsewhere(broker: Broker, topic: str) -> None:
+    words = [
+        "perf",
+        "produce",
+        "--bootstrap-server",
+        broker.bootstrap_servers,
+        "--topic",
+        topic,
+        "--num-records",
+        "600",
+    ]
+    words += ["--record-size", "10", "--throughput", "400", "--reporting-interval", "200"]
+    command = [sys.executable, "-m", "tools.cli", *words]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert lines.stderr == ""
+    assert re.fullmatch(rf"\d+ records sent, {RATES}\.", lines.stdout.splitlines()[0])
+    terminal, other_end = pty.openpty()
+    with subprocess.Popen(command, stdout=other_end, stderr=other_end) as process:
+        os.close(other_end)
+        shown = b""
+        with contextlib.suppress(OSError):  # the end of a terminal
+            while part := os.read(terminal, 4096):
+                shown += part
+    os.close(terminal)
+    assert process.returncode == 0
+    assert b"% " in shown
+    assert b" of 600, " in shown
+    assert shown.count(b"records sent") == 1
+
+
 def test_fewer_records_than_expected(parley, broker: Broker, topic: str) -> None:
     words = ("--topic", topic, "--num-records", "5", "--timeout", "200", "--hide-header")
     typed = parley("perf", "consume", "--bootstrap-server", broker.bootstrap_servers, *words)
@@ -73,11 +135,15 @@ def test_fewer_records_than_expected(parley, broker: Broker, topic: str) -> None
         (("produce", "--topic", "t", "--num-records", "1", "--throughput", "1", "--record-size", "0"), "1 or more"),
         (
             ("produce", "--topic", "t", "--num-records", "1", "--throughput", "1", "--record-size", "1",
-             "--producer-props", "no.such=1"),
-            "No such configuration property",
+             "--producer-props", "acks=none"),
+            "The client cannot be set up",
         ),
         (("consume", "--num-records", "1"), "--topic or --include"),
+        (("consume", "--num-records", "1", "--topic", "t", "--date-format", "yyyy-QQ"), "not 'Q'"),
         (("latency", "a:1", "t", "5", "0", "100"), "must be 1 or all"),
+        (("latency", "a:1", "t", "5", "all"), "Five or six arguments"),
+        (("latency", "a:1", "t", "many", "all", "1"), "are numbers"),
+        (("latency", "--bootstrap-server", "a:1", "--topic", "t"), "--num-records is missing"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_said(parley, words: tuple[str, ...], reason: str) -> None:

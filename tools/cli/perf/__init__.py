@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from tools.cli.app import App, example_text
-from tools.cli.perf.consume import consume
-from tools.cli.perf.latency import latency
-from tools.cli.perf.produce import produce
+from tools.cli.app import App, example_text, from_options
+from tools.cli.perf import consume, latency, produce
 
 _PRODUCE = [
     ("parley perf produce --topic t --num-records 1000000 --record-size 100 --throughput -1", "as fast as it goes"),
@@ -25,7 +23,11 @@ _CONSUME = [
 ]
 _LATENCY = [
     ("parley perf latency 127.0.0.1:9092 t 1000 all 100", "1000 records of 100 bytes, each acknowledged by all"),
-    ("parley perf latency 127.0.0.1:9092 t 1000 1 100 --json", "for another program"),
+    (
+        "parley perf latency --bootstrap-server 127.0.0.1:9092 --topic t --num-records 1000 --producer-acks 1 "
+        "--record-size 100 --json",
+        "for another program",
+    ),
 ]
 
 app = App(
@@ -35,9 +37,6 @@ app = App(
     optional_values={"--timeout": "10000"},
     many_values=["--producer-props", "--command-property"],
 )
-for _name, _function, _examples in (
-    ("produce", produce, _PRODUCE),
-    ("consume", consume, _CONSUME),
-    ("latency", latency, _LATENCY),
-):
-    app.command(name=_name, epilog=example_text(_examples))(_function)
+app.command(name="produce", epilog=example_text(_PRODUCE))(from_options(produce.Options, produce.produce))
+app.command(name="consume", epilog=example_text(_CONSUME))(from_options(consume.Options, consume.consume))
+app.command(name="latency", epilog=example_text(_LATENCY))(from_options(latency.Options, latency.latency))

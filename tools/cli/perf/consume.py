@@ -6,22 +6,71 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 from uuid import uuid4
 
 import typer
 
-from tools.cli.options import DEFAULT_BOOTSTRAP, AsJson, BootstrapServer, client_properties
+from tools.cli.librdkafka import connect, reach, settings_of
+from tools.cli.options import DEFAULT_BOOTSTRAP, AsJson, BootstrapServer, Verbose
+from tools.cli.perf.metrics import Metrics
+from tools.cli.perf.progress import DRAW_MS, Progress, on_terminal
 from tools.cli.perf.statistics import MIB
-from tools.cli.running import CommandError, pairs
+from tools.cli.running import CommandError
 
 _AT_ONCE = 1000
 _PARTS = "MB.sec, data.consumed.in.nMsg, nMsg.sec, rebalance.time.ms, fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec"
 _HEAD = f"start.time, end.time, data.consumed.in.MB, {_PARTS}"
 _DETAILED_HEAD = f"time, threadId, data.consumed.in.MB, {_PARTS}"
+DATE_FORMAT: Final = "yyyy-MM-dd HH:mm:ss:SSS"
+_DATE_LETTERS: Final = {
+    "y": "%Y", "M": "%m", "d": "%d", "H": "%H", "h": "%I", "m": "%M", "s": "%S", "a": "%p", "E": "%a", "D": "%j",
+    "z": "%Z", "Z": "%z",
+}  # fmt: skip
+"""The letters of Java's SimpleDateFormat that are known here; S, the milliseconds, besides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of the command."""
+
+    num_records: Annotated[int, typer.Option("--num-records", "--messages", help="How many records to read.")]
+    topic: Annotated[str, typer.Option("--topic", help="Topic to read.")] = ""
+    include: Annotated[str, typer.Option("--include", help="Regular expression of topics to read.")] = ""
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP
+    group: Annotated[str, typer.Option("--group", help="Consumer group; a new one if left out.")] = ""
+    fetch_size: Annotated[int, typer.Option("--fetch-size", help="Bytes of one partition in one fetch.")] = 1024 * 1024
+    socket_buffer_size: Annotated[int, typer.Option("--socket-buffer-size", help="Bytes of the receive buffer.")] = (
+        2 << 20
+    )
+    from_latest: Annotated[
+        bool, typer.Option("--from-latest", help="Begin with what comes next, not with the oldest record.")
+    ] = False
+    date_format: Annotated[
+        str, typer.Option("--date-format", help="How times are shown, in the letters of Java's SimpleDateFormat.")
+    ] = DATE_FORMAT
+    reporting_interval: Annotated[int, typer.Option("--reporting-interval", help="How often to print, in ms.")] = 5000
+    show_detailed_stats: Annotated[
+        bool, typer.Option("--show-detailed-stats", help="Print a line for each reporting interval.")
+    ] = False
+    hide_header: Annotated[bool, typer.Option("--hide-header", help="Leave the line with the column names out.")] = (
+        False
+    )
+    timeout: Annotated[int, typer.Option("--timeout", help="How long records may stay away, in ms.")] = 10_000
+    print_metrics: Annotated[
+        bool, typer.Option("--print-metrics", help="Print librdkafka's statistics at the end.")
+    ] = False
+    consumer_config: Annotated[
+        Path | None, typer.Option("--consumer.config", "--command-config", help="Properties file for the client.")
+    ] = None
+    command_property: Annotated[
+        list[str], typer.Option("--command-property", help="Client settings key=value, several in a row.")
+    ] = field(default_factory=list)
+    verbose: Verbose = False
+    json_output: AsJson = False
 
 
 @dataclass(slots=True)
@@ -53,9 +102,28 @@ class Tally:
         ]
 
 
-def clock_text(moment: datetime) -> str:
-    """A time as Kafka's tool prints it: 2026-01-31 08:30:00:123."""
-    return f"{moment:%Y-%m-%d %H:%M:%S}:{moment.microsecond // 1000:03d}"
+def clock_text(moment: datetime, form: str = DATE_FORMAT) -> str:
+    """A time as Kafka's tool prints it: 2026-01-31 08:30:00:123. Raises :class:`CommandError` for another letter."""
+    parts = []
+    at = 0
+    while at < len(form):
+        letter = form[at]
+        if letter == "'":  # text between quotes stands for itself
+            end = form.find("'", at + 1) % (len(form) + 1)
+            parts.append(form[at + 1 : end])
+            at = end + 1
+            continue
+        end = at + len(form[at:]) - len(form[at:].lstrip(letter))
+        if letter == "S":
+            parts.append(f"{moment.microsecond // 1000:0{end - at}d}")
+        elif letter in _DATE_LETTERS:
+            parts.append(moment.strftime(_DATE_LETTERS[letter]))
+        elif letter.isalpha():
+            raise CommandError(f"--date-format knows the letters S{''.join(_DATE_LETTERS)}, not '{letter}'.")
+        else:
+            parts.append(form[at:end])
+        at = end
+    return "".join(parts)
 
 
 def read(
@@ -82,99 +150,99 @@ def read(
     return True
 
 
-def consume(
-    num_records: Annotated[int, typer.Option("--num-records", "--messages", help="How many records to read.")],
-    topic: Annotated[str, typer.Option("--topic", help="Topic to read.")] = "",
-    include: Annotated[str, typer.Option("--include", help="Regular expression of topics to read.")] = "",
-    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
-    group: Annotated[str, typer.Option("--group", help="Consumer group; a new one if left out.")] = "",
-    fetch_size: Annotated[int, typer.Option("--fetch-size", help="Bytes of one partition in one fetch.")] = 1024 * 1024,
-    socket_buffer_size: Annotated[int, typer.Option("--socket-buffer-size", help="Bytes of the receive buffer.")] = 2
-    << 20,
-    from_latest: Annotated[
-        bool, typer.Option("--from-latest", help="Begin with what comes next, not with the oldest record.")
-    ] = False,
-    reporting_interval: Annotated[int, typer.Option("--reporting-interval", help="How often to print, in ms.")] = 5000,
-    show_detailed_stats: Annotated[
-        bool, typer.Option("--show-detailed-stats", help="Print a line for each reporting interval.")
-    ] = False,
-    hide_header: Annotated[
-        bool, typer.Option("--hide-header", help="Leave the line with the column names out.")
-    ] = False,
-    timeout: Annotated[int, typer.Option("--timeout", help="How long records may stay away, in ms.")] = 10_000,
-    print_metrics: Annotated[
-        bool, typer.Option("--print-metrics", help="Print librdkafka's statistics at the end.")
-    ] = False,
-    consumer_config: Annotated[
-        Path | None, typer.Option("--consumer.config", "--command-config", help="Properties file for the client.")
-    ] = None,
-    command_property: Annotated[
-        list[str], typer.Option("--command-property", help="Client settings key=value, several in a row.")
-    ] = [],  # noqa: B006 - typer reads the default, nobody changes it
-    json_output: AsJson = False,
-) -> None:
+@dataclass(slots=True)
+class Report:
+    """Tells how the reading goes: a line for each interval, a bar on a terminal, or nothing."""
+
+    tally: Tally
+    wanted: int
+    date_format: str
+    detailed: bool
+    progress: Progress
+    since: float
+    records: int = 0
+    size_bytes: int = 0
+
+    def __call__(self, now: float) -> None:
+        row = self.tally.row(
+            now, self.since, self.tally.records - self.records, self.tally.size_bytes - self.size_bytes
+        )
+        if self.detailed:
+            moment = clock_text(datetime.now().astimezone(), self.date_format)
+            print(", ".join([moment, "0", *row]), flush=True)
+        else:
+            self.progress.update(now, self.tally.records, f"{row[3]} records/sec ({row[1]} MB/sec)")
+        self.since, self.records, self.size_bytes = now, self.tally.records, self.tally.size_bytes
+
+
+def consume(asked: Options) -> None:
     """Read records and print the rate, as kafka-consumer-perf-test does."""
     from confluent_kafka import Consumer, KafkaException
 
-    if bool(topic) == bool(include):
+    if bool(asked.topic) == bool(asked.include):
         raise CommandError("Name either --topic or --include.")
-    settings: dict[str, Any] = {
-        "bootstrap.servers": bootstrap_server,
-        "client.id": "perf-consumer-client",
-        "group.id": group or f"perf-consumer-{uuid4().int % 100_000}",
-        "auto.offset.reset": "latest" if from_latest else "earliest",
-        "max.partition.fetch.bytes": fetch_size,
-        "socket.receive.buffer.bytes": socket_buffer_size,
-        "check.crcs": False,
-        **client_properties(consumer_config),
-        **pairs(command_property, "--command-property"),
-    }
-    metrics: list[str] = []
-    if print_metrics:
-        settings |= {"statistics.interval.ms": 1000, "stats_cb": lambda text: metrics.__setitem__(slice(None), [text])}
+    detailed = asked.show_detailed_stats and not asked.json_output
     began = datetime.now().astimezone()
+    clock_text(began, asked.date_format)
+    metrics = Metrics(asked.print_metrics)
+    consumer, connection = connect(Consumer, {**settings(asked), **metrics.settings()}, verbose=asked.verbose)
+    try:
+        reach(consumer, connection)
+        if not asked.hide_header and not asked.json_output:
+            print(_DETAILED_HEAD if detailed else _HEAD, flush=True)
+        tally, enough = _measured(consumer, asked, detailed=detailed)
+    except KafkaException as error:
+        raise CommandError(f"{error.args[0].str()}.") from error
+    finally:
+        consumer.close()
+    if not enough:
+        print(
+            f"WARNING: Exiting before consuming the expected number of records: timeout ({asked.timeout} ms) exceeded. "
+            "You can use the --timeout option to increase the timeout.",
+            file=sys.stderr,
+        )
+    _show(tally, [clock_text(one, asked.date_format) for one in (began, datetime.now().astimezone())], detailed, asked)
+    metrics.show()
+
+
+def _measured(consumer: Any, asked: Options, *, detailed: bool) -> tuple[Tally, bool]:
+    """What was consumed, and whether it was as much as wanted."""
     tally = Tally(time.perf_counter())
 
     def assigned(consumer: Any, partitions: Any) -> None:
         if tally.joined is None:
             tally.joined = time.perf_counter()
 
-    detailed = show_detailed_stats and not json_output
-    seen = [tally.started, 0, 0]
-
-    def report(now: float) -> None:
-        if detailed:
-            row = tally.row(now, seen[0], tally.records - int(seen[1]), tally.size_bytes - int(seen[2]))
-            print(", ".join([clock_text(datetime.now().astimezone()), "0", *row]), flush=True)
-        elif sys.stderr.isatty():
-            print(f"\r{tally.records} of {num_records} records", end="", file=sys.stderr, flush=True)
-        seen[:] = [now, tally.records, tally.size_bytes]
-
-    if not hide_header and not json_output:
-        print(_DETAILED_HEAD if detailed else _HEAD, flush=True)
-    try:
-        consumer = Consumer(settings)
-        consumer.subscribe([topic or f"^({include})$"], on_assign=assigned)
-        enough = read(consumer, tally, num_records, timeout, reporting_interval, report)
-        consumer.close()
-    except KafkaException as error:
-        raise CommandError(f"{error.args[0].str()}.") from error
-    if not enough:
-        print(
-            f"WARNING: Exiting before consuming the expected number of records: timeout ({timeout} ms) exceeded. "
-            "You can use the --timeout option to increase the timeout.",
-            file=sys.stderr,
-        )
-    _show(tally, began, detailed=detailed, as_json=json_output)
-    for text in metrics:
-        print(json.dumps(json.loads(text), indent=2))
+    progress = Progress(asked.num_records, on_terminal() and not detailed and not asked.json_output)
+    report = Report(tally, asked.num_records, asked.date_format, detailed, progress, tally.started)
+    consumer.subscribe([asked.topic or f"^({asked.include})$"], on_assign=assigned)
+    report_ms = DRAW_MS if progress.is_shown else asked.reporting_interval
+    enough = read(consumer, tally, asked.num_records, asked.timeout, report_ms, report)
+    progress.clear()
+    return tally, enough
 
 
-def _show(tally: Tally, began: datetime, *, detailed: bool, as_json: bool) -> None:
+def settings(asked: Options) -> dict[str, Any]:
+    """The consumer's settings; single settings count more than a properties file, and that more than defaults."""
+    own = {
+        "client.id": "perf-consumer-client",
+        "auto.offset.reset": "latest" if asked.from_latest else "earliest",
+        "max.partition.fetch.bytes": asked.fetch_size,
+        "socket.receive.buffer.bytes": asked.socket_buffer_size,
+        "check.crcs": False,
+        "group.id": f"perf-consumer-{uuid4().int % 100_000}",
+    }
+    given = settings_of(own, asked.consumer_config, asked.command_property, "--command-property")
+    named = {"group.id": asked.group} if asked.group else {}
+    return {**given, **named, "bootstrap.servers": asked.bootstrap_server}
+
+
+def _show(tally: Tally, times: list[str], detailed: bool, asked: Options) -> None:
     now = tally.ended or time.perf_counter()
     row = tally.row(now, tally.started, tally.records, tally.size_bytes)
-    if as_json:
+    if asked.json_output:
         names = ("mb", "mbPerSec", "records", "recordsPerSec", "rebalanceMs", "fetchMs", "fetchMbPerSec", "fetchPerSec")
-        print(json.dumps(dict(zip(names, map(float, row), strict=True))))
+        numbers = dict(zip(names, map(float, row), strict=True))
+        print(json.dumps({**numbers, "records": tally.records}))
     elif not detailed:
-        print(", ".join([clock_text(began), clock_text(datetime.now().astimezone()), *row]))
+        print(", ".join([*times, *row]))

@@ -1,4 +1,4 @@
-"""``parley perf produce``: how fast a topic takes records, and how long each waits for its acknowledgement."""
+"""``parley perf produce``: how fast a cluster takes records, and how soon it acknowledges them."""
 
 from __future__ import annotations
 
@@ -6,19 +6,63 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
 
 import typer
 
-from tools.cli.options import AsJson, client_properties
+from tools.cli.librdkafka import Connection, connect, reach, settings_of
+from tools.cli.options import DEFAULT_BOOTSTRAP, AsJson, Verbose
+from tools.cli.perf.metrics import Metrics
 from tools.cli.perf.payloads import payloads
+from tools.cli.perf.progress import Progress, on_terminal
 from tools.cli.perf.statistics import Totals, Window
-from tools.cli.running import FAILED, CommandError, pairs
+from tools.cli.running import FAILED, CommandError
 
 _LAG_SLEEP_S = 0.001
+_INIT_TRANSACTIONS_S = 30
+_TRANSACTION_MS = 3000
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of the command."""
+
+    topic: Annotated[str, typer.Option("--topic", help="Topic to send to.")]
+    num_records: Annotated[int, typer.Option("--num-records", help="How many records to send.")]
+    throughput: Annotated[float, typer.Option("--throughput", help="Records per second at most; -1 for no limit.")]
+    bootstrap_server: Annotated[str, typer.Option("--bootstrap-server", help="Brokers to connect to first.")] = ""
+    record_size: Annotated[int | None, typer.Option("--record-size", help="Bytes of each record.")] = None
+    payload_file: Annotated[
+        Path | None, typer.Option("--payload-file", help="File whose parts are sent, picked at random.")
+    ] = None
+    payload_delimiter: Annotated[str, typer.Option("--payload-delimiter", help="What parts the payload file.")] = "\\n"
+    payload_monotonic: Annotated[bool, typer.Option("--payload-monotonic", help="Send rising numbers.")] = False
+    producer_props: Annotated[
+        list[str],
+        typer.Option("--producer-props", "--command-property", help="Client settings key=value, several in a row."),
+    ] = field(default_factory=list)
+    producer_config: Annotated[
+        Path | None, typer.Option("--producer.config", "--command-config", help="Properties file for the client.")
+    ] = None
+    print_metrics: Annotated[
+        bool, typer.Option("--print-metrics", help="Print librdkafka's statistics at the end.")
+    ] = False
+    transactional_id: Annotated[str, typer.Option("--transactional-id", help="Send in transactions of this id.")] = ""
+    transaction_duration_ms: Annotated[
+        int | None, typer.Option("--transaction-duration-ms", help="Commit a transaction after so long.")
+    ] = None
+    warmup_records: Annotated[
+        int, typer.Option("--warmup-records", help="First records, left out of the steady state's numbers.")
+    ] = 0
+    reporting_interval: Annotated[
+        int,
+        typer.Option("--reporting-interval", help="How often to print a line, in ms; on a terminal there is a bar."),
+    ] = 5000
+    verbose: Verbose = False
+    json_output: AsJson = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +80,15 @@ class Load:
 class Run:
     """Sends a load through a librdkafka producer and counts what is acknowledged."""
 
-    def __init__(self, producer: Any, load: Load, *, quiet: bool) -> None:
+    def __init__(self, producer: Any, connection: Connection, load: Load, *, quiet: bool) -> None:
         self._producer = producer
+        self._connection = connection
         self._load = load
         self._quiet = quiet
         self.failures: list[str] = []
         now = time.perf_counter()
         self._window = Window(now)
+        self._progress = Progress(load.records, not quiet and on_terminal())
         self.totals = Totals(Window(now), load.records)
         self.steady: Totals | None = None
 
@@ -65,6 +111,7 @@ class Run:
         if load.transaction_ms:
             self._producer.commit_transaction()
         self._producer.flush()
+        self._progress.clear()
 
     def _hold_back(self, until: float) -> None:
         while (wait := until - time.perf_counter()) > _LAG_SLEEP_S:
@@ -89,6 +136,7 @@ class Run:
         if error is not None:
             self.failures.append(error.str())
             return
+        self._connection.on_answer()
         now = time.perf_counter()
         latency_ms, size = int((now - sent) * 1000), len(message)
         if self.steady is None and self._load.warmup_records and self.totals.window.count >= self._load.warmup_records:
@@ -99,98 +147,81 @@ class Run:
         self._window.add(latency_ms, size)
         if self.steady is not None:
             self.steady.add(latency_ms, size)
+        self._report(now)
+
+    def _report(self, now: float) -> None:
+        if self._progress.is_shown:
+            self._progress.update(now, self.totals.window.count, self._window.rates_text(now))
         if (now - self._window.started) * 1000 >= self._load.report_ms:
-            self._say(self._window.line(now))
+            if not self._progress.is_shown:
+                self._say(self._window.line(now))
             self._window = Window(now)
 
     def _say(self, line: str) -> None:
         if not self._quiet:
+            self._progress.clear()
             print(line, flush=True)
 
 
-def produce(
-    topic: Annotated[str, typer.Option("--topic", help="Topic to send to.")],
-    num_records: Annotated[int, typer.Option("--num-records", help="How many records to send.")],
-    throughput: Annotated[float, typer.Option("--throughput", help="Records per second at most; -1 for no limit.")],
-    bootstrap_server: Annotated[str, typer.Option("--bootstrap-server", help="Brokers to connect to first.")] = "",
-    record_size: Annotated[int | None, typer.Option("--record-size", help="Bytes of each record.")] = None,
-    payload_file: Annotated[
-        Path | None, typer.Option("--payload-file", help="File whose parts are sent, picked at random.")
-    ] = None,
-    payload_delimiter: Annotated[str, typer.Option("--payload-delimiter", help="What parts the payload file.")] = "\\n",
-    payload_monotonic: Annotated[bool, typer.Option("--payload-monotonic", help="Send rising numbers.")] = False,
-    producer_props: Annotated[
-        list[str],
-        typer.Option("--producer-props", "--command-property", help="Client settings key=value, several in a row."),
-    ] = [],  # noqa: B006 - typer reads the default, nobody changes it
-    producer_config: Annotated[
-        Path | None, typer.Option("--producer.config", "--command-config", help="Properties file for the client.")
-    ] = None,
-    print_metrics: Annotated[
-        bool, typer.Option("--print-metrics", help="Print librdkafka's statistics at the end.")
-    ] = False,
-    transactional_id: Annotated[str, typer.Option("--transactional-id", help="Send in transactions of this id.")] = "",
-    transaction_duration_ms: Annotated[
-        int | None, typer.Option("--transaction-duration-ms", help="Commit a transaction after so long.")
-    ] = None,
-    warmup_records: Annotated[
-        int, typer.Option("--warmup-records", help="First records, left out of the steady state's numbers.")
-    ] = 0,
-    reporting_interval: Annotated[
-        int, typer.Option("--reporting-interval", help="How often to print a line, in ms.")
-    ] = 5000,
-    json_output: AsJson = False,
-) -> None:
+def produce(asked: Options) -> None:
     """Send records and print rate and latency, as kafka-producer-perf-test does."""
     from confluent_kafka import KafkaException, Producer
 
-    from tools.cli.options import DEFAULT_BOOTSTRAP
-
-    if num_records < 1 or not 0 <= warmup_records < num_records:
+    if asked.num_records < 1 or not 0 <= asked.warmup_records < asked.num_records:
         raise CommandError("--num-records must be 1 or more, and --warmup-records less than that.")
-    values = payloads(record_size, payload_file, payload_delimiter, payload_monotonic)
-    settings: dict[str, Any] = {"bootstrap.servers": DEFAULT_BOOTSTRAP, "client.id": "perf-producer-client"}
-    settings |= client_properties(producer_config) | pairs(producer_props, "--producer-props")
-    if bootstrap_server:
-        settings["bootstrap.servers"] = bootstrap_server
-    if transactional_id or transaction_duration_ms:
-        settings["transactional.id"] = transactional_id or f"performance-producer-{uuid4()}"
-    last_metrics: list[str] = []
-    if print_metrics:
-        settings |= {
-            "statistics.interval.ms": 1000,
-            "stats_cb": lambda text: last_metrics.__setitem__(slice(None), [text]),
-        }
-    in_transactions = "transactional.id" in settings
-    load = Load(
-        topic,
-        num_records,
-        throughput,
-        warmup_records,
-        reporting_interval,
-        (transaction_duration_ms or 3000) if in_transactions else 0,
-    )
+    values = payloads(asked.record_size, asked.payload_file, asked.payload_delimiter, asked.payload_monotonic)
+    metrics = Metrics(asked.print_metrics)
+    own = {**settings(asked), **metrics.settings()}
+    in_transactions = "transactional.id" in own
     try:
-        producer = Producer(settings)
+        producer, connection = connect(Producer, own, verbose=asked.verbose)
+        reach(producer, connection)
         if in_transactions:
-            producer.init_transactions(30)
-        run = Run(producer, load, quiet=json_output)
-        if warmup_records and not json_output:
-            print(f"Warmup first {warmup_records} records. Those of the steady state are summed up at the end as well.")
+            producer.init_transactions(_INIT_TRANSACTIONS_S)
+        run = Run(producer, connection, load(asked, in_transactions=in_transactions), quiet=asked.json_output)
+        if asked.warmup_records and not asked.json_output:
+            warmup = f"Warmup first {asked.warmup_records} records."
+            print(f"{warmup} Those of the steady state are summed up at the end as well.")
         run.send_all(values)
     except KafkaException as error:
         raise CommandError(f"{error.args[0].str()}.") from error
-    _report(run, as_json=json_output)
-    for text in last_metrics:
-        print(json.dumps(json.loads(text), indent=2))
+    _show(run, as_json=asked.json_output)
+    metrics.show()
     if run.failures:
-        print(
-            f"Error: {len(run.failures)} records were not acknowledged; the last: {run.failures[-1]}.", file=sys.stderr
-        )
+        last = f"{len(run.failures)} records were not acknowledged; the last: {run.failures[-1]}."
+        print(f"Error: {last}", file=sys.stderr)
         raise typer.Exit(FAILED)
 
 
-def _report(run: Run, *, as_json: bool) -> None:
+def settings(asked: Options) -> dict[str, Any]:
+    """The producer's settings. An address and a transactional id that stand alone count most."""
+    own = {"bootstrap.servers": DEFAULT_BOOTSTRAP, "client.id": "perf-producer-client"}
+    given = settings_of(own, asked.producer_config, asked.producer_props, "--producer-props")
+    if asked.bootstrap_server:
+        given["bootstrap.servers"] = asked.bootstrap_server
+    if asked.transactional_id:
+        given["transactional.id"] = asked.transactional_id
+    elif asked.transaction_duration_ms is not None and "transactional.id" not in given:
+        given["transactional.id"] = f"performance-producer-{uuid4()}"
+    return given
+
+
+def load(asked: Options, *, in_transactions: bool) -> Load:
+    """What is to be sent. Raises :class:`CommandError` for a duration that is none."""
+    duration = _TRANSACTION_MS if asked.transaction_duration_ms is None else asked.transaction_duration_ms
+    if duration < 1:
+        raise CommandError("--transaction-duration-ms should be > 0")
+    return Load(
+        asked.topic,
+        asked.num_records,
+        asked.throughput,
+        asked.warmup_records,
+        asked.reporting_interval,
+        duration if in_transactions else 0,
+    )
+
+
+def _show(run: Run, *, as_json: bool) -> None:
     now = time.perf_counter()
     if as_json:
         steady = {"steadyState": run.steady.as_data(now)} if run.steady else {}

@@ -40,13 +40,17 @@ class Window:
     def average_ms(self) -> float:
         return self.total_ms / self.count if self.count else float("nan")
 
-    def line(self, now: float) -> str:
-        """The line of kafka-producer-perf-test for one reporting interval."""
+    def rates_text(self, now: float) -> str:
+        """Rates and latencies as kafka-producer-perf-test writes them."""
         records, mib = self.rates(now)
         return (
-            f"{self.count} records sent, {records:.1f} records/sec ({mib:.2f} MB/sec), "
+            f"{records:.1f} records/sec ({mib:.2f} MB/sec), "
             f"{self.average_ms:.1f} ms avg latency, {float(self.max_ms):.1f} ms max latency."
         )
+
+    def line(self, now: float) -> str:
+        """The line of kafka-producer-perf-test for one reporting interval."""
+        return f"{self.count} records sent, {self.rates_text(now)}"
 
 
 @dataclass(slots=True)

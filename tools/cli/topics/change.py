@@ -35,9 +35,9 @@ class Growth:
     assignment: Sequence[Sequence[int]] | None
 
 
-async def create(client: Client, topic: NewTopic, *, if_not_exists: bool) -> None:
-    """Create the topic and say so. Raises :class:`CommandError`."""
-    if "." in topic.name or "_" in topic.name:
+async def create(client: Client, topic: NewTopic, *, if_not_exists: bool, told: bool = True) -> None:
+    """Create the topic and say so, if it is to be ``told``. Raises :class:`CommandError`."""
+    if told and ("." in topic.name or "_" in topic.name):
         print(
             "WARNING: The names of metrics do not tell '.' from '_' in the name of a topic. "
             "Use only one of them in all names.",
@@ -70,7 +70,8 @@ async def create(client: Client, topic: NewTopic, *, if_not_exists: bool) -> Non
     if result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS and if_not_exists:
         return
     check(result.error_code, result.error_message)
-    print(f"Created topic {topic.name}.")
+    if told:
+        print(f"Created topic {topic.name}.")
 
 
 async def alter(client: Client, pattern: str, to: Growth, *, if_exists: bool) -> None:

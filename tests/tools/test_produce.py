@@ -1,0 +1,146 @@
+"""``parley produce``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from broker import Broker
+from tests.support.kafka import free_port
+from tools.cli.produce import app
+from tools.cli.produce.lines import READERS, InputRecord, LineFormat, parse_line
+from tools.cli.running import CommandError
+
+
+def send(broker: Broker, topic: str, lines: bytes, *words: str) -> subprocess.CompletedProcess[bytes]:
+    """Types ``parley produce`` with lines on standard input."""
+    command = [sys.executable, "-m", "tools.cli", "produce", "--bootstrap-server", broker.bootstrap_servers]
+    return subprocess.run([*command, "--topic", topic, *words], input=lines, capture_output=True, check=False)
+
+
+def sent(broker: Broker, topic: str, count: int) -> list[tuple[bytes | None, bytes | None, list[tuple[str, bytes]]]]:
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "any", "log_level": 0})
+    consumer.assign([TopicPartition(topic, 0, 0), TopicPartition(topic, 1, 0)])
+    messages = consumer.consume(count, 20)
+    consumer.close()
+    return sorted((one.key(), one.value(), one.headers() or []) for one in messages)
+
+
+def test_lines_with_keys_and_headers(broker: Broker, topic: str, tmp_path: Path) -> None:
+    (tmp_path / "reader").write_text("parse.key=true\nparse.headers=true\nheaders.delimiter=\\t\nkey.separator=|\n")
+    done = send(
+        broker, topic, "a:1,b:2\tk1|vé\nc:3\tk2|NULL\n".encode(), "--reader-config", str(tmp_path / "reader"),
+        "--reader-property", "key.separator=|", "--property", "null.marker=NULL", "--property", "no.such=1",
+        "--line-reader", READERS[1], "--sync", "--compression-codec", "--max-memory-bytes", "1000000",
+        "--max-block-ms", "20000", "--metadata-expiry-ms", "60000", "--socket-buffer-size", "-1",
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert b"there is no reader property 'no.such'" in done.stderr
+    assert sent(broker, topic, 2) == [
+        (b"k1", "vé".encode(), [("a", b"1"), ("b", b"2")]),
+        (b"k2", None, [("c", b"3")]),
+    ]
+
+
+def test_the_codec_without_a_name_is_gzip() -> None:
+    assert app.prepared(["--compression-codec", "--sync"]) == ["--compression-codec", "gzip", "--sync"]
+
+
+def test_why_the_broker_refuses_a_record_is_said(on_broker, broker: Broker, topic: str) -> None:
+    on_broker("configs", "--alter", "--topic", topic, "--add-config", "cleanup.policy=compact")
+    done = send(broker, topic, b"no key\n")
+    assert done.returncode == 1
+    assert b"1 record(s) were not acknowledged" in done.stderr
+    assert b"must have a key" in done.stderr
+    assert b"(INVALID_RECORD)" in done.stderr
+
+
+def test_settings_of_java_clients_are_taken_or_warned_of(broker: Broker, topic: str, tmp_path: Path) -> None:
+    (tmp_path / "producer.properties").write_text(
+        "key.serializer=org.apache.kafka.common.serialization.StringSerializer\nbuffer.memory=33554432\n"
+        "max.block.ms=1\nmax.request.size=1048576\nno.such=1\n"
+    )
+    done = send(broker, topic, b"v\n", "--producer.config", str(tmp_path / "producer.properties"))
+    assert done.returncode == 0
+    assert done.stderr.decode() == (
+        "Warning: these client settings have no effect here: key.serializer, max.block.ms, no.such.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--line-reader", "my.Own"), b"There is no line reader 'my.Own'"),
+        (("--request-required-acks", "7"), b"--request-required-acks takes all, -1, 0 or 1, not '7'."),
+        (("--compression-codec", "rar"), b"The client cannot be set up"),
+        (("--property", "null.marker=\t"), b"null.marker and key.separator may not be equal"),
+        (("--property", "key.separator="), b"may not be empty"),
+        (("--property", "parse.headers=true", "--property", "headers.delimiter=,"), b"may not be equal"),
+    ],
+)
+def test_what_cannot_be_done_is_said(broker: Broker, topic: str, words: tuple[str, ...], reason: bytes) -> None:
+    done = send(broker, topic, b"v\n", *words)
+    assert done.returncode == 1
+    assert reason in done.stderr
+
+
+def test_brokers_that_go_are_told_in_one_line() -> None:
+    """What librdkafka logs stays hidden; the user is told once that nobody answers any more."""
+    with Broker() as broker:
+        address = broker.bootstrap_servers
+        command = [sys.executable, "-m", "tools.cli", "produce", "--bootstrap-server", broker.bootstrap_servers]
+        process = subprocess.Popen(
+            [*command, "--topic", "t", "--sync", "--producer-property", "message.timeout.ms=3000"],
+            stdin=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        assert process.stdin is not None
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g", "log_level": 0,
+                             "allow.auto.create.topics": True})  # fmt: skip
+        consumer.assign([TopicPartition("t", 0, 0)])
+        assert consumer.poll(20).value() == b"one"
+        consumer.close()
+    _, told = process.communicate(b"two\n", timeout=60)
+    lines = told.decode().splitlines()
+    assert lines[0] == f"Warning: no broker answers at {address}; trying on."
+    assert lines[1].startswith("Error: 1 record(s) were not acknowledged")
+    assert len(lines) == 2
+    assert process.returncode == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("produce", "--topic", "t"),
+        ("consume", "--topic", "t"),
+        ("consume", "--topic", "t", "--partition", "0", "--offset", "-1"),
+        ("consume", "--topic", "t", "--consumer-property", "group.protocol=consumer"),
+        ("perf", "produce", "--topic", "t", "--num-records", "1", "--record-size", "1", "--throughput", "-1"),
+        ("perf", "consume", "--topic", "t", "--num-records", "1"),
+    ],
+)
+def test_where_no_broker_answers_the_error_says_what_to_do(parley, words: tuple[str, ...]) -> None:
+    typed = parley(*words, "--bootstrap-server", f"127.0.0.1:{free_port()}")
+    assert (typed.code, typed.out) == (1, "")
+    (line,) = typed.err.splitlines()
+    assert line.startswith("Error: no broker answers at 127.0.0.1:")
+    assert "parley start" in line
+
+
+def test_what_the_client_logs_is_shown_on_demand(parley) -> None:
+    typed = parley("consume", "--topic", "t", "--bootstrap-server", f"127.0.0.1:{free_port()}", "--verbose")
+    assert typed.code == 1
+    assert "FAIL" in typed.err
+
+
+def test_parse_line() -> None:
+    keyed = LineFormat(parse_key=True)
+    assert parse_line(b"k\tv\tw", keyed, 1) == InputRecord(b"k", b"v\tw", ())
+    with pytest.raises(CommandError, match="No key separator found on line number 7"):
+        parse_line(b"v", keyed, 7)
+    assert parse_line(b"v", LineFormat(parse_key=True, ignore_error=True), 1) == InputRecord(None, b"v", ())
