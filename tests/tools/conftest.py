@@ -31,7 +31,7 @@ Parley = Callable[..., Typed]
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
-    with Broker(offsets_topic_num_partitions=3) as running:
+    with Broker(broker_id=1, offsets_topic_num_partitions=3) as running:
         yield running
 
 

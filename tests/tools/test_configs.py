@@ -33,6 +33,11 @@ def test_settings_of_a_topic(on_broker, topic: str) -> None:
     assert len(everything.lines) > 25
 
 
+def test_a_setting_that_was_not_set_is_removed_without_complaint(on_broker, topic: str) -> None:
+    words = ("--alter", "--topic", topic, "--delete-config", "retention.ms", "--force")
+    assert on_broker("configs", *words).out == f"Completed updating config for topic {topic}.\n"
+
+
 def test_settings_of_a_file(on_broker, topic: str, tmp_path) -> None:
     (tmp_path / "more.properties").write_text("retention.ms=7000\n# a comment\n")
     done = on_broker("configs", "--alter", "--topic", topic, "--add-config-file", str(tmp_path / "more.properties"))
@@ -67,6 +72,11 @@ def test_settings_of_brokers(on_broker) -> None:
         (("--describe",), "Name one kind of entity"),
         (("--describe", "--entity-type", "users"), "Quotas"),
         (("--describe", "--broker", "x"), "number"),
+        (("--describe", "--broker", "0"), "The broker '0' doesn't exist and doesn't have dynamic config."),
+        (("--describe", "--broker-logger", "0"), "The broker-logger '0' doesn't exist"),
+        (("--alter", "--broker", "0", "--add-config", "log.cleaner.threads=2"), "The broker '0' doesn't exist"),
+        (("--alter", "--topic", "{topic}", "--delete-config", "nonsense,retention.ms"), "Invalid config(s): nonsense"),
+        (("--alter", "--broker", "1", "--delete-config", "nonsense"), "Invalid config(s): nonsense"),
     ],
 )
 def test_what_cannot_be_done_is_said(on_broker, topic: str, words: tuple[str, ...], reason: str) -> None:

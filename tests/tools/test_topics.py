@@ -66,6 +66,24 @@ def test_a_topic_that_does_not_exist(on_broker, action: str) -> None:
         (("--list", "--describe"), "exactly one"),
         (("--alter", "--topic", "t", "--partitions", "2", "--config", "a=b"), "parley configs"),
         (("--describe", "--topic", "("), "no regular expression"),
+        (
+            ("--alter", "--topic", "t", "--partitions", "2", "--replication-factor", "1"),
+            'Option "[replication-factor]" can\'t be used with option "[alter]"',
+        ),
+        (("--list", "--partitions", "2"), 'Option "[partitions]" can\'t be used with option "[list]"'),
+        (("--describe", "--if-not-exists"), 'Option "[if-not-exists]" can\'t be used with option "[describe]"'),
+        (
+            ("--create", "--topic", "t", "--under-replicated-partitions"),
+            'Option "[under-replicated-partitions]" can\'t be used with option "[create]"',
+        ),
+        (
+            ("--create", "--topic", "t", "--replica-assignment", "1", "--replication-factor", "1"),
+            'Option "[replica-assignment]" can\'t be used with option "[replication-factor]"',
+        ),
+        (
+            ("--describe", "--topics-with-overrides", "--unavailable-partitions"),
+            'Option "[topics-with-overrides]" can\'t be used with option "[unavailable-partitions]"',
+        ),
     ],
 )
 def test_what_cannot_be_done_is_said(on_broker, words: tuple[str, ...], reason: str) -> None:

@@ -125,6 +125,9 @@ async def change(client: Client, entity: Entity, set_: dict[str, str], removed: 
     """Set some settings of one entity and remove others, all or none. Raises :class:`CommandError`."""
     from protocol.messages.configs import IncrementalAlterConfigsRequest as Request
 
+    await check_there(client, entity)
+    if removed:
+        await _check_known(client, entity, removed)
     configs = [Request.AlterableConfig(name=name, config_operation=_DELETE, value=None) for name in removed]
     configs += [Request.AlterableConfig(name=name, config_operation=_SET, value=value) for name, value in set_.items()]
     resource = Request.AlterConfigsResource(
@@ -136,6 +139,26 @@ async def change(client: Client, entity: Entity, set_: dict[str, str], removed: 
         check(result.error_code, result.error_message, doing=f"The settings of {entity} are as they were")
     whose = "default config for brokers in the cluster" if entity.is_default else f"config for {entity}"
     print(f"Completed updating {whose}.")
+
+
+async def check_there(client: Client, entity: Entity) -> None:
+    """Raises :class:`CommandError` for a broker that is not in the cluster, which would be waited for in vain."""
+    if entity.node is None:
+        return
+    brokers = [broker.node_id for broker in (await client.metadata([])).brokers]
+    if entity.node not in brokers:
+        there = ", ".join(map(str, sorted(brokers)))
+        raise CommandError(
+            f"The {entity.kind} '{entity.name}' doesn't exist and doesn't have dynamic config. Brokers here: {there}."
+        )
+
+
+async def _check_known(client: Client, entity: Entity, names: Sequence[str]) -> None:
+    """Raises :class:`CommandError` for a setting that nobody knows: to remove it would do nothing, without a word."""
+    known = {one.name for one in await describe(client, entity, all_settings=True)}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise CommandError(f"Invalid config(s): {','.join(unknown)}")
 
 
 async def entities(client: Client, entity: Entity) -> list[Entity]:
@@ -164,6 +187,7 @@ async def describe(client: Client, entity: Entity, *, all_settings: bool) -> lis
     from protocol.errors import ErrorCode
     from protocol.messages.configs import DescribeConfigsRequest as Request
 
+    await check_there(client, entity)
     resource = Request.DescribeConfigsResource(
         resource_type=RESOURCE_TYPES[entity.kind], resource_name=entity.name, configuration_keys=None
     )
@@ -218,60 +242,82 @@ def as_data(entity: Entity, configs: Iterable[Any]) -> dict[str, Any]:
     }
 
 
-@app.only_command()
-def configs(
-    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
-    describe_: Annotated[bool, typer.Option("--describe", help="Show settings.")] = False,
-    alter: Annotated[bool, typer.Option("--alter", help="Change settings.")] = False,
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of the command."""
+
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP
+    describe_: Annotated[bool, typer.Option("--describe", help="Show settings.")] = False
+    alter: Annotated[bool, typer.Option("--alter", help="Change settings.")] = False
     entity_type: Annotated[
         str, typer.Option("--entity-type", help="topics, brokers, broker-loggers, groups or client-metrics.")
-    ] = "",
+    ] = ""
     entity_name: Annotated[
         str | None, typer.Option("--entity-name", help="With --entity-type: its name; left out, all are described.")
-    ] = None,
+    ] = None
     entity_default: Annotated[
         bool, typer.Option("--entity-default", help="With --entity-type brokers: what applies to all brokers.")
-    ] = False,
-    topic: Annotated[str | None, typer.Option("--topic", help="A topic.")] = None,
-    broker: Annotated[str | None, typer.Option("--broker", help="A broker, by its id.")] = None,
-    broker_defaults: Annotated[bool, typer.Option("--broker-defaults", help="All brokers.")] = False,
-    broker_logger: Annotated[str | None, typer.Option("--broker-logger", help="The loggers of a broker.")] = None,
-    group: Annotated[str | None, typer.Option("--group", help="A consumer group.")] = None,
-    client_metrics: Annotated[str | None, typer.Option("--client-metrics", help="A subscription to metrics.")] = None,
-    add_config: Annotated[str, typer.Option("--add-config", help="What to set: k1=v1,k2=[v1,v2].")] = "",
+    ] = False
+    topic: Annotated[str | None, typer.Option("--topic", help="A topic.")] = None
+    broker: Annotated[str | None, typer.Option("--broker", help="A broker, by its id.")] = None
+    broker_defaults: Annotated[bool, typer.Option("--broker-defaults", help="All brokers.")] = False
+    broker_logger: Annotated[str | None, typer.Option("--broker-logger", help="The loggers of a broker.")] = None
+    group: Annotated[str | None, typer.Option("--group", help="A consumer group.")] = None
+    client_metrics: Annotated[str | None, typer.Option("--client-metrics", help="A subscription to metrics.")] = None
+    add_config: Annotated[str, typer.Option("--add-config", help="What to set: k1=v1,k2=[v1,v2].")] = ""
     add_config_file: Annotated[
         Path | None, typer.Option("--add-config-file", help="Properties file with what to set.")
-    ] = None,
-    delete_config: Annotated[str, typer.Option("--delete-config", help="What to set no longer: k1,k2.")] = "",
-    all_settings: Annotated[bool, typer.Option("--all", help="Describe defaults and fixed settings too.")] = False,
-    command_config: CommandConfig = None,
-    json_output: AsJson = False,
-) -> None:
-    action = one_action(describe=describe_, alter=alter)
-    short = {"topic": topic, "broker": "" if broker_defaults else broker, "broker-logger": broker_logger}
-    entity = parse_entity(
-        entity_type, entity_name, entity_default, {**short, "group": group, "client-metrics": client_metrics}
+    ] = None
+    delete_config: Annotated[str, typer.Option("--delete-config", help="What to set no longer: k1,k2.")] = ""
+    all_settings: Annotated[bool, typer.Option("--all", help="Describe defaults and fixed settings too.")] = False
+    force: Annotated[bool, typer.Option("--force", help="As Kafka's tool had it: nothing is asked here anyway.")] = (
+        False
     )
-    if action == "alter":
-        if entity.name == "*":
-            raise CommandError("--alter changes one entity; name it with --entity-name.")
-        if add_config and add_config_file:
-            raise CommandError("Use --add-config or --add-config-file, not both.")
-        added = client_properties(add_config_file) if add_config_file else parse_settings(add_config)
-        removed = [name.strip() for name in delete_config.split(",") if name.strip()]
-        required(added or removed, "--add-config or --delete-config", action)
-        on_cluster(bootstrap_server, command_config, lambda client: change(client, entity, added, removed))
-        return
+    command_config: CommandConfig = None
+    json_output: AsJson = False
 
+
+@app.only_command_with(Options)
+def configs(asked: Options) -> None:
+    action = one_action(describe=asked.describe_, alter=asked.alter)
+    short = {
+        "topic": asked.topic,
+        "broker": "" if asked.broker_defaults else asked.broker,
+        "broker-logger": asked.broker_logger,
+        "group": asked.group,
+        "client-metrics": asked.client_metrics,
+    }
+    entity = parse_entity(asked.entity_type, asked.entity_name, asked.entity_default, short)
+    if action == "alter":
+        _alter(asked, entity)
+    else:
+        _describe(asked, entity)
+
+
+def _alter(asked: Options, entity: Entity) -> None:
+    if entity.name == "*":
+        raise CommandError("--alter changes one entity; name it with --entity-name.")
+    if asked.add_config and asked.add_config_file:
+        raise CommandError("Use --add-config or --add-config-file, not both.")
+    if asked.add_config_file:
+        added = client_properties(asked.add_config_file)
+    else:
+        added = parse_settings(asked.add_config)
+    removed = [name.strip() for name in asked.delete_config.split(",") if name.strip()]
+    required(added or removed, "--add-config or --delete-config", "alter")
+    on_cluster(asked.bootstrap_server, asked.command_config, lambda client: change(client, entity, added, removed))
+
+
+def _describe(asked: Options, entity: Entity) -> None:
     async def gather(client: Client) -> list[tuple[Entity, list[Any]]]:
         found = await entities(client, entity)
-        return [(one, await describe(client, one, all_settings=all_settings)) for one in found]
+        return [(one, await describe(client, one, all_settings=asked.all_settings)) for one in found]
 
-    described = on_cluster(bootstrap_server, command_config, gather)
-    if json_output:
+    described = on_cluster(asked.bootstrap_server, asked.command_config, gather)
+    if asked.json_output:
         print(json.dumps([as_data(one, settings) for one, settings in described], indent=2))
         return
     for one, settings in described:
-        print(heading(one, all_settings=all_settings))
+        print(heading(one, all_settings=asked.all_settings))
         for setting in settings:
             print(line(setting))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -16,8 +16,7 @@ from tools.cli.running import CommandError, pairs
 
 if TYPE_CHECKING:
     from protocol.client import Client
-
-T = TypeVar("T")
+    from tools.cli.topics.describing import Wanted
 
 app = App(
     "Create, list, describe, alter and delete topics.\n\n"
@@ -61,111 +60,176 @@ def parse_assignment(text: str) -> list[list[int]]:
     return assignment
 
 
-@app.only_command()
-def topics(
-    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
-    create: Annotated[bool, typer.Option("--create", help="Create a topic.")] = False,
-    list_: Annotated[bool, typer.Option("--list", help="List the names of the topics.")] = False,
-    describe: Annotated[bool, typer.Option("--describe", help="Show the partitions of topics.")] = False,
-    alter: Annotated[bool, typer.Option("--alter", help="Add partitions to topics.")] = False,
-    delete: Annotated[bool, typer.Option("--delete", help="Delete topics and all their records.")] = False,
-    topic: Annotated[str, typer.Option("--topic", help="The topic; a regular expression except with --create.")] = "",
-    topic_id: Annotated[str, typer.Option("--topic-id", help="Describe the topic with this id.")] = "",
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of the command."""
+
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP
+    create: Annotated[bool, typer.Option("--create", help="Create a topic.")] = False
+    list_: Annotated[bool, typer.Option("--list", help="List the names of the topics.")] = False
+    describe: Annotated[bool, typer.Option("--describe", help="Show the partitions of topics.")] = False
+    alter: Annotated[bool, typer.Option("--alter", help="Add partitions to topics.")] = False
+    delete: Annotated[bool, typer.Option("--delete", help="Delete topics and all their records.")] = False
+    topic: Annotated[str, typer.Option("--topic", help="The topic; a regular expression except with --create.")] = ""
+    topic_id: Annotated[str, typer.Option("--topic-id", help="Describe the topic with this id.")] = ""
     partitions: Annotated[
         int | None, typer.Option("--partitions", help="Number of partitions; with --alter more than there are.")
-    ] = None,
+    ] = None
     replication_factor: Annotated[
         int | None, typer.Option("--replication-factor", help="How many brokers hold each partition.")
-    ] = None,
+    ] = None
     replica_assignment: Annotated[
         str, typer.Option("--replica-assignment", help="Brokers of each partition, 1:2,2:3; the leader comes first.")
-    ] = "",
-    config: Annotated[list[str], typer.Option("--config", help="With --create: a setting key=value; repeatable.")] = [],  # noqa: B006 - typer reads the default, nobody changes it
+    ] = ""
+    config: Annotated[list[str], typer.Option("--config", help="With --create: a setting key=value; repeatable.")] = (
+        field(default_factory=list)
+    )
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="With --create: a topic that is there already is no error.")
-    ] = False,
+    ] = False
     if_exists: Annotated[
         bool, typer.Option("--if-exists", help="With --alter, --delete, --describe: no such topic is no error.")
-    ] = False,
+    ] = False
     exclude_internal: Annotated[
         bool, typer.Option("--exclude-internal", help="Leave out topics such as __consumer_offsets.")
-    ] = False,
+    ] = False
     under_replicated_partitions: Annotated[
         bool, typer.Option("--under-replicated-partitions", help="Describe only partitions that lack a replica.")
-    ] = False,
+    ] = False
     unavailable_partitions: Annotated[
         bool, typer.Option("--unavailable-partitions", help="Describe only partitions without a leader.")
-    ] = False,
+    ] = False
     under_min_isr_partitions: Annotated[
         bool,
         typer.Option(
             "--under-min-isr-partitions", help="Describe only partitions with fewer replicas in sync than they need."
         ),
-    ] = False,
+    ] = False
     at_min_isr_partitions: Annotated[
         bool,
         typer.Option(
             "--at-min-isr-partitions", help="Describe only partitions with just as many replicas in sync as needed."
         ),
-    ] = False,
+    ] = False
     topics_with_overrides: Annotated[
         bool, typer.Option("--topics-with-overrides", help="Describe only topics with settings of their own.")
-    ] = False,
+    ] = False
     partition_size_limit_per_response: Annotated[
         int, typer.Option("--partition-size-limit-per-response", help="Partitions asked for at a time.")
-    ] = 2000,
-    command_config: CommandConfig = None,
-    json_output: AsJson = False,
-) -> None:
+    ] = 2000
+    command_config: CommandConfig = None
+    json_output: AsJson = False
+
+
+@app.only_command_with(Options)
+def topics(asked: Options) -> None:
+    action = one_action(
+        create=asked.create, list=asked.list_, describe=asked.describe, alter=asked.alter, delete=asked.delete
+    )
+    check_together(asked, action)
+    if asked.partitions is not None and asked.partitions < 1:
+        raise CommandError(f"--partitions must be 1 or more, not {asked.partitions}.")
+    on_cluster(asked.bootstrap_server, asked.command_config, _work(asked, action))
+
+
+_ONLY_WITH: Final[Mapping[str, tuple[str, ...]]] = {
+    "config": ("create",),
+    "partitions": ("create", "alter"),
+    "replication_factor": ("create",),
+    "replica_assignment": ("create", "alter"),
+    "under_replicated_partitions": ("describe",),
+    "unavailable_partitions": ("describe",),
+    "under_min_isr_partitions": ("describe",),
+    "at_min_isr_partitions": ("describe",),
+    "topics_with_overrides": ("describe",),
+    "if_exists": ("alter", "delete", "describe"),
+    "if_not_exists": ("create",),
+    "exclude_internal": ("list", "describe"),
+    "topic_id": ("describe",),
+}
+"""The actions that an option goes with."""
+
+
+def check_together(asked: Options, action: str) -> None:
+    """Raises :class:`CommandError` for options that cannot stand together, in the words of kafka-topics."""
+    given = {name for name in _ONLY_WITH if getattr(asked, name) not in (None, "", False, [])}
+    for name in sorted(given):
+        if action not in _ONLY_WITH[name]:
+            hint = " (`parley configs --alter` changes the settings of a topic)" if name == "config" else ""
+            raise CommandError(f'Option "[{_flag(name)}]" can\'t be used with option "[{action}]"{hint}')
+    excluded = [("topics_with_overrides", name) for name in sorted(given) if name.endswith("_partitions")]
+    if action == "create":
+        excluded += [("replica_assignment", "partitions"), ("replica_assignment", "replication_factor")]
+    for one, other in excluded:
+        if one in given and other in given:
+            raise CommandError(f'Option "[{_flag(one)}]" can\'t be used with option "[{_flag(other)}]"')
+
+
+def _flag(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _work(asked: Options, action: str) -> Callable[[Client], Awaitable[None]]:
+    """What is to be done at the cluster."""
     from tools.cli.topics import change, describing
 
-    action = one_action(create=create, list=list_, describe=describe, alter=alter, delete=delete)
-    if partitions is not None and partitions < 1:
-        raise CommandError(f"--partitions must be 1 or more, not {partitions}.")
-    if partitions is not None and replica_assignment and action == "create":
-        raise CommandError("--replica-assignment says how many partitions there are; leave --partitions out.")
-    if config and action != "create":
-        raise CommandError("--config goes with --create; `parley configs --alter` changes the settings of a topic.")
-
-    def run(work: Callable[[Client], Awaitable[T]]) -> T:
-        return on_cluster(bootstrap_server, command_config, work)
-
+    assignment = parse_assignment(asked.replica_assignment) if asked.replica_assignment else None
+    if action in ("create", "alter", "delete"):
+        required(asked.topic, "--topic", action)
     match action:
         case "create":
             wanted = change.NewTopic(
-                required(topic, "--topic", action),
-                -1 if partitions is None else partitions,
-                -1 if replication_factor is None else replication_factor,
-                parse_assignment(replica_assignment) if replica_assignment else None,
-                pairs(config, "--config"),
+                asked.topic,
+                asked.partitions or -1,
+                _count(asked.replication_factor),
+                assignment,
+                pairs(asked.config, "--config"),
             )
-            run(lambda client: change.create(client, wanted, if_not_exists=if_not_exists))
+            return lambda client: change.create(client, wanted, if_not_exists=asked.if_not_exists)
         case "alter":
-            to = change.Growth(
-                required(partitions, "--partitions", action),
-                parse_assignment(replica_assignment) if replica_assignment else None,
-            )
-            named = required(topic, "--topic", action)
-            run(lambda client: change.alter(client, named, to, if_exists=if_exists))
+            to = change.Growth(required(asked.partitions, "--partitions", action), assignment)
+            return lambda client: change.alter(client, asked.topic, to, if_exists=asked.if_exists)
         case "delete":
-            named = required(topic, "--topic", action)
-            run(lambda client: change.delete(client, named, if_exists=if_exists))
+            return lambda client: change.delete(client, asked.topic, if_exists=asked.if_exists)
         case "list":
-            names = run(lambda client: describing.names(client, topic, exclude_internal=exclude_internal))
-            print(json.dumps(names) if json_output else "\n".join(names), end="\n" if names or json_output else "")
+            return lambda client: _list(client, asked)
         case _:
-            shown = Selection(
-                under_replicated_partitions,
-                unavailable_partitions,
-                under_min_isr_partitions,
-                at_min_isr_partitions,
-                topics_with_overrides,
-            )
             request = describing.Wanted(
-                topic, topic_id, exclude_internal, if_exists, max(1, partition_size_limit_per_response)
+                asked.topic,
+                asked.topic_id,
+                asked.exclude_internal,
+                asked.if_exists,
+                max(1, asked.partition_size_limit_per_response),
             )
-            found = run(lambda client: describing.describe(client, request))
-            describing.show(found, shown, as_json=json_output)
+            return lambda client: _describe(client, request, asked)
+
+
+def _count(given: int | None) -> int:
+    """A number of replicas; -1 for as many as the broker has by default."""
+    return -1 if given is None else given
+
+
+async def _list(client: Client, asked: Options) -> None:
+    from tools.cli.topics import describing
+
+    names = await describing.names(client, asked.topic, exclude_internal=asked.exclude_internal)
+    if asked.json_output:
+        print(json.dumps(names))
+    elif names:
+        print("\n".join(names))
+
+
+async def _describe(client: Client, request: Wanted, asked: Options) -> None:
+    from tools.cli.topics import describing
+
+    shown = Selection(
+        asked.under_replicated_partitions,
+        asked.unavailable_partitions,
+        asked.under_min_isr_partitions,
+        asked.at_min_isr_partitions,
+        asked.topics_with_overrides,
+    )
+    describing.show(await describing.describe(client, request), shown, as_json=asked.json_output)
 
 
 __all__ = ["Selection", "app", "parse_assignment", "topics"]
