@@ -163,16 +163,16 @@ class Partition:
         self.state = state
         self.leader_epoch = state.leader_epoch
         self._asked_isr = ()
-        was_leader, self.is_leader = self.is_leader, leads
+        self.is_leader = leads
         known = {} if new_term or not leads else self.followers
         others = [replica for replica in state.replicas if replica != self.broker_id] if leads else []
         self.followers = {replica: known.get(replica) or FollowerProgress() for replica in others}
         self._choose_awaited()
         if leads and new_term and self._log is not None:
             self._begin_term(self._log)
-        if was_leader and not leads:
+        if new_term:
             self._tell_all()
-        elif leads and self._log is not None:
+        if leads and self._log is not None:
             self._advance_high_watermark(0)
             if not self.has_enough_replicas:
                 self._purgatories.produce.notify(self)
@@ -235,6 +235,11 @@ class Partition:
             self.check_epoch(known_epoch)
         if not self.is_leader:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def check_replica(self, known_epoch: int = NO_EPOCH) -> None:
+        """Raise unless this broker can be read from as leader or follower, under ``known_epoch`` if one is named."""
+        if known_epoch != NO_EPOCH:
+            self.check_epoch(known_epoch)
 
     def check_epoch(self, known_epoch: int) -> None:
         """Raise FENCED_LEADER_EPOCH for an epoch of the past, UNKNOWN_LEADER_EPOCH for one not heard of yet."""

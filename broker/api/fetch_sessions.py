@@ -5,6 +5,9 @@ Rules of this module:
 * A request with epoch -1 is outside any session; epoch 0 asks for a new one; a higher epoch continues the session of
   the given id and must be the one expected next. An id given with epoch -1 or 0 ends that session.
 * An incremental answer holds only partitions that have records, an error, or a changed high watermark or log start.
+* A session subscribes to its partitions (:meth:`broker.purgatory.Purgatory.subscribe`), so that a fetch looks only at
+  those that have changed, and at those the client names: a session of thousands that are quiet costs nothing. What
+  nobody tells of (a log's start moves by retention) is found by a look at all of them from time to time.
 * A partition that returned records moves behind the others, so that all get their turn under a byte limit.
 * A partition is fetched once, however often it is named; what is said of it last counts.
 * What a session remembers is bounded; a request that would exceed it, or names more, is an INVALID_REQUEST.
@@ -14,11 +17,13 @@ Rules of this module:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Hashable, Iterable, Sized
 from random import Random
+from typing import Protocol
 from uuid import UUID
 
 from broker.partition import Partition
+from broker.purgatory import Purgatory
 from broker.replication.progress import FetchClock
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.fetch import FetchRequest, FetchResponse
@@ -32,7 +37,18 @@ INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 _EPOCH_MAX = 2**31 - 1
 PARTITIONS_MAX = 20_000
-"""Partitions that one client may fetch at a time. It is looked at each of them at every request, in one go."""
+"""Partitions that one client may fetch at a time. A full request is looked at in one go."""
+LOOK_AT_ALL_S = 5.0
+"""How often every partition of a session is looked at, changed or not."""
+_NOT_TOLD = 2**63 - 1
+"""The high watermark in a request of a client that does not tell its own."""
+
+
+class WaitingFetch(Protocol):
+    """A fetch of a session that waits for news."""
+
+    def news_of(self, target: Target, amount: int) -> None:
+        """A partition has changed; ``amount`` bytes have come, or something else has happened."""
 
 
 class Target:
@@ -40,12 +56,14 @@ class Target:
 
     __slots__ = (
         "index",
+        "is_settled",
         "last_fetched_epoch",
         "leader_epoch",
         "log_start_offset",
         "max_bytes",
         "offset",
         "partition",
+        "session",
         "told_high_watermark",
         "told_log_start",
         "topic",
@@ -57,7 +75,8 @@ class Target:
         self.topic_id = topic_id
         self.index = asked.partition
         self.partition: Partition | None = None  # as last found
-        self.told_high_watermark = -1
+        self.session: FetchSession | None = None
+        self.told_high_watermark = -1 if asked.high_watermark == _NOT_TOLD else asked.high_watermark
         self.told_log_start = -1
         self.update(asked)
 
@@ -68,6 +87,23 @@ class Target:
         self.leader_epoch = asked.current_leader_epoch
         self.last_fetched_epoch = asked.last_fetched_epoch
         self.log_start_offset = asked.log_start_offset
+        self.is_settled = False
+        """Whether the client's log agrees with ours up to ``offset``, as was found under its ``leader_epoch``."""
+
+    def bind(self, partition: Partition | None) -> None:
+        """This is the partition meant, as far as is known; a session hears of its changes."""
+        if partition is not self.partition:
+            if self.session is not None:
+                self.session.listen(self, self.partition, partition)
+            self.partition = partition
+
+    def on_news(self, key: Hashable, amount: int) -> None:
+        """The partition has changed (as :class:`broker.purgatory.Subscriber`)."""
+        session = self.session
+        if session is not None:
+            session.changed[self] = None
+            if session.waiting is not None:
+                session.waiting.news_of(self, amount)
 
     def is_news(self, data: PartitionData) -> bool:
         """Whether an incremental answer must hold ``data``; what it then tells the client is remembered."""
@@ -86,16 +122,64 @@ class Target:
 class FetchSession:
     """What one client fetches."""
 
-    __slots__ = ("clock", "epoch", "id", "is_follower", "last_used", "targets", "uses_ids")
+    __slots__ = (
+        "_looked_at_all_s",
+        "_purgatory",
+        "changed",
+        "clock",
+        "epoch",
+        "id",
+        "is_follower",
+        "last_used",
+        "targets",
+        "uses_ids",
+        "waiting",
+    )
 
-    def __init__(self, session_id: int, targets: Iterable[Target], *, is_follower: bool, uses_ids: bool) -> None:
+    def __init__(
+        self,
+        session_id: int,
+        targets: Iterable[Target],
+        purgatory: Purgatory,
+        *,
+        is_follower: bool,
+        uses_ids: bool,
+        now_s: float,
+    ) -> None:
         self.id = session_id
         self.epoch = 1
         self.clock = FetchClock()
         self.is_follower = is_follower
         self.uses_ids = uses_ids
-        self.last_used = 0.0
+        self.last_used = now_s
+        self.waiting: WaitingFetch | None = None
+        self._purgatory = purgatory
+        self._looked_at_all_s = now_s
         self.targets = {_key(target.topic, target.topic_id, target.index, uses_ids): target for target in targets}
+        self.changed: dict[Target, None] = dict.fromkeys(self.targets.values())
+        """Those to be looked at, in the order in which they get their turn."""
+        for target in self.targets.values():
+            target.session = self
+            self.listen(target, None, target.partition)
+
+    def listen(self, target: Target, before: Partition | None, partition: Partition | None) -> None:
+        """Hear of the changes of ``partition``, no longer of those of the one before."""
+        if before is not None:
+            self._purgatory.unsubscribe(before, target)
+        if partition is not None:
+            self._purgatory.subscribe(partition, target)
+
+    def end(self) -> None:
+        """The client fetches no longer by this session."""
+        for target in self.targets.values():
+            self._forget(target)
+        self.targets.clear()
+        self.changed.clear()
+
+    def _forget(self, target: Target) -> None:
+        target.bind(None)
+        target.session = None
+        self.changed.pop(target, None)
 
     def update(self, request: FetchRequest) -> None:
         """Take over the partitions that an incremental request adds, changes and forgets."""
@@ -104,22 +188,33 @@ class FetchSession:
                 key = _key(topic.topic, topic.topic_id, asked.partition, self.uses_ids)
                 target = self.targets.get(key)
                 if target is None:
-                    self.targets[key] = Target(topic.topic, topic.topic_id, asked)
+                    target = self.targets[key] = Target(topic.topic, topic.topic_id, asked)
+                    target.session = self
                 else:
                     target.update(asked)
+                    self.changed.pop(target, None)
+                self.changed[target] = None
         for forgotten in request.forgotten_topics_data:
             for index in forgotten.partitions:
-                self.targets.pop(_key(forgotten.topic, forgotten.topic_id, index, self.uses_ids), None)
+                target = self.targets.pop(_key(forgotten.topic, forgotten.topic_id, index, self.uses_ids), None)
+                if target is not None:
+                    self._forget(target)
         _check_number(self.targets)
+
+    def to_look_at(self) -> list[Target]:
+        """The partitions that may have something to tell."""
+        if self.last_used - self._looked_at_all_s >= LOOK_AT_ALL_S:
+            self._looked_at_all_s = self.last_used
+            return [*self.changed, *(target for target in self.targets.values() if target not in self.changed)]
+        return list(self.changed)
 
     def select_news(self, answers: list[tuple[Target, PartitionData]]) -> list[tuple[Target, PartitionData]]:
         """The part of ``answers`` that the client must be told; whoever got records goes to the end of the order."""
         news = [(target, data) for target, data in answers if target.is_news(data)]
         for target, data in news:
-            if data.records:
-                key = _key(target.topic, target.topic_id, target.index, self.uses_ids)
-                if key in self.targets:
-                    self.targets[key] = self.targets.pop(key)
+            if data.records and target.session is self:
+                self.changed.pop(target, None)
+                self.changed[target] = None
         return news
 
 
@@ -170,7 +265,7 @@ class FetchSessions:
         then begins anew with a full request.
         """
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._sessions.pop(request.session_id, None)
+            self._end(request.session_id)
             return None
         session = self._sessions.get(request.session_id)
         if session is None:
@@ -185,11 +280,16 @@ class FetchSessions:
         try:
             session.update(request)
         except KafkaError:
-            del self._sessions[session.id]
+            self._end(session.id)
             raise
         return session
 
-    def create(self, targets: list[Target], *, is_follower: bool, uses_ids: bool) -> int:
+    def _end(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            session.end()
+
+    def create(self, targets: list[Target], purgatory: Purgatory, *, is_follower: bool, uses_ids: bool) -> int:
         """A new session over the partitions of a full request: its id, or 0 if there is no room for it."""
         now = self._monotonic()
         if len(self._sessions) >= self._slots and not self._evict(now, len(targets), is_follower):
@@ -197,9 +297,9 @@ class FetchSessions:
         session_id = self._rng.randrange(1, 2**31)
         while session_id in self._sessions:
             session_id = self._rng.randrange(1, 2**31)
-        session = FetchSession(session_id, targets, is_follower=is_follower, uses_ids=uses_ids)
-        session.last_used = now
-        self._sessions[session_id] = session
+        self._sessions[session_id] = FetchSession(
+            session_id, targets, purgatory, is_follower=is_follower, uses_ids=uses_ids, now_s=now
+        )
         return session_id
 
     def _evict(self, now: float, size: int, is_follower: bool) -> bool:
@@ -212,6 +312,6 @@ class FetchSessions:
             victim = min(self._sessions.values(), key=lambda session: (session.is_follower, len(session.targets)))
             if (is_follower, size) <= (victim.is_follower, len(victim.targets)):
                 return False
-        del self._sessions[victim.id]
+        self._end(victim.id)
         self.evictions += 1
         return True

@@ -11,8 +11,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from broker.api.fetch import SENT_FROM_FILE_BYTES, FetchApi
-from broker.api.fetch_sessions import FetchSessions
+from broker.api.delayed_fetch import SENT_FROM_FILE_BYTES
+from broker.api.fetch import FetchApi
+from broker.api.fetch_sessions import LOOK_AT_ALL_S, FetchSessions
 from broker.network.sending import FileSlice
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.fetch import FetchRequest, FetchResponse
@@ -130,7 +131,6 @@ async def test_the_first_batch_is_answered_whatever_the_limits_say(bench: FetchB
 async def test_each_mistake_fails_alone(bench: FetchBench) -> None:
     await bench.create("t")
     bench.write("t", 2)
-    await bench.create("followed", replicas=(OTHER, BROKER), leader=OTHER)
     await bench.create("elsewhere", replicas=(OTHER,), leader=OTHER)
     await bench.create("fine")
     bench.alter("t", leader=BROKER)
@@ -139,7 +139,6 @@ async def test_each_mistake_fails_alone(bench: FetchBench) -> None:
         (ask("t", -1), ErrorCode.OFFSET_OUT_OF_RANGE),
         (ask("nothing"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (ask("t", index=7), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-        (ask("followed"), ErrorCode.NOT_LEADER_OR_FOLLOWER),
         (ask("elsewhere"), ErrorCode.NOT_LEADER_OR_FOLLOWER),
         (ask("t", current_leader_epoch=0), ErrorCode.FENCED_LEADER_EPOCH),
         (ask("t", current_leader_epoch=2), ErrorCode.UNKNOWN_LEADER_EPOCH),
@@ -159,6 +158,33 @@ async def test_a_client_at_the_wrong_broker_is_told_the_right_one(bench: FetchBe
     assert data.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert (data.current_leader.leader_id, data.current_leader.leader_epoch) == (OTHER, 0)
     assert [(node.node_id, node.host, node.port) for node in answer.node_endpoints] == [(OTHER, "host2", 9092)]
+
+
+async def test_consumers_read_from_followers_what_is_committed(bench: FetchBench) -> None:
+    await bench.create("t", replicas=(OTHER, BROKER), leader=OTHER)
+    partition = bench.partition("t")
+    for offset in range(3):
+        record = batch()
+        record[:8] = offset.to_bytes(8, "big")
+        partition.append_fetched(record, high_watermark=min(offset + 1, 2), log_start_offset=0)
+    assert found(await bench.fetch(ask("t"), version=11)) == [("t", 0, 0, [0, 1])]
+    assert found(await bench.fetch(ask("t"), version=10)) == [("t", 0, ErrorCode.NOT_LEADER_OR_FOLLOWER, [])]
+    as_follower = await bench.fetch(ask("t", log_start_offset=0), version=11, replica_id=OTHER)
+    assert found(as_follower) == [("t", 0, ErrorCode.NOT_LEADER_OR_FOLLOWER, [])]
+    waiting = bench.begin(ask("t", 2), version=11, max_wait_ms=60_000)
+    partition.append_fetched(None, high_watermark=3, log_start_offset=0)
+    assert found(await waiting) == [("t", 0, 0, [2])]
+
+
+async def test_a_broker_that_was_replaced_by_a_later_run_is_refused(bench: FetchBench) -> None:
+    topic_id = await bench.create("t", replicas=(BROKER, OTHER))
+    for epoch in (1, 2):
+        state = FetchRequest.ReplicaState(replica_id=OTHER, replica_epoch=epoch)
+        await bench.fetch(ask(topic_id, log_start_offset=0), version=15, replica_state=state)
+    state = FetchRequest.ReplicaState(replica_id=OTHER, replica_epoch=0)
+    with pytest.raises(KafkaError) as refused:
+        await bench.fetch(ask(topic_id, log_start_offset=0), version=15, replica_state=state)
+    assert refused.value.code == ErrorCode.STALE_BROKER_EPOCH
 
 
 async def test_topics_by_id(bench: FetchBench) -> None:
@@ -203,6 +229,15 @@ async def test_waits_for_the_bytes_it_asked_for(bench: FetchBench) -> None:
     assert found(await waiting) == [("a", 0, 0, [0, 1]), ("b", 0, 0, [0])]
 
 
+async def test_what_comes_in_one_moment_is_answered_together(bench: FetchBench) -> None:
+    await bench.create("a")
+    await bench.create("b")
+    waiting = bench.begin(ask("a"), ask("b"), max_wait_ms=60_000)
+    for name in "aab":
+        bench.write(name)
+    assert found(await waiting) == [("a", 0, 0, [0, 1]), ("b", 0, 0, [0])]
+
+
 async def test_waits_no_longer_than_it_asked_for(bench: FetchBench) -> None:
     await bench.create("t")
     waiting = bench.begin(ask("t"), max_wait_ms=10, min_bytes=1 << 20)
@@ -222,7 +257,7 @@ async def test_an_error_or_nothing_to_fetch_is_answered_at_once(bench: FetchBenc
 async def test_losing_the_leadership_ends_the_wait(bench: FetchBench) -> None:
     await bench.create("t", replicas=(BROKER, OTHER))
     await bench.create("gone")
-    moved = bench.begin(ask("t"), max_wait_ms=60_000)
+    moved = bench.begin(ask("t"), max_wait_ms=60_000, version=10)
     bench.alter("t", leader=OTHER)
     assert found(await moved) == [("t", 0, ErrorCode.NOT_LEADER_OR_FOLLOWER, [])]
     deleted = bench.begin(ask("gone"), max_wait_ms=60_000)
@@ -307,6 +342,56 @@ async def test_a_session_waits_like_any_fetch(bench: FetchBench) -> None:
     assert found(await waiting) == [("c", 0, 0, [0, 1])]
 
 
+async def test_a_session_looks_only_at_what_has_changed(bench: FetchBench) -> None:
+    await bench.create("quiet", 50, replicas=(BROKER, OTHER))
+    await bench.create("t", replicas=(BROKER, OTHER))
+    asked = [ask("quiet", index=index, log_start_offset=0, last_fetched_epoch=-1) for index in range(50)]
+    follower = {"replica_id": OTHER, "version": 12}
+    answer = await bench.fetch(*asked, ask("t", log_start_offset=0), session_epoch=0, **follower)
+    session = bench.sessions._sessions[answer.session_id]
+    assert found(await bench.fetch(session_id=session.id, session_epoch=1, **follower)) == []
+    assert not session.changed
+    waiting = bench.begin(session_id=session.id, session_epoch=2, max_wait_ms=60_000, **follower)
+    bench.write("t", 2)
+    assert [target.topic for target in session.changed] == ["t"]
+    assert found(await waiting) == [("t", 0, 0, [0, 1])]
+    waiting = bench.begin(
+        ask("t", 2, log_start_offset=0, last_fetched_epoch=0),
+        session_id=session.id,
+        session_epoch=3,
+        max_wait_ms=60_000,
+        **follower,
+    )
+    assert bench.partition("t").high_watermark == 2
+    await bench.idle()
+    assert not waiting.done(), "a new high watermark can wait for the next records"
+    bench.write("quiet", index=7)
+    data = [data for topic in (await waiting).responses for data in topic.partitions]
+    assert [(each.partition_index, each.high_watermark, len(offsets(each))) for each in data] == [(0, 2, 0), (7, 0, 1)]
+
+
+async def test_a_session_finds_what_nobody_tells_of(bench: FetchBench) -> None:
+    await bench.create("t")
+    bench.write("t", 1)
+    bench.write("t", 1)
+    answer = await bench.fetch(ask("t", 2), session_epoch=0)
+    assert found(await bench.fetch(session_id=answer.session_id, session_epoch=1)) == []
+    bench.partition("t").log.advance_log_start(1)
+    bench.seconds = LOOK_AT_ALL_S
+    late = await bench.fetch(session_id=answer.session_id, session_epoch=2)
+    assert late.responses[0].partitions[0].log_start_offset == 1
+
+
+async def test_a_session_that_ended_hears_no_more(bench: FetchBench) -> None:
+    await bench.create("t")
+    answer = await bench.fetch(ask("t"), session_epoch=0)
+    session = bench.sessions._sessions[answer.session_id]
+    await bench.fetch(session_id=answer.session_id, session_epoch=-1)
+    bench.write("t")
+    assert not session.changed
+    assert not bench.purgatories.fetch._subscribers
+
+
 async def test_all_partitions_of_a_session_get_their_turn(bench: FetchBench) -> None:
     for name in "abc":
         await bench.create(name)
@@ -334,13 +419,14 @@ async def test_all_partitions_of_a_session_get_their_turn(bench: FetchBench) -> 
 
 async def test_a_session_reports_an_error_and_its_end(bench: FetchBench) -> None:
     await bench.create("t", replicas=(BROKER, OTHER))
-    session = (await bench.fetch(ask("t"), session_epoch=0)).session_id
+    session = (await bench.fetch(ask("t", current_leader_epoch=0), session_epoch=0)).session_id
     bench.alter("t", leader=OTHER)
-    moved: tuple[str, int, int, list[int]] = ("t", 0, ErrorCode.NOT_LEADER_OR_FOLLOWER, [])
+    moved: tuple[str, int, int, list[int]] = ("t", 0, ErrorCode.FENCED_LEADER_EPOCH, [])
     assert found(await bench.fetch(session_id=session, session_epoch=1)) == [moved]
     assert found(await bench.fetch(session_id=session, session_epoch=2)) == [moved]
     bench.alter("t", leader=BROKER)
-    assert found(await bench.fetch(session_id=session, session_epoch=3)) == [("t", 0, 0, [])]
+    known = ask("t", current_leader_epoch=2)
+    assert found(await bench.fetch(known, session_id=session, session_epoch=3)) == [("t", 0, 0, [])]
     assert found(await bench.fetch(session_id=session, session_epoch=4)) == []
 
 
