@@ -152,7 +152,7 @@ class ConfigsApi:
             key = (asked.resource_type, asked.resource_name)
             try:
                 if key in twice:
-                    raise _TWICE
+                    raise _twice()
                 resource = _resource(*key)
                 if resource.type is ResourceType.BROKER_LOGGER:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "Levels of loggers are changed incrementally only.")
@@ -186,7 +186,7 @@ class ConfigsApi:
             key = (asked.resource_type, asked.resource_name)
             try:
                 if key in twice:
-                    raise _TWICE
+                    raise _twice()
                 change = ConfigChange(_resource(*key), changes=_entry_changes(asked))
                 if change.resource.type is ResourceType.BROKER_LOGGER:
                     self._check_is_this_broker(change.resource)
@@ -221,7 +221,9 @@ class ConfigsApi:
         return {(outcome.resource.type.value, outcome.resource.name): outcome.error for outcome in outcomes}
 
 
-_TWICE = KafkaError(ErrorCode.INVALID_REQUEST, "The request names this resource more than once.")
+def _twice() -> KafkaError:
+    # A new one each time: an exception that is raised again keeps the frames of every time.
+    return KafkaError(ErrorCode.INVALID_REQUEST, "The request names this resource more than once.")
 
 
 def _resource(kind: int, name: str) -> ConfigResource:

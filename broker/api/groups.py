@@ -114,14 +114,12 @@ class GroupsApi:
     def _coordinator_of(
         self, context: RequestContext, refusal: KafkaError | None, key: str
     ) -> FindCoordinatorResponse.Coordinator:
+        if refusal is not None:
+            return _no_coordinator(key, refusal)
         try:
-            if refusal is not None:
-                raise refusal
             node_id, endpoint = self._locate(context, key)
         except KafkaError as error:
-            return FindCoordinatorResponse.Coordinator(
-                key=key, node_id=-1, host="", port=-1, error_code=error.code, error_message=error.message or None
-            )
+            return _no_coordinator(key, error)
         return FindCoordinatorResponse.Coordinator(
             key=key,
             node_id=node_id,
@@ -314,6 +312,12 @@ class GroupsApi:
                 code = error.code
             results.append(DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=code))
         return DeleteGroupsResponse(results=results)
+
+
+def _no_coordinator(key: str, error: KafkaError) -> FindCoordinatorResponse.Coordinator:
+    return FindCoordinatorResponse.Coordinator(
+        key=key, node_id=-1, host="", port=-1, error_code=error.code, error_message=error.message or None
+    )
 
 
 def _undescribed(

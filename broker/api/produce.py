@@ -2,6 +2,7 @@
 
 Rules of this module:
 
+* A partition that a request names twice is refused, since nobody can say in which order its batches were meant.
 * Each partition succeeds or fails alone; batches are validated and, where need be, converted before the append
   (``protocol.records.produce``).
 * ``acks=0`` is never answered; an error then closes the connection, the only way to tell (as Kafka does). ``acks=1`` is
@@ -19,6 +20,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from broker.api.current_leader import MOVED, current_leader, endpoints_of
+from broker.api.naming import named_twice
 from broker.failures import FailureLog
 from broker.metadata.current import Metadata
 from broker.metadata.names import INTERNAL_TOPICS
@@ -124,13 +126,13 @@ class ProduceApi:
         self, context: RequestContext, request: ProduceRequest
     ) -> Answer | Delayed[ProduceResponse] | Coroutine[Any, Any, Answer | Delayed[ProduceResponse]]:
         """Append every partition's records, and answer as ``acks`` asks."""
-        ready: Ready = {}
-        costly = [
-            data
+        ready = _named_twice(request)
+        costly = {
+            id(data)
             for topic in request.topic_data
             for data in topic.partition_data
-            if may_be_costly(data.records) and self._is_costly(context, topic, data, ready)
-        ]
+            if id(data) not in ready and may_be_costly(data.records) and self._is_costly(context, topic, data, ready)
+        }
         if costly:
             return self._produce_costly(context, request, ready, costly)
         return self._append_all(context, request, ready)
@@ -153,13 +155,13 @@ class ProduceApi:
         return False
 
     async def _produce_costly(
-        self, context: RequestContext, request: ProduceRequest, ready: Ready, costly: list[_Data]
+        self, context: RequestContext, request: ProduceRequest, ready: Ready, costly: set[int]
     ) -> Answer | Delayed[ProduceResponse]:
         """As :meth:`produce`, the costly records being prepared in a thread first."""
         loop = asyncio.get_running_loop()
         for topic in request.topic_data:
             for data in topic.partition_data:
-                if not any(data is one for one in costly):
+                if id(data) not in costly:
                     continue
                 try:
                     partition = self._partitions.find(self._topic_name(context, topic), data.index)
@@ -373,6 +375,19 @@ def _disconnect_on_error(response: ProduceResponse) -> None:
 def records_of(data: _Data) -> Buffer | None:
     """The records of a decoded request: always one buffer."""
     return cast("Buffer | None", data.records)
+
+
+def _named_twice(request: ProduceRequest) -> Ready:
+    """The refusal of the records whose partition has others in the same request."""
+    everything = [((t.name, t.topic_id, data.index), data) for t in request.topic_data for data in t.partition_data]
+    if len(everything) < 2:
+        return {}
+    twice = named_twice(partition for partition, _ in everything)
+    return {
+        id(data): KafkaError(ErrorCode.INVALID_REQUEST, "The request names this partition more than once.")
+        for partition, data in everything
+        if partition in twice
+    }
 
 
 def may_be_costly(records: Any) -> bool:

@@ -59,7 +59,7 @@ class TopicsApi:
             outcomes += await self._administration.create_topics(wanted, validate_only=request.validate_only)
         except KafkaError as error:
             outcomes += [TopicOutcome(new.name, error=error) for new in wanted]
-        outcomes += [TopicOutcome(name, error=_TWICE) for name in twice]
+        outcomes += [TopicOutcome(name, error=_twice()) for name in twice]
         configs = {new.name: new.configs for new in wanted}
         return CreateTopicsResponse(
             topics=[self._created(outcome, configs.get(outcome.name, {})) for outcome in outcomes]
@@ -114,7 +114,7 @@ class TopicsApi:
 
     def _name_to_delete(self, name: str | None, topic_id: UUID, twice: set[str]) -> str:
         if (name or str(topic_id)) in twice:
-            raise _TWICE
+            raise _twice()
         if name is not None:
             if topic_id != ZERO_UUID:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Give the topic's name or its id, not both.")
@@ -142,7 +142,7 @@ class TopicsApi:
             outcomes = await self._administration.add_partitions(wanted, validate_only=request.validate_only)
         except KafkaError as error:
             outcomes = [TopicOutcome(more.topic, error=error) for more in wanted]
-        outcomes += [TopicOutcome(name, error=_TWICE) for name in twice]
+        outcomes += [TopicOutcome(name, error=_twice()) for name in twice]
         results = []
         for outcome in outcomes:
             code, message = _error(outcome)
@@ -154,7 +154,9 @@ class TopicsApi:
         return CreatePartitionsResponse(results=results)
 
 
-_TWICE = KafkaError(ErrorCode.INVALID_REQUEST, "The request names this topic more than once.")
+def _twice() -> KafkaError:
+    # A new one each time: an exception that is raised again keeps the frames of every time.
+    return KafkaError(ErrorCode.INVALID_REQUEST, "The request names this topic more than once.")
 
 
 def _new_topic(asked: CreateTopicsRequest.CreatableTopic) -> NewTopic:

@@ -85,6 +85,7 @@ async def test_refuses_what_it_must(bench: ProduceBench) -> None:
     await bench.create("t", config=LogConfig(max_message_bytes=1000))
     await bench.create("elsewhere", replicas=(OTHER,), leader=OTHER)
     await bench.create("__consumer_offsets")
+    await bench.create("fine")
     broken = batch(1)
     broken[-1] ^= 1
     cases = [
@@ -100,10 +101,10 @@ async def test_refuses_what_it_must(bench: ProduceBench) -> None:
         ("t", 0, batch(2, size=600), ErrorCode.MESSAGE_TOO_LARGE),
         ("t", 0, batch(), ErrorCode.NONE),
     ]
-    answered = await bench.produce(*[case[:3] for case in cases])
-    assert [ErrorCode(o.error_code) for o in answered] == [case[3] for case in cases]
-    assert all((o.base_offset == -1) is bool(o.error_code) for o in answered)
-    assert all(bool(o.error_message) is bool(o.error_code) for o in answered)
+    for topic, index, data, error in cases:
+        first, second = await bench.produce((topic, index, data), ("fine", 0, batch()))
+        assert (first.error_code, second.error_code) == (error, ErrorCode.NONE)
+        assert (first.base_offset == -1) is bool(first.error_message) is bool(error)
     assert len(bench.stored("t")) == 1
     (allowed,) = await bench.produce(("__consumer_offsets", 0, batch()), client_id="__admin_client")
     assert allowed.error_code == ErrorCode.NONE
@@ -253,16 +254,26 @@ async def test_a_changed_configuration_counts_at_once(bench: ProduceBench) -> No
 
 
 async def test_small_records_that_become_large_are_prepared_off_the_loop(bench: ProduceBench) -> None:
-    await bench.create("t")
+    await bench.create("t", 2)
     bomb = build([Record(0, NOW_MS, None, bytes(50_000_000), ())], compression=Compression.ZSTD)
     assert len(bomb) < 20_000
     modest = build([Record(0, NOW_MS, None, bytes(1_000_000), ())], compression=Compression.ZSTD)
-    answer = bench.begin(("t", 0, modest), ("t", 0, bomb))
+    answer = bench.begin(("t", 0, modest), ("t", 1, bomb))
     assert asyncio.iscoroutine(answer)
     assert not bench.stored("t"), "nothing is appended before all of it is prepared"
     assert [outcome.error_code for outcome in outcomes(await answer)] == [0, 0]
     assert not asyncio.iscoroutine(bench.begin(("t", 0, modest)))
-    assert [len(record.value or b"") for record in bench.stored("t")] == [1_000_000, 50_000_000, 1_000_000]
+    assert [len(record.value or b"") for record in bench.stored("t")] == [1_000_000, 1_000_000]
+    assert [len(record.value or b"") for record in bench.stored("t", 1)] == [50_000_000]
+
+
+async def test_a_partition_named_twice_is_refused(bench: ProduceBench) -> None:
+    await bench.create("t", 2)
+    sent = batch(1)
+    found = await bench.produce(("t", 0, sent), ("t", 1, batch(1)), ("t", 0, batch(1)))
+    assert [o.error_code for o in found] == [ErrorCode.INVALID_REQUEST, ErrorCode.NONE, ErrorCode.INVALID_REQUEST]
+    assert not bench.stored("t")
+    assert len(bench.stored("t", 1)) == 1
 
 
 @pytest.mark.parametrize("compression", list(Compression))
