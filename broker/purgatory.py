@@ -44,6 +44,9 @@ class Delayed(asyncio.Future[T]):
         """The time is up: must call :meth:`complete`."""
         raise NotImplementedError
 
+    def hurry(self) -> None:
+        """The next request of the same connection has come: does nothing where an answer may let it wait."""
+
     def complete(self, result: T) -> None:
         """Give the answer and leave the purgatory; nothing happens if the answer was given before."""
         if not self.done():

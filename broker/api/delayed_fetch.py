@@ -6,7 +6,8 @@ Rules of this module:
   missing; the others keep what was found. It looks when the loop has handled what it is at, so that several appends of
   one moment are answered together.
 * In a session the partitions that have nothing to tell are passed over, and stay so until they change.
-* A follower is told of a new high watermark with the next records.
+* A follower is told of a new high watermark with the next records. One that sends the next request before it has its
+  answer wants it now, to fetch other partitions than these.
 * Reads are planned first and carried out last. Large ones are sent from the file; what is not in memory is loaded in a
   thread, and so is the conversion for clients of before KIP-98.
 """
@@ -173,6 +174,10 @@ class DelayedFetch(Delayed[Any]):
     def expired(self) -> None:
         self._look_at_changed()
         self._finish()
+
+    def hurry(self) -> None:
+        if self._reader.is_follower:
+            self.expired()
 
     def _leave(self) -> None:
         if self._session is not None and self._session.waiting is self:

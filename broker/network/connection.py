@@ -3,7 +3,8 @@
 Rules of this module:
 
 * Answers leave in the order of their requests. The next request begins when the previous one is done; behind produce
-  requests that only wait for their replicas, more produce requests begin, up to ``PIPELINED_MAX``.
+  requests that only wait for their replicas, more produce requests begin, up to ``PIPELINED_MAX``. Whatever waits for
+  an event is told that another request waits behind it.
 * Nothing is read while a request is queued, the peer does not take its answers, or the broker is loaded to its limits;
   so a connection holds at most one read's worth of requests and the answers it owes.
 * A peer that does not read keeps no more than ``UNSENT_MAX`` bytes of answers here and the one that exceeded it. It is
@@ -177,6 +178,8 @@ class Connection(asyncio.BufferedProtocol):
             return False
         owed = self._owed
         if owed and not (len(owed) < PIPELINED_MAX and owed[-1].pipelined and frame[:2] == PRODUCE_KEY):
+            if isinstance(awaited := owed[-1].awaited, Delayed):
+                awaited.hurry()
             return False
         if self._listener.load.is_full:
             self._wait_for_load()

@@ -37,6 +37,17 @@ async def test_followers_copy_their_leader(tmp_path: Path) -> None:
             assert await agreed(cluster, "t", 20, index=index) == [b"%d-%d" % (index, number) for number in range(20)]
 
 
+async def test_a_new_partition_does_not_wait_for_the_answer_under_way(tmp_path: Path) -> None:
+    an_hour = {"replica_fetch_wait_max_ms": "3600000", "replica_socket_timeout_ms": "3600000"}
+    async with nodes(tmp_path, 2, **an_hour, replica_lag_time_max_ms="3600000") as cluster:
+        for number in range(3):
+            await cluster.create(f"t{number}", [1, 2])
+            write(cluster[1].partition(f"t{number}"), b"x")
+            log = cluster[2].log(f"t{number}")
+            await eventually(lambda log=log: log.log_end_offset == 1)
+            await eventually(lambda number=number: cluster[1].log(f"t{number}").high_watermark == 1)
+
+
 async def test_more_than_one_answer_holds(tmp_path: Path) -> None:
     limits = {"replica_fetch_max_bytes": "20000", "replica_fetch_response_max_bytes": "50000"}
     async with nodes(tmp_path, 2, **limits) as cluster:
