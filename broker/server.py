@@ -42,7 +42,7 @@ from broker.cluster_identity import Identity, identify, read_identities, read_st
 from broker.config import BrokerConfig, TopicConfig, log_config
 from broker.controller.administration import Administration
 from broker.controller.adoption import FoundPartition, adopt_partitions
-from broker.controller.leaders import elect_uncleanly, rebalance_leaders
+from broker.controller.leaders import look_after_leaders, rebalance_leaders
 from broker.controller.liveness import Liveness
 from broker.controller.mentioned import MentionedTopics
 from broker.controller.publication import Publication
@@ -152,6 +152,9 @@ class BrokerServer:
         self._stopped = True
         was_ready = self.health.state is State.READY
         self.health.stopping()
+        if was_ready:
+            await self._hand_over()
+        await self._membership.close()
         await self._undo.aclose()
         if was_ready:
             _log.info("broker stopped", extra={"broker": self.identity.broker_id})
@@ -357,7 +360,7 @@ class BrokerServer:
             unclean=self._unclean_allowed,
             duties=(
                 lambda controller: rebalance_leaders(controller, self._config),
-                lambda controller: elect_uncleanly(controller, self._config, self._unclean_allowed),
+                lambda controller: look_after_leaders(controller, self._config, self._unclean_allowed),
             ),
             monotonic=self._clock.monotonic,
             rng=self._rng,

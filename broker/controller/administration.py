@@ -56,7 +56,7 @@ class Administration:
         opened: Callable[[], Awaitable[None]],
         unclean: UncleanAllowed,
     ) -> None:
-        """``opened()`` waits until new partitions can be used: the living brokers know of them, this one has its logs."""
+        """``opened()`` waits until new partitions can be used: living brokers know of them, this one has its logs."""
         static = config()
         self._broker_id = broker_id
         self._controller = controller

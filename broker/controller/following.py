@@ -31,6 +31,7 @@ class Following:
     def __init__(
         self,
         broker_id: int,
+        candidate: bytes,
         metadata: Metadata,
         peers: Peers,
         *,
@@ -41,8 +42,12 @@ class Following:
         heartbeat_s: float,
         silence_s: float,
     ) -> None:
-        """``depose(leader)`` is called when that one is dead, ``stale()`` when this broker must register anew."""
+        """``candidate`` is what this broker says of itself as a candidate.
+
+        ``depose(leader)`` is called when that one is dead, ``stale()`` when this broker must register anew.
+        """
         self._broker_id = broker_id
+        self._candidate = candidate
         self._metadata = metadata
         self._peers = peers
         self._listener = listener
@@ -75,6 +80,8 @@ class Following:
     async def _follow(self, leader: Leader) -> None:
         registration = registration_from_bytes(leader.candidate)
         endpoint = registration.endpoint(self._listener)
+        if registration.broker_id == self._broker_id and leader.candidate != self._candidate:
+            self._depose(leader)  # it was this broker in an earlier life
         if registration.broker_id == self._broker_id or endpoint is None:
             return
         client = self._peers.client_at(endpoint, "metadata")

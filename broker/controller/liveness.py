@@ -102,6 +102,7 @@ class Liveness:
         )
         self._following = Following(
             registration.broker_id,
+            registration_to_bytes(registration),
             metadata,
             peers,
             listener=listener,

@@ -84,6 +84,7 @@ class Publication:
         self._bytes = 0
         self._whole = None
         self.hearers.clear()
+        self._applied.set()
 
     def _note(self, delta: Delta, image: MetadataImage) -> None:
         if not self._is_open:
@@ -93,6 +94,7 @@ class Publication:
         self._bytes += len(self._steps[-1].changes)
         while self._steps and (len(self._steps) > DELTAS_KEPT or self._bytes > BYTES_KEPT):
             self._bytes -= len(self._steps.popleft().changes)
+        self._applied.set()  # who was waited for may be fenced now
         self._waiting.notify(self)
 
     def heard(self, broker_id: int, hearer: Hearer) -> None:

@@ -1,0 +1,171 @@
+"""Brokers that share a store: who controls, who follows, who is fenced and comes back. Over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from broker.cluster import Cluster
+from broker.config import BrokerConfig
+from broker.controller.brokers import broker_lost
+from broker.controller.following import Following
+from broker.metadata.image import MetadataImage
+from broker.server import BrokerServer
+from consensus.errors import BadConfig
+from protocol.client import Client
+from protocol.errors import ErrorCode
+from protocol.messages.configs import IncrementalAlterConfigsRequest
+from protocol.messages.topics import CreateTopicsRequest
+
+NEVER_MS = 600_000
+"""A session timeout that no test waits for."""
+PATIENCE_S = 30
+
+
+def servers(cluster: Cluster) -> list[BrokerServer]:
+    return [broker.server for broker in cluster.brokers.values() if broker.is_running]
+
+
+async def everywhere(cluster: Cluster, holds: Callable[[MetadataImage], bool]) -> None:
+    """Wait until every running broker's image is so."""
+    for server in servers(cluster):
+        assert await server.metadata.until(holds, PATIENCE_S), server.metadata.image
+
+
+def controller_of(cluster: Cluster) -> int:
+    return servers(cluster)[0].metadata.image.controller_id
+
+
+async def create(server: BrokerServer, name: str, *, factor: int = 3) -> int:
+    new = CreateTopicsRequest.CreatableTopic(
+        name=name, num_partitions=3, replication_factor=factor, assignments=[], configs=[]
+    )
+    async with Client(server.bootstrap_servers) as client:
+        answer = await client.send(CreateTopicsRequest(topics=[new]))
+    return int(answer.topics[0].error_code)
+
+
+async def test_any_broker_takes_what_is_for_the_controller_and_all_hear_of_it() -> None:
+    async with Cluster(brokers=3) as cluster:
+        for server in servers(cluster):
+            name = f"asked-{server.identity.broker_id}"
+            assert await create(server, name) == ErrorCode.NONE
+            # When the client is answered every broker knows.
+            assert all(name in other.metadata.image.topics for other in servers(cluster))
+        images = [server.metadata.image for server in servers(cluster)]
+        assert images[0] == images[1] == images[2]
+        assert sorted(images[0].brokers) == [1, 2, 3]
+
+
+async def test_dynamic_configuration_is_the_same_whoever_is_asked() -> None:
+    async with Cluster(brokers=2) as cluster:
+        for broker_id, server in enumerate(servers(cluster), 1):
+            change = IncrementalAlterConfigsRequest.AlterableConfig(
+                name="log.retention.ms", config_operation=0, value=str(broker_id)
+            )
+            resource = IncrementalAlterConfigsRequest.AlterConfigsResource(
+                resource_type=4, resource_name="", configs=[change]
+            )
+            async with Client(server.bootstrap_servers) as client:
+                answer = await client.send(IncrementalAlterConfigsRequest(resources=[resource], validate_only=False))
+            assert answer.responses[0].error_code == ErrorCode.NONE
+            await everywhere(cluster, lambda image, value=str(broker_id): _default(image) == value)  # type: ignore[misc]
+
+
+def _default(image: MetadataImage) -> str | None:
+    entries = next((entries for resource, entries in image.configs.items() if resource.name == ""), {})
+    return entries.get("log.retention.ms")
+
+
+async def test_a_killed_controller_is_replaced_without_waiting_for_its_session() -> None:
+    async with Cluster(brokers=3, coordination_session_timeout_ms=NEVER_MS) as cluster:
+        first, epoch = controller_of(cluster), servers(cluster)[0].metadata.image.controller_epoch
+        await cluster.kill(first)
+        await everywhere(cluster, lambda image: image.controller_id not in (first, -1))
+        await everywhere(cluster, lambda image: image.brokers[first].fenced)
+        assert all(server.metadata.image.controller_epoch > epoch for server in servers(cluster))
+        assert await create(servers(cluster)[0], "after", factor=2) == ErrorCode.NONE
+        await cluster.restart(first)
+        await everywhere(cluster, lambda image: not image.brokers[first].fenced)
+        assert await create(cluster.brokers[first].server, "again") == ErrorCode.NONE
+
+
+async def test_a_killed_broker_is_fenced_and_its_leaders_move() -> None:
+    async with Cluster(brokers=3, coordination_session_timeout_ms=NEVER_MS) as cluster:
+        assert await create(servers(cluster)[0], "t") == ErrorCode.NONE
+        victim = next(broker_id for broker_id in cluster.brokers if broker_id != controller_of(cluster))
+        await cluster.kill(victim)
+        await everywhere(cluster, lambda image: image.brokers[victim].fenced)
+        await everywhere(cluster, lambda image: all(p.leader not in (victim, -1) for p in image.topics["t"].partitions))
+
+
+async def test_a_broker_that_is_fenced_although_it_lives_comes_back_under_a_higher_epoch() -> None:
+    async with Cluster(brokers=3) as cluster:
+        controller = cluster.brokers[controller_of(cluster)].server
+        for victim in cluster.brokers:
+            epoch = controller.metadata.image.brokers[victim].epoch
+            assert await controller._liveness.controller.submit(
+                lambda image, victim=victim: broker_lost(image, victim, lambda *_: False)  # type: ignore[misc]
+            )
+            await everywhere(
+                cluster,
+                lambda image, victim=victim, epoch=epoch: (  # type: ignore[misc]
+                    not image.brokers[victim].fenced and image.brokers[victim].epoch > epoch
+                ),
+            )
+
+
+async def test_a_broker_that_asks_for_no_metadata_is_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Cluster(brokers=2, coordination_session_timeout_ms=500) as cluster:
+        deaf = next(broker_id for broker_id in cluster.brokers if broker_id != controller_of(cluster))
+        following = cluster.brokers[deaf].server._liveness._following
+        following.controller_is(None)  # it follows nobody from now on, and is a member all the same
+        controller = cluster.brokers[controller_of(cluster)].server
+        assert await controller.metadata.until(lambda image: image.brokers[deaf].fenced, PATIENCE_S)
+        assert isinstance(following, Following)
+
+
+async def test_a_second_broker_with_the_same_id_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.controller.liveness.PROBE_S", 0.02)
+    store = f"local://{tmp_path}/store"
+    settings = {"broker.id": "5", "listeners": "PLAINTEXT://127.0.0.1:0", "coordination.url": store}
+    first = BrokerServer(BrokerConfig.from_properties({**settings, "log.dirs": f"{tmp_path}/a"}))
+    second = BrokerServer(BrokerConfig.from_properties({**settings, "log.dirs": f"{tmp_path}/b"}))
+    await first.start()
+    try:
+        with pytest.raises(BadConfig, match=r"broker.id 5 belongs to a broker that lives, at 127.0.0.1:\d+: give each"):
+            await second.start()
+        assert first.metadata.image.controller_id == 5
+        assert not first.failed.is_set()
+    finally:
+        await first.stop()
+
+
+async def test_a_stop_in_order_hands_over_before_anything_is_closed() -> None:
+    async with Cluster(brokers=3, coordination_session_timeout_ms=NEVER_MS) as cluster:
+        assert await create(servers(cluster)[0], "t") == ErrorCode.NONE
+        for leaver in (controller_of(cluster), None):
+            if leaver is None:
+                leaver = next(i for i, broker in cluster.brokers.items() if broker.is_running)
+            other = next(server for server in servers(cluster) if server.identity.broker_id != leaver)
+            led = {leaver}
+            other.metadata.subscribe(lambda delta, image, led=led: led.add(image.topics["t"].partitions[0].leader))  # type: ignore[misc]
+            await cluster.stop(leaver)
+            assert -1 not in led
+            await everywhere(cluster, lambda image, gone=leaver: image.brokers[gone].fenced)  # type: ignore[misc]
+        (last,) = servers(cluster)
+        assert await last.metadata.until(lambda image: image.controller_id == last.identity.broker_id, PATIENCE_S)
+        assert {state.leader for state in last.metadata.image.topics["t"].partitions} == {last.identity.broker_id}
+
+
+async def test_all_come_back_in_any_order() -> None:
+    async with Cluster(brokers=3, coordination_session_timeout_ms=NEVER_MS) as cluster:
+        assert await create(servers(cluster)[0], "t") == ErrorCode.NONE
+        for broker_id in (1, 2, 3):
+            await cluster.kill(broker_id)
+        await asyncio.gather(*(cluster.restart(broker_id) for broker_id in (3, 1, 2)))
+        await everywhere(cluster, lambda image: all(p.leader != -1 for p in image.topics["t"].partitions))
+        await everywhere(cluster, lambda image: all(len(p.isr) == 3 for p in image.topics["t"].partitions))

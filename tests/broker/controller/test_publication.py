@@ -1,0 +1,152 @@
+"""What the controller tells those who follow it, and what they make of it."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+import pytest
+
+from broker.controller import publication as publications
+from broker.controller.publication import Hearer, Publication
+from broker.metadata import follower
+from broker.metadata.changes import BrokerRegistered, ControllerElected, Delta, TopicCreated, TopicDeleted
+from broker.metadata.current import Metadata
+from broker.metadata.image import MetadataImage
+from broker.metadata.types import BrokerRegistration, PartitionState, TopicImage
+from broker.purgatory import Purgatory
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.cluster_metadata import FetchMetadataResponse
+
+EPOCH = 7
+
+
+def topic(number: int) -> TopicImage:
+    return TopicImage(f"t{number}", UUID(int=number), (PartitionState((1,), (1,), 1),))
+
+
+def registered(broker_id: int, epoch: int = 1, *, fenced: bool = False) -> BrokerRegistered:
+    return BrokerRegistered(BrokerRegistration(broker_id, epoch, UUID(int=broker_id), (), fenced=fenced))
+
+
+class Term:
+    """A controller in office, and the metadata of one that follows it."""
+
+    def __init__(self) -> None:
+        self.ours = Metadata(MetadataImage("cluster"))
+        self.publication = Publication(self.ours, Purgatory())
+        self.ours.apply(Delta(EPOCH, 0, (ControllerElected(1, EPOCH), registered(1), registered(2))))
+        self.publication.open()
+        self.theirs = Metadata(MetadataImage("cluster"))
+
+    def create(self, *numbers: int) -> None:
+        for number in numbers:
+            image = self.ours.image
+            self.ours.apply(Delta(EPOCH, image.version + 1, (TopicCreated(topic(number)),)))
+
+    def answer(self) -> FetchMetadataResponse:
+        image = self.theirs.image
+        news = self.publication.news(image.controller_epoch, image.version)
+        return FetchMetadataResponse(
+            controller_id=1,
+            controller_epoch=self.ours.image.controller_epoch,
+            is_snapshot=news.is_snapshot,
+            steps=[FetchMetadataResponse.Step(version=s.version, changes=s.changes) for s in news.steps],
+        )
+
+    def pull(self) -> FetchMetadataResponse:
+        answer = self.answer()
+        follower.apply(self.theirs, answer)
+        assert self.theirs.image == self.ours.image
+        return answer
+
+
+def test_the_first_answer_is_the_whole_image_and_the_next_ones_are_what_changed() -> None:
+    term = Term()
+    term.create(1)
+    assert term.pull().is_snapshot
+    term.create(2, 3)
+    answer = term.pull()
+    assert (answer.is_snapshot, [step.version for step in answer.steps]) == (False, [2, 3])
+    assert term.pull().steps == []
+
+
+def test_who_is_too_far_behind_gets_the_whole_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publications, "DELTAS_KEPT", 3)
+    term = Term()
+    term.pull()
+    term.create(1, 2, 3)
+    assert not term.answer().is_snapshot
+    term.create(4)
+    assert term.pull().is_snapshot
+
+
+def test_what_is_kept_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publications, "BYTES_KEPT", 1)
+    term = Term()
+    term.pull()
+    term.create(1)
+    assert term.pull().is_snapshot
+
+
+def test_a_whole_image_tells_the_subscribers_what_it_changes() -> None:
+    term = Term()
+    term.create(1, 2)
+    term.pull()
+    told: list[Delta] = []
+    term.theirs.subscribe(lambda delta, image: told.append(delta))
+    term.ours.replace(
+        MetadataImage("cluster").apply(
+            Delta(EPOCH + 1, 0, (ControllerElected(2, EPOCH + 1), registered(1), registered(2), TopicCreated(topic(2))))
+        ),
+        Delta(EPOCH + 1, 0, ()),
+    )
+    term.publication.open()
+    assert term.pull().is_snapshot
+    assert told[0].changes == (ControllerElected(2, EPOCH + 1), TopicDeleted("t1", UUID(int=1)))
+
+
+def test_a_controller_of_the_past_is_not_believed() -> None:
+    term = Term()
+    old = term.answer()
+    term.theirs.apply(Delta(EPOCH + 1, 0, (ControllerElected(2, EPOCH + 1),)))
+    before = term.theirs.image
+    with pytest.raises(KafkaError) as refused:
+        follower.apply(term.theirs, old)
+    assert (refused.value.code, term.theirs.image) == (ErrorCode.NOT_CONTROLLER, before)
+
+
+@pytest.mark.parametrize(("version", "changes"), [(2, b"[]"), (0, b"[]"), (1, b"nonsense")])
+def test_a_step_that_does_not_fit_is_refused_whole(version: int, changes: bytes) -> None:
+    term = Term()
+    term.pull()
+    before = term.theirs.image
+    step = FetchMetadataResponse.Step(version=version, changes=changes)
+    with pytest.raises(KafkaError) as refused:
+        follower.apply(term.theirs, FetchMetadataResponse(controller_epoch=EPOCH, steps=[step]))
+    assert (refused.value.code, term.theirs.image) == (ErrorCode.CORRUPT_MESSAGE, before)
+
+
+async def test_waiting_until_everybody_has_applied() -> None:
+    term = Term()
+    term.create(1)
+    heard = term.publication.heard
+    heard(2, Hearer(broker_epoch=1, heard_s=0, controller_epoch=EPOCH, version=0))
+    assert not await term.publication.applied(0.001)
+    waiting = asyncio.ensure_future(term.publication.applied(60))
+    await asyncio.sleep(0)
+    heard(2, Hearer(broker_epoch=1, heard_s=0, controller_epoch=EPOCH, version=1))
+    assert await waiting
+    # who is fenced, another incarnation, or never asked is not waited for
+    term.create(2)
+    term.ours.apply(Delta(EPOCH, 3, (registered(2, fenced=True),)))
+    assert await term.publication.applied(60)
+
+
+async def test_the_end_of_the_term_ends_the_waiting() -> None:
+    term = Term()
+    term.publication.heard(2, Hearer(1, 0, EPOCH, -1))
+    waiting = asyncio.ensure_future(term.publication.applied(60))
+    await asyncio.sleep(0)
+    term.publication.close()
+    assert await waiting
