@@ -66,6 +66,22 @@ def test_records(parley, segment: Path) -> None:
     assert bare.lines[7] == "| key: k0 payload: vé"
 
 
+def test_decoder_classes(parley, tmp_path: Path) -> None:
+    log = tmp_path / LOG
+    log.write_bytes(bytes(build([Record(0, 1, struct.pack(">q", -7), struct.pack(">i", 5), ())])))
+    words = ("--files", str(log), "--skip-record-metadata")
+    api = "org.apache.kafka.tools.api."
+    typed = parley("dump-log", *words, "--key-decoder-class", f"{api}LongDecoder", "--value-decoder-class",
+                   f"{api}IntegerDecoder")  # fmt: skip
+    assert typed.lines[-1] == "| key: -7 payload: 5"
+    text = parley("dump-log", *words, "--value-decoder-class", "--key-decoder-class", "kafka.serializer.LongDecoder")
+    assert text.lines[-1] == "| key: -7 payload: \0\0\0\5"
+    short = parley("dump-log", *words, "--value-decoder-class", "LongDecoder")
+    assert short.lines[-1].endswith("payload: no number of 8 bytes: 00000005")
+    unknown = parley("dump-log", *words, "--key-decoder-class", "my.Own")
+    assert (unknown.code, "There is no decoder class 'my.Own'" in unknown.err) == (1, True)
+
+
 def test_as_json(parley, segment: Path) -> None:
     lines = [
         json.loads(line) for line in parley("dump-log", "--files", str(segment), "--print-data-log", "--json").lines

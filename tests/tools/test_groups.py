@@ -12,10 +12,11 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from broker import Broker
-from tools.cli.groups.describing import Committed, Group, Member, assigned, members_table, offsets_table, state_table
+from tools.cli.groups.describing import Committed, Coordinator, Group, Member, assigned
 from tools.cli.groups.listing import validate_regex
 from tools.cli.groups.reset import parse_datetime, parse_duration, read_csv, target
 from tools.cli.groups.scope import parse_scope
+from tools.cli.groups.tables import as_data, members_table, offsets_table, state_table
 from tools.cli.running import CommandError
 
 _numbers = itertools.count()
@@ -263,7 +264,9 @@ def test_assignments_of_other_protocols_are_none() -> None:
 
 def test_tables_of_the_new_protocol() -> None:
     reader = Member("m" * 40, None, "c", "/h", {"t": [1, 0]}, 3, 4, {"t": [0]})
-    group = Group("g", "Stable", "uniform", "h:1  (1)", [reader], {("t", 0): Committed(5, 2, "")}, {("t", 0): 9}, 3, 4)
+    group = Group(
+        "g", "Stable", "uniform", Coordinator(1, "h", 1), [reader], {("t", 0): Committed(5, 2, "")}, {("t", 0): 9}, 3, 4
+    )
     head, first, second = offsets_table(group, verbose=True)
     assert head.split()[3] == "LEADER-EPOCH"
     assert first.split()[:7] == ["g", "t", "0", "2", "5", "9", "4"]
@@ -271,3 +274,5 @@ def test_tables_of_the_new_protocol() -> None:
     assert members_table(group)[1].split() == ["g", "m" * 40, "/h", "c", "2"]
     assert members_table(group, verbose=True)[1].split()[5:] == ["3", "t:0,1", "4", "t:0"]
     assert state_table(group, verbose=True)[1].split() == ["g", "h:1", "(1)", "uniform", "Stable", "3", "4", "1"]
+    assert as_data(group)["coordinator"] == {"id": 1, "host": "h", "port": 1}
+    assert str(Coordinator(7)) == "(7)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -106,52 +106,45 @@ async def find(
     return sorted((await list_offsets(client, partitions, time)).items())
 
 
-@app.only_command()
-def offsets(
-    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
-    topic: Annotated[str, typer.Option("--topic", help="Regular expression of topics; all if left out.")] = "",
-    partitions: Annotated[str, typer.Option("--partitions", help="Partition numbers by commas; all if left out.")] = "",
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of the command."""
+
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP
+    topic: Annotated[str, typer.Option("--topic", help="Regular expression of topics; all if left out.")] = ""
+    partitions: Annotated[str, typer.Option("--partitions", help="Partition numbers by commas; all if left out.")] = ""
     topic_partitions: Annotated[
         str,
         typer.Option(
             "--topic-partitions",
             help="Topics with partitions by commas: topic:1, topic:0-3 (without 3), topic:5-, :-3.",
         ),
-    ] = "",
+    ] = ""
     time: Annotated[
         str,
         typer.Option("--time", help="latest (-1), earliest (-2), max-timestamp (-3), or a time in ms since 1970."),
-    ] = "latest",
+    ] = "latest"
     exclude_internal_topics: Annotated[
         bool, typer.Option("--exclude-internal-topics", help="Leave out topics such as __consumer_offsets.")
-    ] = False,
-    command_config: CommandConfig = None,
-    json_output: AsJson = False,
-) -> None:
-    from tools.cli.topics.describing import matching
+    ] = False
+    command_config: CommandConfig = None
+    json_output: AsJson = False
 
-    at = parse_time(time)
-    if topic_partitions and (topic or partitions):
-        raise CommandError("--topic-partitions says it all; leave --topic and --partitions out.")
-    numbers = _numbers(partitions)
-    patterns: Sequence[PartitionPattern] = (
-        parse_patterns(topic_partitions) if topic_partitions else [PartitionPattern(matching(topic))]
-    )
 
-    def wanted(name: str, partition: int) -> bool:
-        in_numbers = not numbers or partition in numbers
-        return in_numbers and any(pattern.matches(name, partition) for pattern in patterns)
-
+@app.only_command_with(Options)
+def offsets(asked: Options) -> None:
+    at = parse_time(asked.time)
+    wanted = wanted_partitions(asked)
     found = on_cluster(
-        bootstrap_server,
-        command_config,
-        lambda client: find(client, wanted, at, exclude_internal=exclude_internal_topics),
+        asked.bootstrap_server,
+        asked.command_config,
+        lambda client: find(client, wanted, at, exclude_internal=asked.exclude_internal_topics),
     )
     for (name, index), one in found:
         if one.error:
             print(f"Skip getting offsets for {name}-{index}: {described(one.error)}", file=sys.stderr)
     shown = [(where, one) for where, one in found if not one.error and (one.offset >= 0 or at == _LATEST)]
-    if json_output:
+    if asked.json_output:
         rows = [
             {"topic": name, "partition": index, "offset": one.offset, "timestamp": one.timestamp}
             for (name, index), one in shown
@@ -160,6 +153,25 @@ def offsets(
         return
     for (name, index), one in shown:
         print(f"{name}:{index}:{one.offset}")
+
+
+def wanted_partitions(asked: Options) -> Callable[[str, int], bool]:
+    """Whether a partition is asked for. Raises :class:`CommandError` for options that contradict."""
+    from tools.cli.topics.describing import matching
+
+    if asked.topic_partitions and (asked.topic or asked.partitions):
+        raise CommandError("--topic-partitions says it all; leave --topic and --partitions out.")
+    numbers = _numbers(asked.partitions)
+    if asked.topic_partitions:
+        patterns = parse_patterns(asked.topic_partitions)
+    else:
+        patterns = [PartitionPattern(matching(asked.topic))]
+
+    def wanted(name: str, partition: int) -> bool:
+        in_numbers = not numbers or partition in numbers
+        return in_numbers and any(pattern.matches(name, partition) for pattern in patterns)
+
+    return wanted
 
 
 def _numbers(text: str) -> frozenset[int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -35,6 +36,7 @@ app = App(
             "who read what",
         ),
     ],
+    optional_values={"--key-decoder-class": "StringDecoder", "--value-decoder-class": "StringDecoder"},
 )
 
 
@@ -64,63 +66,93 @@ def _show(path: Path, options: Options, *, as_json: bool) -> bool:
     sound = True
     if not as_json:
         print(f"Dumping {path}")
-    try:
-        for line in dump(path, options):
-            sound = sound and not line.problem
-            if line.problem:
-                sys.stdout.flush()
-                print(f"{path}: {line.text}", file=sys.stderr, flush=True)
-            if as_json:
-                print(json.dumps({"file": str(path), **({"problem": line.text} if line.problem else {}), **line.data}))
-            elif not line.problem:
-                print(line.text)
-    except OSError as error:
-        raise CommandError(f"{path} cannot be read: {error.strerror}.") from error
+    for line in _lines(path, options):
+        sound = sound and not line.problem
+        if line.problem:
+            sys.stdout.flush()
+            print(f"{path}: {line.text}", file=sys.stderr, flush=True)
+        if as_json:
+            print(json.dumps({"file": str(path), **({"problem": line.text} if line.problem else {}), **line.data}))
+        elif not line.problem:
+            print(line.text)
     return sound
 
 
-@app.only_command()
-def dump_log(
-    files: Annotated[str, typer.Option("--files", help="The files, by commas.")],
-    print_data_log: Annotated[bool, typer.Option("--print-data-log", help="Print keys and values of records.")] = False,
+def _lines(path: Path, options: Options) -> Iterator[Line]:
+    """The lines of a file. Only what is wrong with reading it is told of it, not what is wrong with the output."""
+    try:
+        yield from dump(path, options)
+    except OSError as error:
+        raise CommandError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The options of the command."""
+
+    files: Annotated[str, typer.Option("--files", help="The files, by commas.")]
+    print_data_log: Annotated[bool, typer.Option("--print-data-log", help="Print keys and values of records.")] = False
     deep_iteration: Annotated[
         bool, typer.Option("--deep-iteration", help="Look into batches: print and check each record.")
-    ] = False,
+    ] = False
     index_sanity_check: Annotated[
         bool, typer.Option("--index-sanity-check", help="Only check indexes as a broker does when it starts.")
-    ] = False,
+    ] = False
     verify_index_only: Annotated[
         bool, typer.Option("--verify-index-only", help="Compare indexes with their segments without printing them.")
-    ] = False,
+    ] = False
     offsets_decoder: Annotated[
         bool, typer.Option("--offsets-decoder", help="Print records as those of __consumer_offsets.")
-    ] = False,
+    ] = False
     transaction_log_decoder: Annotated[
         bool, typer.Option("--transaction-log-decoder", help="Print records as those of __transaction_state.")
-    ] = False,
+    ] = False
+    key_decoder_class: Annotated[
+        str, typer.Option("--key-decoder-class", help="How keys are shown: StringDecoder, LongDecoder, IntegerDecoder.")
+    ] = ""
+    value_decoder_class: Annotated[
+        str, typer.Option("--value-decoder-class", help="How values are shown, likewise.")
+    ] = ""
     max_message_size: Annotated[
         int, typer.Option("--max-message-size", help="Bytes a batch is expected to have at most.")
-    ] = 5 << 20,
-    max_bytes: Annotated[int, typer.Option("--max-bytes", help="Bytes of each .log file to read at most.")] = 2**31 - 1,
+    ] = 5 << 20
+    max_bytes: Annotated[int, typer.Option("--max-bytes", help="Bytes of each .log file to read at most.")] = 2**31 - 1
     skip_record_metadata: Annotated[
         bool, typer.Option("--skip-record-metadata", help="Print nothing but keys and values, and no control records.")
-    ] = False,
-    json_output: AsJson = False,
-) -> None:
-    options = Options(
-        deep=deep_iteration or print_data_log or offsets_decoder or transaction_log_decoder,
-        print_data=print_data_log or offsets_decoder or transaction_log_decoder,
-        decoder="offsets" if offsets_decoder else "transactions" if transaction_log_decoder else "",
-        sanity_check=index_sanity_check,
-        verify_only=verify_index_only,
-        batch_bytes_max=max_message_size,
-        bytes_max=max_bytes,
-        skip_metadata=skip_record_metadata,
-    )
-    paths = [Path(name.strip()) for name in files.split(",") if name.strip()]
+    ] = False
+    json_output: AsJson = False
+
+
+@app.only_command_with(Asked)
+def dump_log(asked: Asked) -> None:
+    paths = [Path(name.strip()) for name in asked.files.split(",") if name.strip()]
     if not paths:
         raise CommandError("--files names no file.")
+    options = options_of(asked)
     # Each file is shown whatever was wrong with the one before.
-    sound = [_show(path, options, as_json=json_output) for path in paths]
+    sound = [_show(path, options, as_json=asked.json_output) for path in paths]
     if not all(sound):
         raise typer.Exit(FAILED)
+
+
+def options_of(asked: Asked) -> Options:
+    """What to show: a decoder asks for records and their data as well. Raises :class:`CommandError`."""
+    from tools.cli.dump_log.decoders import check
+
+    classes = (asked.key_decoder_class, asked.value_decoder_class)
+    for name in filter(None, classes):
+        check(name)
+    decoder = "offsets" if asked.offsets_decoder else "transactions" if asked.transaction_log_decoder else ""
+    with_data = asked.print_data_log or bool(decoder) or any(classes)
+    return Options(
+        deep=asked.deep_iteration or with_data,
+        print_data=with_data,
+        decoder=decoder,
+        key_class=asked.key_decoder_class,
+        value_class=asked.value_decoder_class,
+        sanity_check=asked.index_sanity_check,
+        verify_only=asked.verify_index_only,
+        batch_bytes_max=asked.max_message_size,
+        bytes_max=asked.max_bytes,
+        skip_metadata=asked.skip_record_metadata,
+    )

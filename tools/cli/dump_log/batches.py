@@ -12,8 +12,8 @@ from protocol.codec import decode_stored
 from protocol.errors import KafkaError, MalformedMessage
 from protocol.messages.stored import EndTxnMarker
 from protocol.records.batch import BatchHeader, Record, TimestampType, read_header, records, validate, verify_crc
+from tools.cli.dump_log.decoders import texts
 from tools.cli.dump_log.line import Line, Options, base_offset, problem
-from tools.cli.dump_log.stored import DECODERS
 
 _CONTROL_TYPES = {0: "ABORT", 1: "COMMIT", 2: "LEADER_CHANGE", 3: "SNAPSHOT_HEADER", 4: "SNAPSHOT_FOOTER"}
 _LEGACY = 2
@@ -156,7 +156,7 @@ def _record_line(record: Record, header: BatchHeader, options: Options) -> Line:
             parts.append(text)
             data |= control
     if options.print_data and not header.is_control:
-        key, value = DECODERS[options.decoder](record)
+        key, value = texts(record, options)
         parts += [f"key: {key}"] if key is not None else []
         parts += [f"payload: {value}"] if value is not None else []
         data |= {"key": key, "value": value}

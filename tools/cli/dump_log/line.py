@@ -15,11 +15,16 @@ _SEGMENT_NAME = re.compile(r"(\d{1,20})\.(?:log|index|timeindex|txnindex|snapsho
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to show. ``decoder`` is "offsets", "transactions" or empty; sizes are in bytes."""
+    """What to show; sizes are in bytes.
+
+    ``decoder`` is "offsets", "transactions" or empty; the classes are those of other keys and values.
+    """
 
     deep: bool = False
     print_data: bool = False
     decoder: str = ""
+    key_class: str = ""
+    value_class: str = ""
     sanity_check: bool = False
     verify_only: bool = False
     batch_bytes_max: int = 5 << 20

@@ -17,14 +17,6 @@ from protocol.schema import Data, Struct
 Texts = tuple[str | None, str | None]
 
 
-def _text(data: bytes | None) -> str | None:
-    return None if data is None else data.decode(errors="replace")
-
-
-def _plain(record: Record) -> Texts:
-    return _text(record.key), _text(record.value)
-
-
 def as_data(message: Struct, version: int, *, read_members: bool = True) -> dict[str, Any]:
     """The fields of a message in a version. Tagged fields that have their default are left out.
 
@@ -112,8 +104,8 @@ def _transactions(record: Record) -> Texts:
     return key, _decoded(record.value, _all_versions(stored.TransactionLogValue), "version")
 
 
-DECODERS: dict[str, Callable[[Record], Texts]] = {"": _plain, "offsets": _offsets, "transactions": _transactions}
-"""How keys and values become text."""
+DECODERS: dict[str, Callable[[Record], Texts]] = {"offsets": _offsets, "transactions": _transactions}
+"""How keys and values of internal topics become text."""
 
 
 _KINDS: dict[tuple[str, int], tuple[type[Data], type[Data]]] = {

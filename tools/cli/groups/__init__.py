@@ -6,8 +6,10 @@ with 0.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
@@ -18,7 +20,9 @@ from tools.cli.options import DEFAULT_BOOTSTRAP, AsJson, BootstrapServer, Comman
 from tools.cli.running import FAILED, CommandError
 
 if TYPE_CHECKING:
-    from tools.cli.groups.reset import Target
+    from protocol.client import Client
+
+T = TypeVar("T")
 
 app = App(
     "List, describe, reset and delete consumer groups.\n\n"
@@ -48,152 +52,172 @@ def _words(text: str) -> list[str]:
     return [] if text in ("", _ALL) else [word.strip() for word in text.split(",") if word.strip()]
 
 
-def _only_with(action: str, *, needed: str, **options: object) -> None:
-    """Raise :class:`CommandError` for an option that goes with another action."""
-    if action != needed:
-        for name, given in options.items():
-            if given:
-                raise CommandError(f"--{name.replace('_', '-')} goes with --{needed.replace('_', '-')}.")
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of the command."""
 
-
-@app.only_command()
-def groups(
-    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
-    list_: Annotated[bool, typer.Option("--list", help="List the groups.")] = False,
-    describe: Annotated[bool, typer.Option("--describe", help="Show groups.")] = False,
-    delete: Annotated[
-        bool, typer.Option("--delete", help="Delete groups without members, with their offsets.")
-    ] = False,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP
+    list_: Annotated[bool, typer.Option("--list", help="List the groups.")] = False
+    describe: Annotated[bool, typer.Option("--describe", help="Show groups.")] = False
+    delete: Annotated[bool, typer.Option("--delete", help="Delete groups without members, with their offsets.")] = False
     delete_offsets: Annotated[
         bool, typer.Option("--delete-offsets", help="Forget the offsets of a group for some topics.")
-    ] = False,
+    ] = False
     reset_offsets: Annotated[
         bool, typer.Option("--reset-offsets", help="Set the offsets of groups without members.")
-    ] = False,
+    ] = False
     validate_regex: Annotated[
         str, typer.Option("--validate-regex", help="Only say whether a regular expression can be subscribed to.")
-    ] = "",
-    group: Annotated[list[str], typer.Option("--group", help="The group; repeatable.")] = [],  # noqa: B006 - unchanged
-    all_groups: Annotated[bool, typer.Option("--all-groups", help="All groups.")] = False,
+    ] = ""
+    group: Annotated[list[str], typer.Option("--group", help="The group; repeatable.")] = field(default_factory=list)
+    all_groups: Annotated[bool, typer.Option("--all-groups", help="All groups.")] = False
     topic: Annotated[
         list[str], typer.Option("--topic", help="A topic, or some of its partitions as topic:0,1; repeatable.")
-    ] = [],  # noqa: B006
-    all_topics: Annotated[bool, typer.Option("--all-topics", help="All topics the group has offsets for.")] = False,
-    members: Annotated[bool, typer.Option("--members", help="Describe the members.")] = False,
-    offsets: Annotated[
-        bool, typer.Option("--offsets", help="Describe the offsets; this is what is shown anyway.")
-    ] = False,
+    ] = field(default_factory=list)
+    all_topics: Annotated[bool, typer.Option("--all-topics", help="All topics the group has offsets for.")] = False
+    members: Annotated[bool, typer.Option("--members", help="Describe the members.")] = False
+    offsets: Annotated[bool, typer.Option("--offsets", help="Describe the offsets; this is what is shown anyway.")] = (
+        False
+    )
     state: Annotated[
         str, typer.Option("--state", help="Describe the state; with --list, show states, or only groups in these.")
-    ] = "",
+    ] = ""
     type_: Annotated[
         str, typer.Option("--type", help="With --list: show types, or only groups of these: classic, consumer.")
-    ] = "",
-    verbose: Annotated[bool, typer.Option("--verbose", help="Describe in more detail.")] = False,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="Reset to where the partition begins.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="Reset to where the partition ends.")] = False,
-    to_current: Annotated[bool, typer.Option("--to-current", help="Reset to the offset the group has.")] = False,
-    to_offset: Annotated[int | None, typer.Option("--to-offset", help="Reset to this offset.")] = None,
-    shift_by: Annotated[int | None, typer.Option("--shift-by", help="Reset by so many records on, or back.")] = None,
+    ] = ""
+    verbose: Annotated[bool, typer.Option("--verbose", help="Describe in more detail.")] = False
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="Reset to where the partition begins.")] = False
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="Reset to where the partition ends.")] = False
+    to_current: Annotated[bool, typer.Option("--to-current", help="Reset to the offset the group has.")] = False
+    to_offset: Annotated[int | None, typer.Option("--to-offset", help="Reset to this offset.")] = None
+    shift_by: Annotated[int | None, typer.Option("--shift-by", help="Reset by so many records on, or back.")] = None
     to_datetime: Annotated[
         str,
         typer.Option("--to-datetime", help="Reset to a time: YYYY-MM-DDThh:mm:ss.sss, UTC unless it has an offset."),
-    ] = "",
-    by_duration: Annotated[str, typer.Option("--by-duration", help="Reset to so long ago: PnDTnHnMnS.")] = "",
+    ] = ""
+    by_duration: Annotated[str, typer.Option("--by-duration", help="Reset to so long ago: PnDTnHnMnS.")] = ""
     from_file: Annotated[
         Path | None, typer.Option("--from-file", help="Reset to the offsets of a CSV file, as --export writes it.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what a reset would do.")] = False,
-    execute: Annotated[bool, typer.Option("--execute", help="Do the reset.")] = False,
-    export: Annotated[bool, typer.Option("--export", help="Show the reset as CSV: topic,partition,offset.")] = False,
-    timeout: Annotated[int, typer.Option("--timeout", help="How long to wait for the cluster, in ms.")] = 30_000,
-    command_config: CommandConfig = None,
-    json_output: AsJson = False,
-) -> None:
-    from tools.cli.groups import deleting, describing, listing, reset
+    ] = None
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what a reset would do.")] = False
+    execute: Annotated[bool, typer.Option("--execute", help="Do the reset.")] = False
+    export: Annotated[bool, typer.Option("--export", help="Show the reset as CSV: topic,partition,offset.")] = False
+    timeout: Annotated[int, typer.Option("--timeout", help="How long to wait for the cluster, in ms.")] = 30_000
+    command_config: CommandConfig = None
+    json_output: AsJson = False
 
+
+@app.only_command_with(Options)
+def groups(asked: Options) -> None:
     action = one_action(
-        list=list_,
-        describe=describe,
-        delete=delete,
-        delete_offsets=delete_offsets,
-        reset_offsets=reset_offsets,
-        validate_regex=validate_regex,
+        list=asked.list_,
+        describe=asked.describe,
+        delete=asked.delete,
+        delete_offsets=asked.delete_offsets,
+        reset_offsets=asked.reset_offsets,
+        validate_regex=asked.validate_regex,
     )
-    _only_with(action, needed="describe", members=members, offsets=offsets, verbose=verbose)
-    _only_with(action, needed="list", type=type_)
-    _only_with(action, needed="reset_offsets", execute=execute, dry_run=dry_run, export=export, from_file=from_file)
+    check_together(asked, action)
+    _ACTIONS[action](asked)
+
+
+def check_together(asked: Options, action: str) -> None:
+    """Raises :class:`CommandError` for options that cannot stand together."""
+    for needed, names in _ONLY_WITH.items():
+        for name in names if action != needed else ():
+            if getattr(asked, name):
+                raise CommandError(f"--{name.strip('_').replace('_', '-')} goes with --{needed.replace('_', '-')}.")
     if action not in ("list", "validate_regex"):
-        if bool(group) == bool(all_groups):
+        if bool(asked.group) == bool(asked.all_groups):
             raise CommandError("Name either --group or --all-groups.")
-        if all_groups and action == "delete_offsets":
+        if asked.all_groups and action == "delete_offsets":
             raise CommandError("--delete-offsets takes one --group.")
-    if action == "describe" and sum((members, offsets, bool(state))) > 1:
+    if action == "describe" and sum((asked.members, asked.offsets, bool(asked.state))) > 1:
         raise CommandError("Use one of --members, --offsets and --state.")
 
-    if action == "validate_regex":
-        listing.validate_regex(validate_regex)
-    elif action == "list":
-        listed = on_cluster(
-            bootstrap_server,
-            command_config,
-            lambda client: listing.list_groups(client, _words(state), _words(type_)),
-            timeout_ms=timeout,
-        )
-        listing.show(listed, with_type=bool(type_), with_state=bool(state), as_json=json_output)
-    elif action == "describe":
-        view = "members" if members else "state" if state else "offsets"
-        described = on_cluster(
-            bootstrap_server,
-            command_config,
-            lambda client: describing.describe(client, None if all_groups else group, timeout_ms=timeout),
-            timeout_ms=timeout,
-        )
-        if not describing.show(described, view, verbose=verbose, as_json=json_output):
-            raise typer.Exit(FAILED)
-    elif action == "delete":
-        done = on_cluster(
-            bootstrap_server,
-            command_config,
-            lambda client: deleting.delete_groups(client, None if all_groups else group, timeout_ms=timeout),
-            timeout_ms=timeout,
-        )
-        deleting.show_groups(done, as_json=json_output)
-    elif action == "delete_offsets":
-        (name,) = group if len(group) == 1 else _one_group(group)
-        scope = parse_scope(required(topic, "--topic", action))
-        forgotten = on_cluster(
-            bootstrap_server,
-            command_config,
-            lambda client: deleting.delete_offsets(client, name, scope, timeout_ms=timeout),
-            timeout_ms=timeout,
-        )
-        deleting.show_offsets(name, forgotten, as_json=json_output)
-    else:
-        if execute and dry_run:
-            raise CommandError("Use --dry-run or --execute, not both.")
-        target: Target = reset.target(
-            to_earliest=to_earliest,
-            to_latest=to_latest,
-            to_current=to_current,
-            to_offset=to_offset,
-            shift_by=shift_by,
-            to_datetime=to_datetime,
-            by_duration=by_duration,
-            from_file=from_file,
-        )
-        if target.kind != "from_file" and bool(topic) == all_topics:
-            raise CommandError("Name either --topic or --all-topics.")
-        plan = reset.Plan(target, None if all_groups else tuple(group), parse_scope(topic), execute, timeout)
-        if not execute and not dry_run and not export:
-            reset.warn_dry_run()
-        results = on_cluster(
-            bootstrap_server, command_config, lambda client: reset.reset(client, plan), timeout_ms=timeout
-        )
-        reset.show(results, as_csv=export, as_json=json_output)
-        if any(result.error for result in results):
-            raise typer.Exit(FAILED)
+
+def _named(asked: Options) -> list[str] | None:
+    """The groups meant; None for all."""
+    return None if asked.all_groups else asked.group
 
 
-def _one_group(names: list[str]) -> tuple[str]:
-    raise CommandError(f"--delete-offsets takes one --group, not {len(names)}.")
+def _at_cluster(asked: Options, work: Callable[[Client], Awaitable[T]]) -> T:
+    return on_cluster(asked.bootstrap_server, asked.command_config, work, timeout_ms=asked.timeout)
+
+
+def _validate_regex(asked: Options) -> None:
+    from tools.cli.groups.listing import validate_regex
+
+    validate_regex(asked.validate_regex)
+
+
+def _list(asked: Options) -> None:
+    from tools.cli.groups import listing
+
+    found = _at_cluster(asked, lambda client: listing.list_groups(client, _words(asked.state), _words(asked.type_)))
+    listing.show(found, with_type=bool(asked.type_), with_state=bool(asked.state), as_json=asked.json_output)
+
+
+def _describe(asked: Options) -> None:
+    from tools.cli.groups import describing, tables
+
+    view = "members" if asked.members else "state" if asked.state else "offsets"
+    found = _at_cluster(asked, lambda client: describing.describe(client, _named(asked), timeout_ms=asked.timeout))
+    if not tables.show(found, view, verbose=asked.verbose, as_json=asked.json_output):
+        raise typer.Exit(FAILED)
+
+
+def _delete(asked: Options) -> None:
+    from tools.cli.groups import deleting
+
+    done = _at_cluster(asked, lambda client: deleting.delete_groups(client, _named(asked), timeout_ms=asked.timeout))
+    deleting.show_groups(done, as_json=asked.json_output)
+
+
+def _delete_offsets(asked: Options) -> None:
+    from tools.cli.groups import deleting
+
+    if len(asked.group) != 1:
+        raise CommandError(f"--delete-offsets takes one --group, not {len(asked.group)}.")
+    (name,) = asked.group
+    scope = parse_scope(required(asked.topic, "--topic", "delete_offsets"))
+    forgotten = _at_cluster(
+        asked, lambda client: deleting.delete_offsets(client, name, scope, timeout_ms=asked.timeout)
+    )
+    deleting.show_offsets(name, forgotten, as_json=asked.json_output)
+
+
+def _reset_offsets(asked: Options) -> None:
+    from tools.cli.groups import reset
+
+    if asked.execute and asked.dry_run:
+        raise CommandError("Use --dry-run or --execute, not both.")
+    target = reset.target(**{name: getattr(asked, name) for name in reset.TARGETS})
+    if target.kind != "from_file" and bool(asked.topic) == asked.all_topics:
+        raise CommandError("Name either --topic or --all-topics.")
+    names = _named(asked)
+    plan = reset.Plan(
+        target, None if names is None else tuple(names), parse_scope(asked.topic), asked.execute, asked.timeout
+    )
+    if not asked.execute and not asked.dry_run and not asked.export:
+        reset.warn_dry_run()
+    results = _at_cluster(asked, lambda client: reset.reset(client, plan))
+    reset.show(results, as_csv=asked.export, as_json=asked.json_output)
+    if any(result.error for result in results):
+        raise typer.Exit(FAILED)
+
+
+_ACTIONS: Final[Mapping[str, Callable[[Options], None]]] = {
+    "validate_regex": _validate_regex,
+    "list": _list,
+    "describe": _describe,
+    "delete": _delete,
+    "delete_offsets": _delete_offsets,
+    "reset_offsets": _reset_offsets,
+}
+_ONLY_WITH: Final[Mapping[str, tuple[str, ...]]] = {
+    "describe": ("members", "offsets", "verbose"),
+    "list": ("type_",),
+    "reset_offsets": ("execute", "dry_run", "export", "from_file"),
+}
+"""The options that go with one action only."""

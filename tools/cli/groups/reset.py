@@ -36,6 +36,11 @@ _DURATION = re.compile(
     re.IGNORECASE,
 )
 
+TARGETS: Final = (
+    "to_earliest", "to_latest", "to_current", "to_offset", "shift_by", "to_datetime", "by_duration", "from_file",
+)  # fmt: skip
+"""The options that say where to reset to."""
+
 FilePlan = Mapping[str | None, Mapping[TopicPartition, int]]
 """The offsets of a CSV file by group; under None those of lines that name no group."""
 

@@ -1,0 +1,78 @@
+"""Every option of Kafka's tools is one of ours, or is left out for a reason."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import pytest
+
+from tests.support.kafka import KAFKA_3, KAFKA_4, java_command
+from tools.cli.docs import help_of
+
+pytestmark = pytest.mark.system
+
+TOOLS = "org.apache.kafka.tools."
+COMMANDS = {
+    "topics": f"{TOOLS}TopicCommand",
+    "produce": f"{TOOLS}ConsoleProducer",
+    "consume": f"{TOOLS}consumer.ConsoleConsumer",
+    "groups": f"{TOOLS}consumer.group.ConsumerGroupCommand",
+    "configs": "kafka.admin.ConfigCommand",
+    "offsets": f"{TOOLS}GetOffsetShell",
+    "delete-records": f"{TOOLS}DeleteRecordsCommand",
+    "dump-log": f"{TOOLS}DumpLogSegments",
+    "perf produce": f"{TOOLS}ProducerPerformance",
+    "perf consume": f"{TOOLS}ConsumerPerformance",
+    "perf latency": f"{TOOLS}EndToEndLatency",
+}
+"""Our commands, and the classes of Kafka's tools of the same purpose."""
+
+BEFORE_4 = {"produce": "kafka.tools.ConsoleProducer", "dump-log": "kafka.tools.DumpLogSegments"}
+NO_HELP_BEFORE_4 = ("perf latency",)
+
+_QUOTAS = "quotas and credentials are not there; --entity-type says so"
+ABSENT = {
+    "topics": {"--delete-config": "has no effect in Kafka since 2.x; parley configs does this"},
+    "configs": {
+        "--bootstrap-controller": "no broker is only a controller here",
+        **dict.fromkeys(
+            ("--client", "--client-defaults", "--user", "--user-defaults", "--ip", "--ip-defaults"), _QUOTAS
+        ),
+        "--zookeeper": "the store is no business of clients",
+        "--zk-tls-config-file": "the store is no business of clients",
+    },
+    "dump-log": {
+        "--cluster-metadata-decoder": "there is no __cluster_metadata log",
+        "--remote-log-metadata-decoder": "there is no tiered storage",
+        "--share-group-state-decoder": "there are no share groups",
+    },
+    "perf consume": {
+        "--threads": "has no effect in Kafka 3.9, and is gone in 4",
+        "--num-fetch-threads": "has no effect in Kafka 3.9, and is gone in 4",
+    },
+}
+"""The options we do without, and why."""
+
+
+def options_of(tool: str, version: str) -> set[str]:
+    """The options in the help of one of Kafka's tools, which ends with an exit code of 1."""
+    # EndToEndLatency takes a single word for the first of its positional arguments.
+    first = ("--bootstrap-server", "a:1") if "EndToEnd" in tool else ()
+    command = java_command(tool, *first, "--help", version=version)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    found = set(re.findall(r"^ *(--[a-z](?:[a-z.-]*[a-z])?)(?= |$)", done.stdout + done.stderr, re.MULTILINE))
+    assert "--help" in found or "--topic" in found, done.stderr
+    return found
+
+
+@pytest.mark.parametrize("version", [KAFKA_4, KAFKA_3])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_option_is_missing(name: str, version: str) -> None:
+    if version == KAFKA_3 and name in NO_HELP_BEFORE_4:
+        pytest.skip("this tool had no options then")
+    tool = BEFORE_4.get(name, COMMANDS[name]) if version == KAFKA_3 else COMMANDS[name]
+    ours = set(re.findall(r"--[a-z][a-z.-]*", help_of(*name.split()).partition("Examples:")[0]))
+    theirs = options_of(tool, version)
+    assert theirs - ours <= set(ABSENT.get(name, {}))
+    assert not ours & set(ABSENT.get(name, {})), "it is not absent any more"
