@@ -28,7 +28,7 @@ from protocol.messages.produce import ProduceRequest
 from protocol.messages.topics import CreateTopicsRequest
 from protocol.records.batch import build
 from protocol.records.compression import Compression
-from tests.system.running import BrokerProcess
+from tests.system.running import BrokerDied, BrokerProcess
 
 WAIT_SECONDS = 30
 FRAME_LIMIT = 100 * 1024 * 1024  # socket.request.max.bytes
@@ -328,6 +328,52 @@ def test_answers_that_are_not_taken_stop_the_reading(target: BrokerProcess) -> N
                 sock.sendall(every * 1000)
             pytest.fail("the broker reads what it cannot answer")
         assert target.resident_bytes() - memory < 100_000_000
+
+
+def test_large_answers_to_small_requests_that_nobody_reads_stay_small(target: BrokerProcess) -> None:
+    """One read brings thousands of requests; each answer is a thousand times as long as its request."""
+    part = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    wanted = [FetchRequest.FetchTopic(topic="witness", partitions=[part])]
+    fetch = FetchRequest(replica_id=-1, max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, topics=wanted)
+    everything = MetadataRequest(topics=None)
+    memory = target.resident_bytes()
+    socks = []
+    for request, version in ((fetch, 4), (everything, 4)):
+        frame = b"".join(bytes(part) for part in request_frame(request, version, 7, "c"))
+        for _ in range(10):
+            socks.append(connect(target))
+            socks[-1].settimeout(0.2)
+            with suppress(TimeoutError):
+                socks[-1].sendall(frame * 20_000)
+    assert target.resident_bytes() - memory < 50_000_000
+    for sock in socks:
+        sock.close()
+
+
+def test_a_topic_named_over_and_over_is_answered_once(target: BrokerProcess) -> None:
+    topics = [MetadataRequest.MetadataRequestTopic(name=TOPIC)] * 50_000
+    with connect(target) as sock:
+        sock.sendall(b"".join(bytes(part) for part in request_frame(MetadataRequest(topics=topics), 4, 7, "c")))
+        assert len(decode(MetadataResponse, 4, answer(sock), 4).topics) == 1
+
+
+def test_more_elements_than_any_request_has_close_the_connection(target: BrokerProcess) -> None:
+    start = len(target.log())
+    names = 100_000
+    with connect(target) as sock:
+        sock.sendall(framed(header(3, 1) + struct.pack(">i", names) + b"\x00\x01x" * names))
+        assert is_closed(sock)
+    assert "topics claims a length of 100000" in closings(target, start)[0]
+
+
+def test_a_taken_metrics_port_is_named_by_its_key(new_broker: Callable[..., BrokerProcess]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(BrokerDied, match=r"metrics\.listener") as told:
+            new_broker(**{"metrics.listener": f"127.0.0.1:{port}"}).start()
+    assert f"127.0.0.1:{port}" in str(told.value)
+    assert "--override metrics.listener=" in str(told.value)
+    assert "--override listeners=" not in str(told.value)
 
 
 # Requests that are well-formed, and wrong.
