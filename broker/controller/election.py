@@ -36,15 +36,26 @@ def follow_up(
     isr = tuple(broker for broker in wanted.isr if broker in live)
     if not isr and unclean:
         isr = next(((broker,) for broker in _fullest_first(wanted) if broker in live), ())
-    settled = _complete(replace(wanted, isr=isr or wanted.isr))
+    settled = wanted if not isr or isr == wanted.isr else replace(wanted, isr=isr)
+    if settled.adding or settled.removing:
+        settled = _complete(settled)
     leader = _leader(settled, live)
-    after = replace(settled, leader=leader, leader_epoch=known.leader_epoch, partition_epoch=known.partition_epoch)
-    if after == known:
+    if leader == known.leader and _same_places(settled, known):
         return known
     return replace(
-        after,
+        settled,
+        leader=leader,
         leader_epoch=known.leader_epoch + (leader != known.leader),
         partition_epoch=known.partition_epoch + 1,
+    )
+
+
+def _same_places(one: PartitionState, other: PartitionState) -> bool:
+    return (one.isr, one.replicas, one.adding, one.removing) == (
+        other.isr,
+        other.replicas,
+        other.adding,
+        other.removing,
     )
 
 
@@ -60,8 +71,6 @@ def _leader(state: PartitionState, live: Container[int]) -> int:
 
 
 def _complete(state: PartitionState) -> PartitionState:
-    if not (state.adding or state.removing):
-        return state
     isr = tuple(broker for broker in state.isr if broker not in state.removing)
     if not isr or any(broker not in isr for broker in state.adding):
         return state

@@ -6,7 +6,7 @@ All go through :mod:`broker.controller.election`; here it is decided which parti
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
@@ -42,17 +42,23 @@ def elect_leaders(
     ``wanted`` names partitions once each; None stands for all, and then those that need no election are not told of.
     """
     live = _live(image)
-    named = ((topic, index) for topic, index, _ in image.partitions()) if wanted is None else wanted
     changes: list[Change] = []
     outcomes = []
-    for topic, index in named:
+    for topic, index in _all_in_need(image, kind) if wanted is None else wanted:
         try:
             changes.append(PartitionChanged(topic, index, _elected(image, live, kind, topic, index)))
             outcomes.append(ElectionOutcome(topic, index))
         except KafkaError as error:
-            if wanted is not None or error.code is not ErrorCode.ELECTION_NOT_NEEDED:
-                outcomes.append(ElectionOutcome(topic, index, error))
+            outcomes.append(ElectionOutcome(topic, index, error))
     return Decision(tuple(changes), outcomes)
+
+
+def _needs_election(state: PartitionState, kind: ElectionType) -> bool:
+    return state.leader == NO_LEADER if kind is ElectionType.UNCLEAN else state.leader != state.replicas[0]
+
+
+def _all_in_need(image: MetadataImage, kind: ElectionType) -> Iterator[tuple[str, int]]:
+    return ((topic, index) for topic, index, state in image.partitions() if _needs_election(state, kind))
 
 
 def _live(image: MetadataImage) -> set[int]:
@@ -63,10 +69,10 @@ def _elected(image: MetadataImage, live: Container[int], kind: ElectionType, top
     state = image.partition(topic, index)
     if state is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {topic}-{index}.")
+    if not _needs_election(state, kind):
+        raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED)
     if kind is ElectionType.PREFERRED:
         return _preferred(state, live)
-    if state.leader != NO_LEADER:
-        raise _NOT_NEEDED
     elected = elect_leader(state, live, unclean=True)
     if elected.leader == NO_LEADER:
         raise KafkaError(
@@ -77,8 +83,6 @@ def _elected(image: MetadataImage, live: Container[int], kind: ElectionType, top
 
 def _preferred(state: PartitionState, live: Container[int]) -> PartitionState:
     preferred = state.replicas[0]
-    if state.leader == preferred:
-        raise _NOT_NEEDED
     if preferred not in live or preferred not in state.isr:
         why = "in sync" if preferred in live else "alive"
         raise KafkaError(
@@ -87,24 +91,28 @@ def _preferred(state: PartitionState, live: Container[int]) -> PartitionState:
     return follow_up(state, replace(state, leader=preferred), live)
 
 
-_NOT_NEEDED = KafkaError(ErrorCode.ELECTION_NOT_NEEDED)
+def settle_leaders(image: MetadataImage, unclean: Callable[[MetadataImage, str], bool]) -> Decision[int]:
+    """Bring every partition in line with who lives, and with where unclean election is allowed.
 
-
-def elect_leaderless(image: MetadataImage, unclean: Callable[[MetadataImage, str], bool]) -> Decision[int]:
-    """Where unclean election is allowed, give each partition without a leader one; answers in how many.
-
-    A broker's coming and going sees to that by itself: this is for what was allowed since.
+    A broker's coming and going sees to that by itself. This is for what was allowed since, and for what a controller
+    left undone that went down between two transactions. Answers how many leaders were elected that were not in sync.
     """
     live = _live(image)
     changes: list[Change] = []
+    unsynced = 0
     for name, topic in image.topics.items():
-        leaderless = [(index, state) for index, state in enumerate(topic.partitions) if state.leader == NO_LEADER]
-        if leaderless and unclean(image, name):
-            for index, state in leaderless:
-                elected = elect_leader(state, live, unclean=True)
-                if elected is not state:
-                    changes.append(PartitionChanged(name, index, elected))
-    return Decision(tuple(changes), len(changes))
+        settled = [
+            (index, state)
+            for index, state in enumerate(topic.partitions)
+            if state.leader not in live or not live.issuperset(state.isr)
+        ]
+        may_be_unclean = bool(settled) and unclean(image, name)
+        for index, state in settled:
+            elected = elect_leader(state, live, unclean=may_be_unclean)
+            if elected is not state:
+                changes.append(PartitionChanged(name, index, elected))
+                unsynced += elected.leader not in (NO_LEADER, *state.isr)
+    return Decision(tuple(changes), unsynced)
 
 
 def balance_leaders(image: MetadataImage, percentage: int, limit: int) -> Decision[bool]:

@@ -10,7 +10,7 @@ from functools import partial
 from broker.config import BrokerConfig
 from broker.controller.brokers import UncleanAllowed
 from broker.controller.controller import Controller
-from broker.controller.elections import balance_leaders, elect_leaderless
+from broker.controller.elections import balance_leaders, settle_leaders
 
 log = logging.getLogger(__name__)
 
@@ -31,10 +31,13 @@ async def rebalance_leaders(controller: Controller, config: Callable[[], BrokerC
                 pass
 
 
-async def elect_uncleanly(controller: Controller, config: Callable[[], BrokerConfig], unclean: UncleanAllowed) -> None:
-    """Beside a term: look after partitions without a leader, every ``unclean.leader.election.interval.ms``.
+async def look_after_leaders(
+    controller: Controller, config: Callable[[], BrokerConfig], unclean: UncleanAllowed
+) -> None:
+    """Beside a term: look for partitions that could have a leader and have none.
 
-    Runs until it is cancelled; raises NOT_CONTROLLER when the term ends under it.
+    At once, in case the controller before this one went down in the middle of it, and then every
+    ``unclean.leader.election.interval.ms``. Runs until it is cancelled; raises NOT_CONTROLLER when the term ends.
     """
     while True:
         await elect_where_allowed(controller, unclean)
@@ -42,8 +45,8 @@ async def elect_uncleanly(controller: Controller, config: Callable[[], BrokerCon
 
 
 async def elect_where_allowed(controller: Controller, unclean: UncleanAllowed) -> None:
-    """Give partitions without a leader one where unclean election is allowed by now."""
-    elected = await controller.submit(lambda image: elect_leaderless(image, unclean))
+    """Give each partition the leader it can have by now."""
+    elected = await controller.submit(lambda image: settle_leaders(image, unclean))
     if elected:
         log.warning(
             "leaders elected among replicas that were not in sync: committed records may be lost",

@@ -123,18 +123,24 @@ def _write_chunks(writes: Writes, after: MetadataImage, name: str, first: int, l
     if topic is None:
         return
     for chunk in range(first // CHUNK_PARTITIONS, last // CHUNK_PARTITIONS + 1):
+        key = _chunk_key(name, chunk)
+        if writes.get(key) is not None:
+            continue  # written already, as it is after all the changes
         states = topic.partitions[chunk * CHUNK_PARTITIONS : (chunk + 1) * CHUNK_PARTITIONS]
         value = {"topic_id": str(topic.topic_id), "partitions": [from_state(state) for state in states]}
-        writes[_chunk_key(name, chunk)] = to_json(value)
+        writes[key] = to_json(value)
 
 
 def _delete_topic(writes: Writes, before: MetadataImage, name: str) -> None:
-    writes.pop(TOPICS + name, None)
-    writes[TOPICS + name] = None
+    chunks = set()
+    if TOPICS + name in writes:  # it was made, or grew, by the same changes
+        chunks = {key for key in writes if key.rpartition("/")[0] == PARTITIONS + name}
     topic = before.topics.get(name)
     if topic is not None:
-        for chunk in range((len(topic.partitions) - 1) // CHUNK_PARTITIONS + 1):
-            writes[_chunk_key(name, chunk)] = None
+        chunks |= {_chunk_key(name, i) for i in range((len(topic.partitions) - 1) // CHUNK_PARTITIONS + 1)}
+    for key in (TOPICS + name, *sorted(chunks)):
+        writes.pop(key, None)  # so that the order is that of a deletion, whatever was written by now
+        writes[key] = None
 
 
 def _read_topic(name: str, value: Mapping[str, Any], stored: Mapping[str, bytes]) -> TopicImage:

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from broker.controller.brokers import broker_joined, broker_lost
 from broker.controller.decision import Decision
 from broker.controller.departures import broker_leaving, unregister_broker
-from broker.controller.elections import ElectionType, balance_leaders, elect_leaderless, elect_leaders
+from broker.controller.elections import ElectionType, balance_leaders, elect_leaders, settle_leaders
 from broker.controller.isr import IsrWish, alter_partitions
 from broker.controller.reassignment import Move, alter_reassignments, list_reassignments
 from broker.controller.stored import read_image, writes_for
@@ -33,6 +33,7 @@ from broker.controller.topics import (
 from broker.metadata.image import MetadataImage
 from broker.metadata.types import NO_LEADER, BrokerRegistration, ConfigResource, PartitionState, ResourceType
 from protocol.errors import ErrorCode, KafkaError
+from tests.broker.controller.clusters import never
 
 T = TypeVar("T")
 
@@ -48,6 +49,35 @@ def unclean(image: MetadataImage, topic: str) -> bool:
     return topic == "a"
 
 
+Writes = list[tuple[str, bytes | None]]
+
+
+def write(stored: dict[str, bytes], writes: Writes) -> None:
+    """What the store does with them."""
+    for key, value in writes:
+        if value is None:
+            stored.pop(key, None)
+        else:
+            stored[key] = value
+
+
+def check_sound(image: MetadataImage) -> None:
+    """What must hold of every partition."""
+    live = {broker.broker_id for broker in image.live_brokers()}
+    for _, _, state in image.partitions():
+        assert state.isr
+        assert len(set(state.isr)) == len(state.isr)
+        assert len(set(state.replicas)) == len(state.replicas)
+        assert set(state.isr) <= set(state.replicas)
+        assert {*state.adding, *state.removing} <= set(state.replicas)
+        assert not set(state.adding) & set(state.removing)
+        if state.leader == NO_LEADER:
+            assert not live & set(state.isr)
+        else:
+            assert state.leader in live
+            assert set(state.isr) <= live
+
+
 class Controlling(RuleBasedStateMachine):
     """One image, decided upon by everything that decides, with its other self in the store."""
 
@@ -60,11 +90,10 @@ class Controlling(RuleBasedStateMachine):
 
     def decide(self, decision: Decision[T]) -> T:
         before, after = self.image, self.image.with_changes(decision.changes)
-        for key, value in writes_for(decision.changes, after, before).items():
-            if value is None:
-                self.stored.pop(key, None)
-            else:
-                self.stored[key] = value
+        writes = list(writes_for(decision.changes, after, before).items())
+        if len(writes) > 1:
+            self.check_torn(writes[: self.rng.randrange(1, len(writes))])
+        write(self.stored, writes)
         self.check_step(before, after)
         self.image = after
         return decision.result
@@ -146,7 +175,7 @@ class Controlling(RuleBasedStateMachine):
 
     @rule()
     def elect_what_is_allowed(self) -> None:
-        self.decide(elect_leaderless(self.image, unclean))
+        self.decide(settle_leaders(self.image, unclean))
 
     @rule(percentage=st.sampled_from([0, 50]), limit=st.integers(1, 3))
     def balance(self, percentage: int, limit: int) -> None:
@@ -163,7 +192,7 @@ class Controlling(RuleBasedStateMachine):
         topic, index, _ = data.draw(st.sampled_from(list(self.image.partitions())))
         self.move(Move(topic, index, tuple(i for i in order if i in self.image.brokers)[:count]), True)
 
-    @precondition(lambda self: list_reassignments(self.image, None))
+    @precondition(lambda self: bool(list_reassignments(self.image, None)))
     @rule(data=st.data())
     def stop_moving(self, data: st.DataObject) -> None:
         topic, index, _ = data.draw(st.sampled_from(list_reassignments(self.image, None)))
@@ -230,6 +259,13 @@ class Controlling(RuleBasedStateMachine):
 
     # What must hold.
 
+    def check_torn(self, begun: Writes) -> None:
+        """A controller that went down in the middle leaves what its successor can read, and put right."""
+        stored = dict(self.stored)
+        write(stored, begun)
+        torn = read_image("c", stored)
+        check_sound(torn.with_changes(settle_leaders(torn, unclean).changes))
+
     def check_step(self, before: MetadataImage, after: MetadataImage) -> None:
         for topic, index, new in after.partitions():
             known = before.topics.get(topic)
@@ -243,19 +279,8 @@ class Controlling(RuleBasedStateMachine):
 
     @invariant()
     def each_partition_is_sound(self) -> None:
-        live = {broker.broker_id for broker in self.image.live_brokers()}
-        for _, _, state in self.image.partitions():
-            assert state.isr
-            assert len(set(state.isr)) == len(state.isr)
-            assert len(set(state.replicas)) == len(state.replicas)
-            assert set(state.isr) <= set(state.replicas)
-            assert {*state.adding, *state.removing} <= set(state.replicas)
-            assert not set(state.adding) & set(state.removing)
-            if state.leader == NO_LEADER:
-                assert not live & set(state.isr)
-            else:
-                assert state.leader in live
-                assert set(state.isr) <= live
+        check_sound(self.image)
+        assert settle_leaders(self.image, never).changes == ()
 
     @invariant()
     def a_successor_reads_the_same(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.controller.elections import ElectionType, balance_leaders, elect_leaderless, elect_leaders
+from broker.controller.elections import ElectionType, balance_leaders, elect_leaders, settle_leaders
 from broker.metadata.image import MetadataImage
 from broker.metadata.types import NO_LEADER, PartitionState
 from protocol.errors import ErrorCode
@@ -64,11 +64,21 @@ def test_an_unclean_election_prefers_replicas_that_are_not_only_being_filled() -
 
 
 def test_what_is_allowed_later_is_made_good() -> None:
-    image = image_with(LEADERLESS, AWAY, fenced=[2])
-    assert elect_leaderless(image, never).changes == ()
-    decision = elect_leaderless(image, always)
+    image = image_with(LEADERLESS, PartitionState((3, 1), (3,), 3), fenced=[2])
+    assert settle_leaders(image, never).changes == ()
+    decision = settle_leaders(image, always)
     assert decision.result == 1
     assert image.with_changes(decision.changes).partition(TOPIC, 0) == PartitionState((1, 2), (1,), 1, 6, 8)
+
+
+def test_what_a_controller_left_undone_is_done() -> None:
+    """The broker was fenced in one transaction, and its partitions were to follow in another."""
+    image = image_with(AWAY, PartitionState((2, 1), (1, 2), 1, 5, 7), fenced=[2])
+    decision = settle_leaders(image, never)
+    assert decision.result == 0
+    after = image.with_changes(decision.changes)
+    assert after.partition(TOPIC, 0) == PartitionState((1, 2, 3), (1,), 1, 6, 8)
+    assert after.partition(TOPIC, 1) == PartitionState((2, 1), (1,), 1, 5, 8)
 
 
 def test_leaders_go_back_where_too_many_are_away() -> None:

@@ -1,0 +1,135 @@
+"""What the controller's decisions cost in a large cluster: 40 brokers, 50,000 partitions in 500 topics, three replicas.
+
+``python -m bench.controller`` prints, for each decision, how long it takes to decide, to make the next image, and to
+make and read what goes to the coordination store. No store and no network is in it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from random import Random
+from uuid import UUID
+
+from broker.controller.brokers import broker_joined, broker_lost
+from broker.controller.decision import Decision
+from broker.controller.departures import broker_leaving
+from broker.controller.elections import ElectionType, balance_leaders, elect_leaders
+from broker.controller.isr import IsrWish, alter_partitions
+from broker.controller.reassignment import Move, alter_reassignments, list_reassignments
+from broker.controller.stored import read_image, writes_for
+from broker.controller.topics import NewTopic, TopicDefaults, create_topics, delete_topics
+from broker.metadata.image import MetadataImage
+from broker.metadata.types import BrokerRegistration, Endpoint
+
+BROKERS, TOPICS, PARTITIONS, REPLICAS = 40, 500, 100, 3
+ALTERED = 1000
+ROUNDS = 5
+
+
+def never(image: MetadataImage, topic: str) -> bool:
+    """Unclean election, nowhere allowed."""
+    return False
+
+
+def registration(broker_id: int, epoch: int = 1) -> BrokerRegistration:
+    """A broker of the cluster."""
+    endpoint = Endpoint("PLAINTEXT", "PLAINTEXT", f"broker{broker_id}.example.com", 9092)
+    return BrokerRegistration(broker_id, epoch, UUID(int=broker_id + epoch), (endpoint,), rack=f"rack{broker_id % 4}")
+
+
+def cluster(rng: Random) -> MetadataImage:
+    """The cluster to decide about."""
+    image = MetadataImage("bench", brokers={i: registration(i) for i in range(BROKERS)})
+    return image.with_changes(new_topics(image, rng, TOPICS, "topic").changes)
+
+
+def new_topics(image: MetadataImage, rng: Random, count: int, prefix: str) -> Decision[object]:
+    """Topics created, as many requests as it takes."""
+    changes = []
+    for first in range(count):
+        wanted = [NewTopic(f"{prefix}{first:04d}", configs={"retention.ms": "86400000"})]
+        changes += create_topics(
+            image,
+            wanted,
+            defaults=TopicDefaults(PARTITIONS, REPLICAS),
+            new_id=lambda: UUID(int=rng.getrandbits(128), version=4),
+            rng=rng,
+        ).changes
+    return Decision(tuple(changes), None)
+
+
+def grown_isrs(image: MetadataImage, leader: int, count: int) -> Decision[object]:
+    """A leader drops a follower of many partitions."""
+    led = [each for each in image.partitions() if each[2].leader == leader][:count]
+    wishes = [
+        IsrWish(
+            image.topics[topic].topic_id,
+            index,
+            state.leader_epoch,
+            state.partition_epoch,
+            tuple((i, 1) for i in state.isr if i != state.isr[-1] or i == leader),
+        )
+        for topic, index, state in led
+    ]
+    return alter_partitions(image, leader, 1, wishes)
+
+
+def decisions(image: MetadataImage, rng: Random) -> dict[str, Callable[[], Decision[object]]]:
+    """What is measured, by what is printed of it."""
+    lost = image.with_changes(broker_lost(image, 7, never).changes)
+    moves = [Move(f"topic{i:04d}", 5, (1, 2, 3)) for i in range(TOPICS)]
+    moving = image.with_changes(alter_reassignments(image, moves, never).changes)
+    return {
+        "a broker is lost": lambda: broker_lost(image, 7, never),
+        "a broker leaves in good order": lambda: broker_leaving(image, 7, 1, never),
+        "a broker comes back": lambda: broker_joined(lost, registration(7, 2), never),
+        f"the ISR of {ALTERED} partitions changes": lambda: grown_isrs(image, 3, ALTERED),
+        "the ISR of one partition changes": lambda: grown_isrs(image, 3, 1),
+        f"a topic of {PARTITIONS} partitions is created": lambda: new_topics(image, rng, 1, "new"),
+        "a topic is deleted": lambda: delete_topics(image, ["topic0007"]),
+        "preferred leaders everywhere": lambda: elect_leaders(lost, ElectionType.PREFERRED, None),
+        "leaders are balanced (nothing to do)": lambda: balance_leaders(image, 10, 1000),
+        f"{TOPICS} partitions move": lambda: alter_reassignments(image, moves, never),
+        "moves are listed": lambda: Decision((), list_reassignments(moving, None)),
+    }
+
+
+def ms(work: Callable[[], object]) -> float:
+    """The least of several runs, in milliseconds."""
+    times = []
+    for _ in range(ROUNDS):
+        begin = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - begin)
+    return min(times) * 1000
+
+
+def main() -> None:
+    """Print the table."""
+    rng = Random(1)
+    image = cluster(rng)
+    print(f"{BROKERS} brokers, {TOPICS * PARTITIONS} partitions of {REPLICAS} replicas")
+    print(f"{'':<44}{'changes':>9}{'decide ms':>11}{'image ms':>10}{'writes ms':>11}{'keys':>7}{'KiB':>8}")
+    for name, decide in decisions(image, rng).items():
+        base = image
+        changes = decide().changes
+        if name.startswith(("a broker comes", "preferred")):
+            base = image.with_changes(broker_lost(image, 7, never).changes)
+        after = base.with_changes(changes)
+        writes = writes_for(changes, after, base)
+        size = sum(len(value or b"") for value in writes.values()) / 1024
+        print(
+            f"{name:<44}{len(changes):>9}{ms(decide):>11.2f}{ms(lambda: base.with_changes(changes)):>10.2f}"  # noqa: B023
+            f"{ms(lambda: writes_for(changes, after, base)):>11.2f}{len(writes):>7}{size:>8.0f}"  # noqa: B023
+        )
+    everything = image.changes_since(MetadataImage("bench"))
+    writes = writes_for(everything, image, MetadataImage("bench"))
+    stored = {key: value for key, value in writes.items() if value is not None}
+    print(f"{'all of it written':<44}{ms(lambda: writes_for(everything, image, MetadataImage('bench'))):>31.2f}")
+    print(f"{'all of it read':<44}{ms(lambda: read_image('bench', stored)):>31.2f}")
+    print(f"{'the difference of two images':<44}{ms(lambda: image.changes_since(image)):>31.2f}")
+
+
+if __name__ == "__main__":
+    main()

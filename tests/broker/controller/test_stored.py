@@ -1,0 +1,43 @@
+"""What changes write to the coordination store, when several concern one topic."""
+
+from __future__ import annotations
+
+from broker.controller.stored import PARTITIONS, TOPICS, Writes, read_image, writes_for
+from broker.metadata.changes import Change, PartitionChanged, PartitionsAdded, TopicCreated, TopicDeleted
+from broker.metadata.image import MetadataImage
+from broker.metadata.types import PartitionState
+from tests.broker.controller.clusters import TOPIC, TOPIC_ID, image_with
+
+STATE, OTHER = PartitionState((1,), (1,), 1), PartitionState((2,), (2,), 2)
+
+
+def written(image: MetadataImage, *changes: Change) -> tuple[Writes, MetadataImage]:
+    after = image.with_changes(changes)
+    return writes_for(changes, after, image), after
+
+
+def test_partitions_that_change_together_are_written_as_they_are_in_the_end() -> None:
+    image = image_with(*[STATE] * 150)
+    writes, after = written(image, *(PartitionChanged(TOPIC, i, state) for i in (7, 8, 7) for state in (STATE, OTHER)))
+    assert list(writes) == [f"{PARTITIONS}{TOPIC}/00000"]
+    begin, _ = written(MetadataImage("c"), *image.changes_since(MetadataImage("c")))
+    stored = {key: value for key, value in {**begin, **writes}.items() if value is not None}
+    assert read_image("c", stored).topics == after.topics
+
+
+def test_a_topic_goes_before_its_partitions_whatever_was_to_be_written_of_them() -> None:
+    writes, _ = written(image_with(STATE), PartitionChanged(TOPIC, 0, OTHER), TopicDeleted(TOPIC, TOPIC_ID))
+    assert list(writes.items()) == [(TOPICS + TOPIC, None), (f"{PARTITIONS}{TOPIC}/00000", None)]
+
+
+def test_nothing_is_left_of_what_was_made_and_deleted_at_once() -> None:
+    image = image_with(STATE)
+    topic = image.topics[TOPIC]
+    writes, _ = written(
+        MetadataImage("c"),
+        TopicCreated(topic),
+        PartitionsAdded(TOPIC, (STATE,) * 100),
+        TopicDeleted(TOPIC, TOPIC_ID),
+    )
+    assert set(writes) == {TOPICS + TOPIC, f"{PARTITIONS}{TOPIC}/00000", f"{PARTITIONS}{TOPIC}/00001"}
+    assert set(writes.values()) == {None}
