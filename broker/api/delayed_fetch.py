@@ -6,8 +6,8 @@ Rules of this module:
   missing; the others keep what was found. It looks when the loop has handled what it is at, so that several appends of
   one moment are answered together.
 * In a session the partitions that have nothing to tell are passed over, and stay so until they change.
-* A follower is told of a new high watermark with the next records. One that sends the next request before it has its
-  answer wants it now, to fetch other partitions than these.
+* A follower is told of a new high watermark with the next records; at once where consumers read from followers. One
+  that sends the next request before it has its answer wants it now, to fetch other partitions than these.
 * Reads are planned first and carried out last. Large ones are sent from the file; what is not in memory is loaded in a
   thread, and so is the conversion for clients of before KIP-98.
 """
@@ -23,10 +23,12 @@ from typing import TYPE_CHECKING, Any
 
 from broker.api.current_leader import MOVED, current_leader, endpoints_of
 from broker.api.fetch_sessions import INITIAL_EPOCH, FetchSession, PartitionData, Target
+from broker.api.preferred_replica import NOT_ELSEWHERE, preferred_replica
 from broker.network.dispatch import RequestContext
 from broker.network.sending import FileSlice
 from broker.partition import Isolation, Partition
 from broker.purgatory import Delayed, Purgatory
+from broker.replication import ConsumerView
 from broker.replication.progress import FetchClock
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.fetch import FetchRequest, FetchResponse
@@ -156,6 +158,7 @@ class DelayedFetch(Delayed[Any]):
         partition = target.partition
         return (
             self._reader.is_follower
+            and self._api.selector is None
             and partition is not None
             and partition.is_leader
             and target.leader_epoch in (-1, partition.leader_epoch)
@@ -249,10 +252,6 @@ class DelayedFetch(Delayed[Any]):
         log = partition.log
         if not self._reader.is_follower:
             partition.counters.fetch_requests += 1
-        elif not self._is_waiting:
-            partition.follower_fetched(
-                self._reader.replica, target.offset, target.log_start_offset, self._clock, self._reader.broker_epoch
-            )
         data = PartitionData(
             partition_index=target.index,
             high_watermark=log.high_watermark,
@@ -269,6 +268,11 @@ class DelayedFetch(Delayed[Any]):
                 self._is_urgent = True
                 return data
         target.is_settled = True
+        if self._reader.is_follower and not self._is_waiting:  # what it has is ours as well: the logs have not parted
+            self._count_progress(target, partition)
+            data.high_watermark = log.high_watermark
+        if self._api.selector is not None and self._goes_elsewhere(target, partition, data):
+            return data
         if target.offset != partition.end_visible(self._isolation):  # most wait there, and there is nothing to read
             try:
                 self._plan(target, partition, nowait=True)
@@ -276,6 +280,31 @@ class DelayedFetch(Delayed[Any]):
                 self._unplanned.append(target)
                 self._is_urgent = True
         return data
+
+    def _count_progress(self, target: Target, partition: Partition) -> None:
+        """A follower has everything before the offset it asks for, if that lies in our log."""
+        if not partition.log.log_start_offset <= target.offset <= partition.log.log_end_offset:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        partition.follower_fetched(
+            self._reader.replica, target.offset, target.log_start_offset, self._clock, self._reader.broker_epoch
+        )
+
+    def _goes_elsewhere(self, target: Target, partition: Partition, data: PartitionData) -> bool:
+        """Whether a consumer is sent to a nearer replica. A follower hears at once how far records are committed, since
+        consumers may read from it."""
+        selector, rack = self._api.selector, self._request.rack_id
+        if self._reader.is_follower:
+            self._is_urgent |= target.told_high_watermark != data.high_watermark
+        elif selector is not None and rack and partition.is_leader and self._may_read_follower:
+            context = self._context
+            consumer = ConsumerView(rack, context.client_id, context.client_host, context.principal, context.listener)
+            image, now_s = self._api.metadata.image, context.received_at
+            replica = preferred_replica(selector, image, partition, consumer, target.offset, now_s)
+            if replica != NOT_ELSEWHERE:
+                data.preferred_read_replica = replica
+                self._is_urgent = True
+                return True
+        return False
 
     def _plan(self, target: Target, partition: Partition, *, nowait: bool) -> None:
         """Plan one partition's read, within what is left of the answer's bytes."""

@@ -22,6 +22,7 @@ from broker.metadata.current import Metadata
 from broker.network.dispatch import Handler, RequestContext
 from broker.partitions import Partitions
 from broker.purgatory import Delayed, Purgatory
+from broker.replication import ReplicaSelector
 from broker.tasks import TaskSet
 from broker.threads import LOOPS_OWN, Threads
 from protocol.errors import ErrorCode, KafkaError
@@ -43,14 +44,20 @@ class FetchApi:
         *,
         max_bytes: int,
         threads: Threads = LOOPS_OWN,
+        selector: ReplicaSelector | None = None,
     ) -> None:
-        """``max_bytes`` bounds every answer (``fetch.max.bytes``)."""
+        """``max_bytes`` bounds every answer (``fetch.max.bytes``).
+
+        ``selector`` sends consumers to the replicas near them (``replica.selector.class``). Then followers are told at
+        once how far records are committed; otherwise it would only cost.
+        """
         self.partitions = partitions
         self.metadata = metadata
         self.sessions = sessions
         self.tasks = tasks
         self.max_bytes = max_bytes
         self.threads = threads
+        self.selector = selector
         self.failures = FailureLog(_log)
         self.purgatory = purgatory
         self.conversion = asyncio.Lock()

@@ -42,6 +42,7 @@ from broker.peers import Peers
 from broker.purgatory import Purgatory
 from broker.replication.fetchers import ReplicaFetchers
 from broker.replication.isr import InSyncReplicas
+from broker.replication.selector import load_selector
 from broker.tasks import TaskSet
 from protocol.messages.replication import AlterPartitionRequest
 from protocol.records.batch import Record, build, records
@@ -143,7 +144,7 @@ class Node:
         await self._listen()
         self.is_up = True
         endpoint = Endpoint(NAME, NAME, "127.0.0.1", self.listener.port)
-        return BrokerRegistration(self.id, self.epoch, uuid4(), (endpoint,))
+        return BrokerRegistration(self.id, self.epoch, uuid4(), (endpoint,), rack=f"rack-{self.id}")
 
     async def ask_controller(self, request: Request, *, version: int | None = None) -> Any:
         """Goes to the test, which is the controller; ``asked`` keeps what was asked."""
@@ -154,7 +155,13 @@ class Node:
     async def _listen(self) -> None:
         self.sessions = FetchSessions(1000, random.Random(self.id), time.monotonic)
         self.fetch_api = FetchApi(
-            self.partitions, self.metadata, self.sessions, self.purgatories.fetch, self.tasks, max_bytes=1 << 26
+            self.partitions,
+            self.metadata,
+            self.sessions,
+            self.purgatories.fetch,
+            self.tasks,
+            max_bytes=1 << 26,
+            selector=load_selector(self.config().replica_selector_class),
         )
         apis: Sequence[Any] = (
             ApiVersionsApi(lambda: dispatcher.routes),

@@ -1,0 +1,79 @@
+"""From which replica a consumer should read (KIP-392): ``replica.selector.class``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaView:
+    """A replica that has what the consumer asks for. ``behind_s`` is how long ago it was last caught up; 0 for the
+    leader."""
+
+    broker_id: int
+    rack: str | None
+    log_end_offset: int
+    behind_s: float
+    is_leader: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerView:
+    """The consumer that asks; ``rack`` is its ``client.rack``."""
+
+    rack: str
+    client_id: str | None
+    host: str
+    principal: str
+    listener: str
+
+
+class ReplicaSelector(Protocol):
+    """Chooses a replica. Called for each partition a consumer fetches: it must neither wait nor raise."""
+
+    def select(
+        self, topic: str, partition: int, consumer: ConsumerView, replicas: Sequence[ReplicaView]
+    ) -> ReplicaView | None:
+        """One of ``replicas``, among them the leader; None means the leader."""
+
+
+class RackAwareReplicaSelector:
+    """Prefers a replica in the consumer's rack: the leader if it is there, else the one furthest ahead."""
+
+    def select(
+        self, topic: str, partition: int, consumer: ConsumerView, replicas: Sequence[ReplicaView]
+    ) -> ReplicaView | None:
+        near = [replica for replica in replicas if consumer.rack and replica.rack == consumer.rack]
+        return max(
+            near, key=lambda replica: (replica.is_leader, replica.log_end_offset, -replica.behind_s), default=None
+        )
+
+
+_KNOWN: dict[str, type[ReplicaSelector] | None] = {
+    "": None,
+    "org.apache.kafka.common.replica.LeaderSelector": None,
+    "org.apache.kafka.common.replica.RackAwareReplicaSelector": RackAwareReplicaSelector,
+    "RackAwareReplicaSelector": RackAwareReplicaSelector,
+}
+
+
+def load_selector(name: str | None) -> ReplicaSelector | None:
+    """The selector that ``replica.selector.class`` names; None where consumers read from leaders.
+
+    Raises ValueError, which says what is wrong with the name.
+    """
+    name = (name or "").strip()
+    if name in _KNOWN:
+        known = _KNOWN[name]
+        return None if known is None else known()
+    module, _, cls = name.rpartition(".")
+    try:
+        made: ReplicaSelector = getattr(import_module(module), cls)()
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"replica.selector.class={name}: no such class can be made: {error}") from error
+    if not callable(getattr(made, "select", None)):
+        raise ValueError(f"replica.selector.class={name}: the class has no method select")
+    return made
