@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from uuid import UUID
+
 from broker.controller.stored import PARTITIONS, TOPICS, Writes, read_image, writes_for
-from broker.metadata.changes import Change, PartitionChanged, PartitionsAdded, TopicCreated, TopicDeleted
+from broker.metadata.changes import Change, PartitionChanged, TopicCreated, TopicDeleted
 from broker.metadata.image import MetadataImage
 from broker.metadata.types import PartitionState
 from tests.broker.controller.clusters import TOPIC, TOPIC_ID, image_with
@@ -31,13 +34,18 @@ def test_a_topic_goes_before_its_partitions_whatever_was_to_be_written_of_them()
 
 
 def test_nothing_is_left_of_what_was_made_and_deleted_at_once() -> None:
-    image = image_with(STATE)
-    topic = image.topics[TOPIC]
+    small = image_with(STATE).topics[TOPIC]
+    large = replace(small, topic_id=UUID(int=10), partitions=(STATE,) * 150)
+    again = replace(small, topic_id=UUID(int=11))
     writes, _ = written(
-        MetadataImage("c"),
-        TopicCreated(topic),
-        PartitionsAdded(TOPIC, (STATE,) * 100),
+        image_with(STATE),
         TopicDeleted(TOPIC, TOPIC_ID),
+        TopicCreated(large),
+        TopicDeleted(TOPIC, large.topic_id),
+        TopicCreated(again),
     )
-    assert set(writes) == {TOPICS + TOPIC, f"{PARTITIONS}{TOPIC}/00000", f"{PARTITIONS}{TOPIC}/00001"}
-    assert set(writes.values()) == {None}
+    assert [(key, value is None) for key, value in writes.items()] == [
+        (f"{PARTITIONS}{TOPIC}/00000", False),
+        (f"{PARTITIONS}{TOPIC}/00001", True),
+        (TOPICS + TOPIC, False),
+    ]
