@@ -67,6 +67,7 @@ from broker.producer_ids import ProducerIds
 from broker.purgatory import Purgatory
 from broker.replication.fetchers import ReplicaFetchers
 from broker.replication.isr import InSyncReplicas
+from broker.replication.selector import load_selector
 from broker.tasks import TaskSet
 from broker.threads import Threads
 from consensus.errors import WrongStore
@@ -460,6 +461,7 @@ class BrokerServer:
             self._tasks,
             max_bytes=static.fetch_max_bytes,
             threads=self._threads,
+            selector=load_selector(static.replica_selector_class),
         )
         apis = (
             AlterPartitionApi(controller, self.metadata),
