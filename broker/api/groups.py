@@ -168,6 +168,8 @@ class GroupsApi:
             shortest, longest = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
             if not shortest <= request.session_timeout_ms <= longest:
                 raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
+            if sum(len(protocol.metadata) for protocol in request.protocols) > config.message_max_bytes:
+                raise KafkaError(ErrorCode.INVALID_REQUEST)  # no record would hold it: such a group never gets stable
             group = self._coordinator.find(request.group_id)
             if group is None:
                 if request.member_id:
@@ -311,6 +313,7 @@ class GroupsApi:
             except KafkaError as error:
                 code = error.code
             results.append(DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=code))
+            await asyncio.sleep(0)  # where nothing had to be waited for, thousands of groups would hold up everybody
         return DeleteGroupsResponse(results=results)
 
 

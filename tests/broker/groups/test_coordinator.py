@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,7 +15,13 @@ from protocol.client import Client
 from protocol.errors import ErrorCode
 from protocol.messages.configs import IncrementalAlterConfigsRequest
 from protocol.messages.group_offsets import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
-from protocol.messages.groups import FindCoordinatorRequest, JoinGroupRequest, LeaveGroupRequest, ListGroupsRequest
+from protocol.messages.groups import (
+    DeleteGroupsRequest,
+    FindCoordinatorRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+)
 from protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
 
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -81,8 +88,8 @@ class Groups:
         for group in self.broker.server.groups.all():
             await self.broker.server.groups.expire_group(group)
 
-    async def join(self, group: str, member: str = "", *, version: int = 5) -> Any:
-        offered = JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"")
+    async def join(self, group: str, member: str = "", *, version: int = 5, metadata: bytes = b"") -> Any:
+        offered = JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=metadata)
         request = JoinGroupRequest(
             group_id=group,
             session_timeout_ms=10_000,
@@ -169,3 +176,22 @@ async def test_commits_are_on_disk_first_where_the_topic_wants_it(groups: Groups
     assert await groups.configure(OFFSETS_TOPIC, "flush.messages", "1") == ErrorCode.NONE
     assert await groups.commit(2) == ErrorCode.NONE
     assert log.recovery_point == log.log_end_offset
+
+
+async def test_metadata_that_no_record_holds_is_refused(groups: Groups) -> None:
+    assert (await groups.join("h", metadata=bytes(1 << 20))).error_code == ErrorCode.MEMBER_ID_REQUIRED
+    assert (await groups.join("g", metadata=bytes((1 << 20) + 13))).error_code == ErrorCode.INVALID_REQUEST
+    assert "g" not in await groups.listed()
+
+
+async def test_deleting_many_groups_lets_others_have_their_turn(groups: Groups) -> None:
+    names = [f"g{i}" for i in range(50)]
+    for name in names:
+        await groups.commit(1, name)
+    turns = 0
+    deletion = asyncio.ensure_future(groups.client.send(DeleteGroupsRequest(groups_names=names)))
+    while not deletion.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert {group.error_code for group in (await deletion).results} == {0}
+    assert turns > len(names)
