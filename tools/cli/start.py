@@ -21,7 +21,7 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -50,6 +50,8 @@ Examples:
       another one beside it
   parley start server.properties --override log.retention.hours=24
       a broker as the file says, but for one setting
+  parley start --brokers 3
+      a cluster on this machine: ports 9092, 9093 and 9094, a process each
 """
 
 
@@ -60,12 +62,35 @@ def main(words: Sequence[str]) -> int:
     except SystemExit as end:
         return FAILED if end.code else 0
     try:
-        config = configuration(options.properties, options.override)
+        if options.brokers != 1:
+            return _run_cluster(options)
+        if options.restart:
+            raise CommandError("--restart goes with --brokers: a broker alone is restarted by whatever runs it.")
+        config = configuration(options.properties, _with_port(options.override, options.port))
     except CommandError as error:
         for line in str(error).splitlines():
             print(f"Error: {line}", file=sys.stderr)
         return FAILED
     return run(config)
+
+
+def _with_port(overrides: Sequence[str], port: int | None) -> Sequence[str]:
+    return overrides if port is None else [f"listeners=PLAINTEXT://127.0.0.1:{port}", *overrides]
+
+
+def _run_cluster(options: argparse.Namespace) -> int:
+    """Run several brokers, once every one of their configurations is found to be right."""
+    from tools.cli import start_cluster
+
+    plans = start_cluster.plans(
+        _given(options.properties, options.override),
+        options.brokers,
+        port=options.port,
+        has_file=options.properties is not None,
+    )
+    for plan in plans:
+        _checked(plan.settings)
+    return start_cluster.run(plans, restart=options.restart)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -85,25 +110,46 @@ def _parser() -> argparse.ArgumentParser:
         metavar="KEY=VALUE",
         help="a setting that counts more than the file; repeatable (docs/configuration.md has all settings)",
     )
+    parser.add_argument(
+        "--brokers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="how many brokers to start, each in a process of its own, with the ids 1 to N; overrides apply to all",
+    )
+    parser.add_argument("--port", type=int, metavar="PORT", help="where the first broker listens, the others above it")
+    parser.add_argument(
+        "--restart", action="store_true", help="with --brokers: start a broker again that ends by itself"
+    )
     return parser
 
 
 def configuration(properties: Path | None, overrides: Sequence[str]) -> BrokerConfig:
     """The configuration asked for. Raises :class:`CommandError` with every problem on a line of its own."""
-    from broker.config import BrokerConfig, ConfigError, read_properties
+    given = _given(properties, overrides)
+    return _checked(given if properties is not None else {**_preset(), **given})
+
+
+def _given(properties: Path | None, overrides: Sequence[str]) -> dict[str, str]:
+    """The settings of the file and over them the overrides."""
+    from broker.config import read_properties
 
     given = dict(pairs(overrides, "--override"))
-    if properties is not None:
-        try:
-            given = {**read_properties(properties), **given}
-        except OSError as error:
-            raise CommandError(f"The file {properties} cannot be read: {error.strerror}.") from error
-        except ValueError as error:
-            raise CommandError(f"The file {properties} is no properties file: {error}.") from error
-    else:
-        given = {**_preset(), **given}
+    if properties is None:
+        return given
     try:
-        return BrokerConfig.from_properties(given)
+        return {**read_properties(properties), **given}
+    except OSError as error:
+        raise CommandError(f"The file {properties} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise CommandError(f"The file {properties} is no properties file: {error}.") from error
+
+
+def _checked(settings: Mapping[str, str]) -> BrokerConfig:
+    from broker.config import BrokerConfig, ConfigError
+
+    try:
+        return BrokerConfig.from_properties(settings)
     except ConfigError as error:
         raise CommandError(str(error)) from error
 

@@ -1,0 +1,174 @@
+"""``parley start --brokers``: what each broker is given, and the life of the processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from tools.cli.running import CommandError
+from tools.cli.start_cluster import labelled, plans
+
+
+def test_each_broker_has_its_own_port_and_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = [plan.settings for plan in plans({"num.partitions": "5"}, 3)]
+    assert [each["broker.id"] for each in found] == ["1", "2", "3"]
+    assert [each["listeners"] for each in found] == [f"PLAINTEXT://127.0.0.1:{9092 + n}" for n in range(3)]
+    assert [each["log.dirs"] for each in found] == [f"{tmp_path}/parley-data/broker-{n}" for n in (1, 2, 3)]
+    assert {each["coordination.url"] for each in found} == {f"local://{tmp_path}/parley-data/coordination"}
+    assert {each["num.partitions"] for each in found} == {"5"}
+    assert {each["default.replication.factor"] for each in found} == {"3"}
+    assert len({each["metrics.listener"] for each in found}) == 3 or "127.0.0.1:0" in found[0]["metrics.listener"]
+
+
+def test_a_file_says_where_to_begin() -> None:
+    given = {
+        "node.id": "7",
+        "listeners": "PLAINTEXT://:9092,INSIDE://10.0.0.1:19092",
+        "advertised.listeners": "PLAINTEXT://example:9092,INSIDE://10.0.0.1:19092",
+        "log.dirs": "/a, /b",
+        "coordination.url": "etcd://somewhere",
+    }
+    first, second = (plan.settings for plan in plans(given, 2, has_file=True))
+    assert (first["broker.id"], second["broker.id"]) == ("7", "8")
+    assert "node.id" not in second
+    assert second["listeners"] == "PLAINTEXT://:9093,INSIDE://10.0.0.1:19093"
+    assert second["advertised.listeners"] == "PLAINTEXT://example:9093,INSIDE://10.0.0.1:19093"
+    assert second["log.dirs"] == "/a/broker-8,/b/broker-8"
+    assert second["coordination.url"] == "etcd://somewhere"
+    assert "default.replication.factor" not in second  # a file says everything
+
+
+def test_ports() -> None:
+    assert [plan.settings["listeners"][-5:] for plan in plans({}, 2, port=29092)] == ["29092", "29093"]
+    free = [plan.settings["listeners"] for plan in plans({"listeners": "PLAINTEXT://127.0.0.1:0"}, 2)]
+    assert free == ["PLAINTEXT://127.0.0.1:0"] * 2
+
+
+@pytest.mark.parametrize(
+    ("given", "brokers"),
+    [({}, 0), ({}, 101), ({"broker.id": "x"}, 2), ({"listeners": "PLAINTEXT://nowhere"}, 2)],
+)
+def test_what_cannot_be_started(given: dict[str, str], brokers: int) -> None:
+    with pytest.raises(CommandError):
+        plans(given, brokers)
+
+
+def test_a_line_of_a_log_says_whose_it_is() -> None:
+    assert labelled("time=1 level=info", 2) == "broker.id=2 time=1 level=info"
+    assert labelled('{"time": 1}', 2) == '{"broker.id": 2, "time": 1}'
+
+
+@pytest.mark.parametrize("words", [("--brokers", "0"), ("--restart",), ("--brokers", "2", "--override", "x.y=1", "f")])
+def test_wrong_usage(parley, words: tuple[str, ...]) -> None:
+    typed = parley("start", *words)
+    assert typed.code == 1
+    assert "Traceback" not in typed.err
+
+
+def command(*overrides: str) -> list[str]:
+    words = [word for setting in overrides for word in ("--override", setting)]
+    return [sys.executable, "-m", "tools.cli", "start", "--brokers", "3", *words]
+
+
+FREE = ("listeners=PLAINTEXT://127.0.0.1:0", "metrics.listener=127.0.0.1:0")
+
+
+class Running:
+    """The command, and the processes of its brokers."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.bootstrap = ""
+
+    def brokers(self) -> list[int]:
+        pid = self.process.pid
+        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+    def says(self, text: str) -> None:
+        assert self.process.stderr is not None
+        assert any(text in line for line in self.process.stderr), f"{text!r} was not said"
+
+
+@contextmanager
+def started(folder: Path, *words: str) -> Iterator[Running]:
+    process = subprocess.Popen(
+        [*command(f"log.dirs={folder}", *FREE), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    running = Running(process)
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            if found := re.search(r"bootstrap\.servers=(\S+)$", line):
+                running.bootstrap = found[1]
+                break
+        yield running
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.system
+def test_a_cluster_lives_through_the_death_of_a_broker_and_stops_in_order(tmp_path: Path) -> None:
+    with started(tmp_path) as running:
+        assert len(running.bootstrap.split(",")) == 3
+        admin = AdminClient({"bootstrap.servers": running.bootstrap, "log_level": 0})
+        while sorted(admin.list_topics(timeout=30).brokers) != [1, 2, 3]:
+            pass
+        os.kill(running.brokers()[1], signal.SIGKILL)
+        running.says("Broker 2 has ended (killed by SIGKILL). The others go on; to have it back: parley start")
+        while sorted(admin.list_topics(timeout=30).brokers) != [1, 3]:
+            pass
+        running.process.send_signal(signal.SIGINT)
+        out, err = running.process.communicate(timeout=60)
+        assert running.process.returncode == 0, out + err
+        assert "Traceback" not in err
+        ends = [line for line in err.splitlines() if "broker stopped" in line]
+        assert [line.split()[0] for line in ends] == ["broker.id=3", "broker.id=1"]
+
+
+@pytest.mark.system
+def test_a_broker_is_started_again_where_that_is_asked_for(tmp_path: Path) -> None:
+    with started(tmp_path, "--restart") as running:
+        os.kill(running.brokers()[0], signal.SIGKILL)
+        running.says("Broker 1 has ended (killed by SIGKILL). It is started again.")
+        running.says("Broker 1 serves again.")
+        assert len(running.brokers()) == 3
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(60) == 0
+
+
+@pytest.mark.system
+def test_brokers_do_not_outlive_the_command(tmp_path: Path) -> None:
+    with started(tmp_path) as running:
+        brokers = running.brokers()
+        running.process.kill()
+        running.process.wait()
+        for pid in brokers:
+            while Path(f"/proc/{pid}").exists() and "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text():
+                pass
+
+
+@pytest.mark.system
+def test_what_stands_in_the_way_of_one_ends_all(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        listeners = f"listeners=PLAINTEXT://127.0.0.1:{port - 2}"
+        done = subprocess.run(
+            command(f"log.dirs={tmp_path}", listeners, "metrics.listener="),
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert f"127.0.0.1:{port}" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("Error: broker 3 did not start")
+    assert not done.stdout
