@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records.errors import CorruptRecord, InvalidRecord
-from protocol.records.header import MAGIC_V2, BatchHeader, Buffer, headers, read_header, verify_crc
+from protocol.records.header import MAGIC_V2, BatchHeader, Buffer, assign, headers, read_header, verify_crc
 from storage.config import LogConfig
 from storage.index import MAX_RELATIVE_OFFSET
 from storage.producers import Duplicate
@@ -43,6 +43,23 @@ class AppendInfo(NamedTuple):
     duplicate: bool
     record_count: int
     size_bytes: int
+
+
+def place(
+    batches: bytearray | memoryview,
+    found: Iterable[PlacedBatch],
+    offset: int,
+    leader_epoch: int,
+    append_time: int | None,
+) -> list[PlacedBatch]:
+    """Patch offsets from ``offset`` on, leader epoch and, if given, the time into the batches; where they are now."""
+    placed = []
+    for at, _ in found:
+        assign(batches, at, offset, leader_epoch, append_time)
+        header = read_header(batches, at)
+        placed.append((at, header))
+        offset = header.next_offset
+    return placed
 
 
 def first_append(known: Duplicate, header: BatchHeader, config: LogConfig, log_start_offset: int) -> AppendInfo:

@@ -15,7 +15,6 @@ Rules:
 from __future__ import annotations
 
 import errno
-import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ from random import Random
 from uuid import UUID
 
 from protocol.errors import ErrorCode, KafkaError
-from protocol.records.header import Buffer, assign, read_header
+from protocol.records.header import Buffer
 from storage import recovery, retention, timestamps
 from storage.aborted import AbortedTransaction
 from storage.appends import (
@@ -36,6 +35,7 @@ from storage.appends import (
     check_sizes,
     fetched_batches,
     first_append,
+    place,
     runs,
     whole_batches,
 )
@@ -192,12 +192,7 @@ class Log:
             append_time = now_ms if self.config.message_timestamp_type == LOG_APPEND_TIME else None
             offset = self.log_end_offset
             self.leader_epochs.assign(leader_epoch, offset)
-            placed = []
-            for at, _ in found:
-                assign(batches, at, offset, leader_epoch, append_time)
-                header = read_header(batches, at)
-                placed.append((at, header))
-                offset = header.next_offset
+            placed = place(batches, found, offset, leader_epoch, append_time)
             return self._write(batches, placed, now_ms, NO_TIMESTAMP if append_time is None else append_time)
 
     def append_as_follower(self, batches: Buffer) -> AppendInfo:
@@ -494,11 +489,6 @@ class Log:
             self.directory = self.producers.directory = directory
             self.leader_epochs.path = directory / CHECKPOINT
             self._segments.moved(directory)
-
-    def delete(self) -> None:
-        """Give back the files and remove the directory with all in it. Blocks. Raises ``OSError``."""
-        self.release()
-        shutil.rmtree(self.directory)
 
     @contextmanager
     def _disk(self) -> Iterator[None]:
