@@ -29,6 +29,7 @@ from tests.broker.groups.test_membership import Bench
 from tests.support.virtual_time import run
 
 GENERATION_MAX = (1 << 31) - 1
+LONGEST_SESSION_MS = 600_000
 small = st.integers(-(1 << 31), GENERATION_MAX)
 texts = st.text(max_size=5)
 members = st.builds(
@@ -38,7 +39,7 @@ members = st.builds(
     client_id=texts,
     client_host=texts,
     rebalance_timeout=small,
-    session_timeout=small,
+    session_timeout=st.integers(-(1 << 31), LONGEST_SESSION_MS),
     subscription=st.binary(max_size=20),
     assignment=st.binary(max_size=5),
 )
@@ -104,7 +105,7 @@ async def outlive(group: Group) -> None:
     bench = Bench()
     bench.group = group
     bench.membership.start_sessions(group)
-    await asyncio.sleep((1 << 31) / 1000 + 700)
+    await asyncio.sleep(2 * LONGEST_SESSION_MS / 1000)
     assert not group.members
     if group.state is GroupState.EMPTY:
         joined = await bench.join()
