@@ -1,0 +1,131 @@
+"""``python -m bench.replication``: what replication costs, in processor time of all brokers per GB produced.
+
+Three brokers, replication factor 3, acks=all, librdkafka's largest batches and batches of 16 KB (the Java client's
+default); then the same beside many idle partitions, which must cost next to nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from bench.clusters import Measured, Parley, free_port
+
+BROKERS = 3
+SETTLE_S = 2.0
+SMALL_BATCHES = ["--set", "batch.size=16384"]
+
+
+class Member(Parley):
+    """One broker of a cluster on one machine."""
+
+    def __init__(self, folder: Path, broker_id: int, store: Path) -> None:
+        super().__init__(folder)
+        self.broker_id = broker_id
+        self._store = store
+
+    def command(self) -> list[str]:
+        settings = {
+            "broker.id": str(self.broker_id),
+            "listeners": f"PLAINTEXT://{self.bootstrap}",
+            "log.dirs": str(self.folder / "data"),
+            "coordination.url": f"local://{self._store}",
+            "metrics.listener": "",
+        }
+        words = [word for key, value in settings.items() for word in ("--override", f"{key}={value}")]
+        return [sys.executable, "-m", "tools.cli", "start", *words]
+
+
+class ReplicatedCluster:
+    """Several brokers whose processor time is counted together."""
+
+    def __init__(self, folder: Path) -> None:
+        self.members: list[Measured] = [
+            Member(folder / f"broker-{i}", i, folder / "coordination") for i in range(1, BROKERS + 1)
+        ]
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(member.bootstrap for member in self.members)
+
+    def start(self) -> None:
+        for member in self.members:
+            member.start()
+
+    def create(self, topic: str, partitions: int) -> None:
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        admin.create_topics([NewTopic(topic, partitions, BROKERS)])[topic].result()
+        time.sleep(SETTLE_S)
+
+    def delete(self, topic: str) -> None:
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        admin.delete_topics([topic])[topic].result()
+
+    def cpu_seconds(self) -> float:
+        return sum(member.cpu_seconds() for member in self.members)
+
+    def stop(self) -> None:
+        for member in self.members:
+            member.stop()
+
+
+def produce(cluster: ReplicatedCluster, topic: str, partitions: int, size: int, total: int, extra: list[str]) -> str:
+    """One line: records per second and broker CPU seconds per GB."""
+    cluster.create(topic, partitions)
+    before = cluster.cpu_seconds()
+    command = [sys.executable, "-m", "bench.load", "produce", cluster.bootstrap, topic, "--size", str(size)]
+    command += ["--partitions", str(partitions), "--bytes", str(total), "--set", "acks=all", *extra]
+    result: Any = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    cpu = (cluster.cpu_seconds() - before) / (result["bytes"] / 1e9)
+    cluster.delete(topic)
+    return f"{result['records'] / result['seconds']:>12,.0f} records/s {cpu:>8.1f} broker CPU s/GB"
+
+
+def idle(cluster: ReplicatedCluster, seconds: float) -> float:
+    """Processor time of all brokers per second in which nothing happens."""
+    before = cluster.cpu_seconds()
+    time.sleep(seconds)
+    return (cluster.cpu_seconds() - before) / seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.replication", description=__doc__)
+    parser.add_argument("--mb", type=int, default=300, help="megabytes of each measurement")
+    parser.add_argument("--sizes", default="100,1024", help="record sizes in bytes")
+    parser.add_argument("--partitions", default="1,6", help="numbers of partitions")
+    parser.add_argument("--idle", type=int, default=1000, help="idle partitions of the last part; 0 leaves it out")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
+        cluster = ReplicatedCluster(Path(folder))
+        try:
+            cluster.start()
+            produce(cluster, "warm-up", 1, 100, 50_000_000, [])
+            measure(cluster, given, "")
+            if given.idle:
+                cluster.create("idle", given.idle)
+                time.sleep(5 * SETTLE_S)
+                print(f"{given.idle} idle partitions: {idle(cluster, 10):.3f} CPU s per second", flush=True)
+                measure(cluster, given, f" beside {given.idle} idle")
+        finally:
+            cluster.stop()
+
+
+def measure(cluster: ReplicatedCluster, given: argparse.Namespace, label: str) -> None:
+    for size in map(int, given.sizes.split(",")):
+        for partitions in map(int, given.partitions.split(",")):
+            for name, extra in (("", []), (", 16 KB batches", SMALL_BATCHES)):
+                total = given.mb * 1_000_000
+                line = produce(cluster, f"bench-{free_port()}", partitions, size, total, extra)
+                print(f"{f'{size} B, p{partitions}{name}{label}':<44} {line}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
