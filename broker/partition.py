@@ -287,6 +287,12 @@ class Partition:
         """Whether ``flush.messages`` wants the log on disk before anybody hears of what was appended to it."""
         return self.log.config.flush_messages != NEVER and self.log.flush_due(now_ms)
 
+    @property
+    def must_flush_copy(self) -> bool:
+        """Whether ``flush.messages`` wants a follower's log on disk before its leader hears of what was copied."""
+        log = self._log
+        return log is not None and log.log_end_offset - log.recovery_point >= log.config.flush_messages
+
     def is_acknowledged(self, offset: int) -> ErrorCode | None:
         """What became of records up to ``offset`` appended with ``acks=-1``; None while replicas still lack them."""
         if not self.is_leader:

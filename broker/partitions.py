@@ -223,6 +223,11 @@ class Partitions:
             if self._hosts(partition):
                 partition.end_cut()
 
+    async def flush(self, partition: Partition) -> None:
+        """Bring a log to disk, in a thread. Raises :class:`KafkaError` KAFKA_STORAGE_ERROR."""
+        log = partition.log
+        await self._logs.run(self._logs.directory_of(log), log.flush)
+
     async def opened(self) -> None:
         """Wait until every partition known by now has its log, or has failed to get it."""
         while self._opening:

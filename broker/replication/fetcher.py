@@ -200,6 +200,8 @@ class Fetcher:
                 if followed is None or not self._is_asked(key, followed):
                     continue
                 in_a_row += self._take(key, followed, data)
+                if followed.partition.must_flush_copy:
+                    await self._flush(key, followed)
                 if in_a_row >= APPENDED_IN_A_ROW_BYTES:
                     in_a_row = 0
                     await asyncio.sleep(0)
@@ -248,6 +250,13 @@ class Fetcher:
         followed.complained = ""
         self._session.ask(key, position_of(log, followed.leader_epoch))
         return size
+
+    async def _flush(self, key: Key, followed: Followed) -> None:
+        """Have on disk what the next fetch will say is here."""
+        try:
+            await self._parts.partitions.flush(followed.partition)
+        except KafkaError as error:
+            self._try_later(key, followed, str(error))
 
     # Partitions that must wait.
 

@@ -200,6 +200,19 @@ async def test_topics_by_id(bench: FetchBench) -> None:
     assert answer.responses[0].partitions[0].error_code == ErrorCode.INCONSISTENT_TOPIC_ID
 
 
+async def test_a_follower_whose_log_has_parted_is_not_counted(bench: FetchBench) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER))
+    bench.write("t", 3)
+    bench.alter("t", leader=BROKER)
+    bench.write("t", 3)
+    await bench.fetch(ask("t", 5, last_fetched_epoch=0, log_start_offset=0), replica_id=OTHER, version=12)
+    partition = bench.partition("t")
+    assert partition.followers[OTHER].log_end_offset == -1
+    assert partition.high_watermark == 0
+    await bench.fetch(ask("t", 3, last_fetched_epoch=0, log_start_offset=0), replica_id=OTHER, version=12)
+    assert partition.followers[OTHER].log_end_offset == partition.high_watermark == 3
+
+
 async def test_divergence_is_reported(bench: FetchBench) -> None:
     await bench.create("t")
     bench.write("t", 3)

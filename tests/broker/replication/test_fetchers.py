@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,17 @@ async def test_a_new_partition_does_not_wait_for_the_answer_under_way(tmp_path: 
             log = cluster[2].log(f"t{number}")
             await eventually(lambda log=log: log.log_end_offset == 1)
             await eventually(lambda number=number: cluster[1].log(f"t{number}").high_watermark == 1)
+
+
+async def test_what_must_be_flushed_is_on_disk_before_the_leader_counts_it(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 2) as cluster:
+        await cluster.create("t", [1, 2])
+        log = cluster[2].log("t")
+        log.config = replace(log.config, flush_messages=1)
+        for end in range(1, 4):
+            write(cluster[1].partition("t"), b"x", acks=-1)
+            await eventually(lambda end=end: cluster[1].log("t").high_watermark == end)
+            assert log.recovery_point == end
 
 
 async def test_more_than_one_answer_holds(tmp_path: Path) -> None:
