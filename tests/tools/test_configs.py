@@ -36,6 +36,8 @@ def test_settings_of_a_topic(on_broker, topic: str) -> None:
 def test_a_setting_that_was_not_set_is_removed_without_complaint(on_broker, topic: str) -> None:
     words = ("--alter", "--topic", topic, "--delete-config", "retention.ms", "--force")
     assert on_broker("configs", *words).out == f"Completed updating config for topic {topic}.\n"
+    assert on_broker("configs", "--alter", "--broker-defaults", "--delete-config", "log.cleaner.threads").code == 0
+    assert on_broker("configs", "--alter", "--broker-defaults", "--delete-config", "nonsense").code == 1
 
 
 def test_settings_of_a_file(on_broker, topic: str, tmp_path) -> None:

@@ -52,6 +52,8 @@ _SOURCES: Final = {
     8: "DYNAMIC_GROUP_CONFIG",
 }
 _OWN_SOURCES: Final = {"topic": (1,), "broker": (2, 3), "broker-logger": (6,), "client-metrics": (7,), "group": (8,)}
+_LISTS_ALL: Final = ("topic", "broker", "broker-logger")
+"""The kinds of which a description has every setting that there is, set or not."""
 _SET, _DELETE = 0, 1
 
 
@@ -155,6 +157,11 @@ async def check_there(client: Client, entity: Entity) -> None:
 
 async def _check_known(client: Client, entity: Entity, names: Sequence[str]) -> None:
     """Raises :class:`CommandError` for a setting that nobody knows: to remove it would do nothing, without a word."""
+    if entity.kind not in _LISTS_ALL:
+        return
+    if entity.is_default:  # for which Kafka lists only what is set
+        broker = (await client.metadata([])).brokers[0]
+        entity = Entity("broker", str(broker.node_id))
     known = {one.name for one in await describe(client, entity, all_settings=True)}
     unknown = [name for name in names if name not in known]
     if unknown:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import io
+import json
 import os
 import sys
 from contextlib import redirect_stdout
@@ -32,8 +33,18 @@ _INTRODUCTION: Final = """\
 This page is made from the commands' own help (`parley docs`).
 
 Flags, output and exit codes are those of Kafka's tools: 0 when what was asked for is done, 1 when it is not. Data goes
-to standard output, everything else to standard error. Unlike Kafka's tools, `parley groups` and `parley dump-log` exit
-with 1 also when they print an error and go on.
+to standard output, everything else to standard error. Unlike Kafka's tools, `parley groups`, `parley configs` and
+`parley dump-log` exit with 1 also when they print an error and go on. What each command prints with `--json` is at the
+end of the page.
+
+Settings in a client's properties file that belong to Kafka's Java client alone are ignored with a warning.
+"""
+
+_JSON_INTRODUCTION: Final = """
+## JSON
+
+What is printed with `--json`, with types instead of values. `<name>` stands for any key, a key with `?` behind it may
+be missing, and `|` is between types that may stand there.
 """
 
 
@@ -54,6 +65,17 @@ def tools_page() -> str:
         summary = command.summary[0].upper() + command.summary[1:]
         parts.append(f"\n## parley {name}\n\n{summary}.{like}\n\n```text\n{help_of(name)}\n```\n")
         parts += [f"\n### parley {name} {part}\n\n```text\n{help_of(name, part)}\n```\n" for part in _parts_of(name)]
+    return "".join([*parts, shapes_section()])
+
+
+def shapes_section() -> str:
+    """The shapes of what is printed with ``--json``."""
+    from tools.cli.shapes import SHAPES
+
+    parts = [_JSON_INTRODUCTION]
+    for name, (about, shape) in SHAPES.items():
+        words = f": {about}" if about else ""
+        parts.append(f"\n`parley {name}`{words}\n\n```json\n{json.dumps(shape, indent=2)}\n```\n")
     return "".join(parts)
 
 

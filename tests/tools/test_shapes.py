@@ -1,0 +1,72 @@
+"""What is printed with ``--json`` has the shape that the documentation says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from broker import Broker
+from protocol.records.batch import Record, build
+from tools.cli.shapes import SHAPES, differences
+
+BY_LINE = ("consume", "dump-log")
+WORDS = {
+    "topics --list": (),
+    "topics --describe": ("--topic", "{topic}"),
+    "consume": ("--topic", "{topic}", "--from-beginning", "--max-messages", "2"),
+    "groups --list": (),
+    "groups --describe": ("--group", "of-{topic}", "--group", "nobody"),
+    "groups --reset-offsets": ("--group", "of-{topic}", "--topic", "{topic}", "--to-earliest", "--dry-run"),
+    "groups --delete-offsets": ("--group", "of-{topic}", "--topic", "{topic}:0"),
+    "groups --delete": ("--group", "of-{topic}", "--group", "nobody"),
+    "configs --describe": ("--entity-type", "brokers", "--all"),
+    "offsets": ("--topic", "{topic}"),
+    "delete-records": ("--offset-json-file", "{plan}"),
+    "dump-log": ("--files", "{log}", "--print-data-log"),
+    "perf produce": ("--topic", "{topic}", "--num-records", "20", "--record-size", "1", "--throughput", "-1",
+                     "--warmup-records", "5"),
+    "perf consume": ("--topic", "{topic}", "--num-records", "2"),
+    "perf latency": ("--topic", "{topic}", "--num-records", "2", "--producer-acks", "1", "--record-size", "1"),
+    "version": (),
+}  # fmt: skip
+
+
+@pytest.fixture
+def names(broker: Broker, topic: str, tmp_path: Path) -> dict[str, Any]:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for key in (None, b"k"):
+        producer.produce(topic, b"v", key, partition=0, headers=[("h", b"x"), ("h", None)])
+    producer.flush()
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": f"of-{topic}"})
+    consumer.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
+    consumer.close()
+    log, plan = tmp_path / "00000000000000000000.log", tmp_path / "plan.json"
+    log.write_bytes(bytes(build([Record(0, 1, None, b"v", ())])))
+    plan.write_text(json.dumps({"partitions": [{"topic": topic, "partition": 0, "offset": 0}]}))
+    return {"topic": topic, "log": log, "plan": plan}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_what_is_printed_has_its_shape(parley, broker: Broker, names: dict[str, Any], name: str) -> None:
+    words = [word.format(**names) for word in WORDS[name]]
+    at = [] if name in ("dump-log", "version") else ["--bootstrap-server", broker.bootstrap_servers]
+    typed = parley(*name.split(), *at, *words, "--json")
+    values = [json.loads(line) for line in typed.lines] if name in BY_LINE else [json.loads(typed.out)]
+    assert values
+    for value in values:
+        assert differences(value, SHAPES[name][1]) == []
+        assert value
+
+
+def test_differences() -> None:
+    shape = {"a": "integer|null", "b?": ["string"], "<name>": "boolean"}
+    assert differences({"a": 1, "b": ["x"], "c": True}, shape) == []
+    assert differences({"a": None}, shape) == []
+    assert differences({"a": True}, shape) == ["$.a: True is no integer|null"]
+    assert differences({"b": "x", "c": 1}, shape) == ["$.a is missing", "$.b is no list", "$.c: 1 is no boolean"]
+    assert differences({"a": 1}, {"b?": "any"}) == ["$.a is not in the shape"]
+    assert differences([], shape) == ["$ is no object"]

@@ -1,0 +1,170 @@
+"""The shape of what each command prints with ``--json``: for the documentation, and for the tests that hold to it.
+
+A shape is JSON with the names of types instead of values: ``string``, ``integer``, ``number``, ``boolean``, ``null``,
+``any``, or several of them with ``|`` between. A list has the shape of its elements, ``<name>`` stands for any key, and
+a key with ``?`` behind it may be missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+Shape = str | list[Any] | dict[str, Any]
+
+_PARTITION: Final = {"topic": "string", "partition": "integer"}
+_LATENCIES: Final = {"p50Ms": "integer", "p99Ms": "integer", "p999Ms": "integer"}
+_SENT: Final = {
+    "records": "integer",
+    "recordsPerSec": "number",
+    "mbPerSec": "number",
+    "avgLatencyMs": "number",
+    "maxLatencyMs": "integer",
+    "p95Ms": "integer",
+    **_LATENCIES,
+}
+
+SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
+    "topics --list": ("the names", ["string"]),
+    "topics --describe": (
+        "a leader of null is none",
+        [
+            {
+                "topic": "string",
+                "topicId": "string",
+                "configs": {"<name>": "string"},
+                "partitions": [
+                    {"partition": "integer", "leader": "integer|null", "replicas": ["integer"], "isr": ["integer"]}
+                ],
+            }
+        ],
+    ),
+    "consume": (
+        "one object on each line; key and value as their deserializers read them, text otherwise",
+        {
+            **_PARTITION,
+            "offset": "integer",
+            "timestamp": "integer",
+            "key": "string|number|boolean|null",
+            "value": "string|number|boolean|null",
+            "headers": [{"key": "string", "value": "string|number|boolean|null"}],
+        },
+    ),
+    "groups --list": ("", [{"group": "string", "type": "string", "state": "string"}]),
+    "groups --describe": (
+        "members, offsets and state at once; a group that does not exist has a name and an error only",
+        [
+            {
+                "group": "string",
+                "error?": "string",
+                "state?": "string",
+                "assignmentStrategy?": "string",
+                "coordinator?": {"id": "integer", "host": "string|null", "port": "integer|null"},
+                "members?": [
+                    {
+                        "consumerId": "string",
+                        "groupInstanceId": "string|null",
+                        "clientId": "string",
+                        "host": "string",
+                        "assignment": {"<topic>": ["integer"]},
+                    }
+                ],
+                "offsets?": [
+                    {
+                        **_PARTITION,
+                        "currentOffset": "integer|null",
+                        "logEndOffset": "integer|null",
+                        "lag": "integer|null",
+                        "consumerId": "string|null",
+                    }
+                ],
+            }
+        ],
+    ),
+    "groups --reset-offsets": ("", [{"group": "string", **_PARTITION, "offset": "integer"}]),
+    "groups --delete": ("why a group is not deleted, null for one that is", {"<group>": "string|null"}),
+    "groups --delete-offsets": ("a status of Successful, or the error", [{**_PARTITION, "status": "string"}]),
+    "configs --describe": (
+        "a name of null is that of all brokers",
+        [
+            {
+                "type": "string",
+                "name": "string|null",
+                "configs": [
+                    {
+                        "name": "string",
+                        "value": "string|null",
+                        "readOnly": "boolean",
+                        "sensitive": "boolean",
+                        "source": "string",
+                        "synonyms": [{"name": "string", "value": "string|null", "source": "string"}],
+                    }
+                ],
+            }
+        ],
+    ),
+    "offsets": ("", [{**_PARTITION, "offset": "integer", "timestamp": "integer"}]),
+    "delete-records": ("", [{**_PARTITION, "lowWatermark": "integer", "error": "string|null"}]),
+    "dump-log": (
+        "one object on each line, with the fields of what the line is about",
+        {"file": "string", "problem?": "string", "record?": "any", "<field>": "any"},
+    ),
+    "perf produce": ("steadyState with --warmup-records", {**_SENT, "failed": "integer", "steadyState?": _SENT}),
+    "perf consume": (
+        "",
+        {
+            "mb": "number",
+            "mbPerSec": "number",
+            "records": "integer",
+            "recordsPerSec": "number",
+            "rebalanceMs": "number",
+            "fetchMs": "number",
+            "fetchMbPerSec": "number",
+            "fetchPerSec": "number",
+        },
+    ),
+    "perf latency": ("", {"avgMs": "number", **_LATENCIES, "records": "integer"}),
+    "version": (
+        "",
+        {"parley": "string", "python": "string", "librdkafka": "string", "modules": {"<module>": "string"}},
+    ),
+}
+"""What a command prints, a few words on it, and its shape."""
+
+_TYPES: Final[Mapping[str, Any]] = {"string": str, "integer": int, "number": (int, float), "boolean": bool}
+
+
+def differences(value: Any, shape: Shape, where: str = "$") -> list[str]:
+    """In what a value differs from a shape; nothing where it has it."""
+    match shape:
+        case str():
+            return [] if any(_is(value, name) for name in shape.split("|")) else [f"{where}: {value!r} is no {shape}"]
+        case list():
+            if not isinstance(value, list):
+                return [f"{where} is no list"]
+            return [text for at, one in enumerate(value) for text in differences(one, shape[0], f"{where}[{at}]")]
+        case _:
+            return _object_differences(value, shape, where)
+
+
+def _object_differences(value: Any, shape: dict[str, Any], where: str) -> list[str]:
+    if not isinstance(value, dict):
+        return [f"{where} is no object"]
+    known = {name.rstrip("?"): one for name, one in shape.items() if not name.startswith("<")}
+    rest = next((one for name, one in shape.items() if name.startswith("<")), None)
+    found = [f"{where}.{name} is missing" for name in shape if name[0] != "<" and name[-1] != "?" and name not in value]
+    for name, one in value.items():
+        wanted = known.get(name, rest)
+        if wanted is None:
+            found.append(f"{where}.{name} is not in the shape")
+        else:
+            found += differences(one, wanted, f"{where}.{name}")
+    return found
+
+
+def _is(value: Any, name: str) -> bool:
+    if name == "any":
+        return True
+    if name == "null":
+        return value is None
+    return isinstance(value, _TYPES[name]) and (name == "boolean" or not isinstance(value, bool))
