@@ -16,7 +16,6 @@ class ReplicationKeys(Keys, title="Replication"):
         at_least=1,
         unit="ms",
         importance=HIGH,
-        ignored=REPLICATION,
     )
     replica_fetch_max_bytes = integer(
         "replica.fetch.max.bytes",
@@ -24,7 +23,6 @@ class ReplicationKeys(Keys, title="Replication"):
         "How many bytes of a partition a follower asks for at a time. A larger batch still comes whole.",
         at_least=0,
         unit="bytes",
-        ignored=REPLICATION,
     )
     replica_fetch_response_max_bytes = integer(
         "replica.fetch.response.max.bytes",
@@ -33,7 +31,6 @@ class ReplicationKeys(Keys, title="Replication"):
         at_least=0,
         unit="bytes",
         since="0.10.1 (KIP-74)",
-        ignored=REPLICATION,
     )
     replica_fetch_min_bytes = integer(
         "replica.fetch.min.bytes",
@@ -42,7 +39,6 @@ class ReplicationKeys(Keys, title="Replication"):
         at_least=1,
         unit="bytes",
         importance=HIGH,
-        ignored=REPLICATION,
     )
     replica_fetch_wait_max_ms = integer(
         "replica.fetch.wait.max.ms",
@@ -52,7 +48,6 @@ class ReplicationKeys(Keys, title="Replication"):
         at_least=1,
         unit="ms",
         importance=HIGH,
-        ignored=REPLICATION,
     )
     replica_fetch_backoff_ms = integer(
         "replica.fetch.backoff.ms",
@@ -60,7 +55,6 @@ class ReplicationKeys(Keys, title="Replication"):
         "How long a follower waits after a failed fetch of a partition.",
         at_least=0,
         unit="ms",
-        ignored=REPLICATION,
     )
     replica_socket_timeout_ms = integer(
         "replica.socket.timeout.ms",
@@ -69,7 +63,6 @@ class ReplicationKeys(Keys, title="Replication"):
         at_least=1,
         unit="ms",
         importance=HIGH,
-        ignored=REPLICATION,
     )
     replica_socket_receive_buffer_bytes = integer(
         "replica.socket.receive.buffer.bytes",
@@ -78,7 +71,7 @@ class ReplicationKeys(Keys, title="Replication"):
         at_least=-1,
         unit="bytes",
         importance=HIGH,
-        ignored=REPLICATION,
+        ignored="The operating system sizes the buffer by what the connection needs.",
     )
     replica_high_watermark_checkpoint_interval_ms = long(
         "replica.high.watermark.checkpoint.interval.ms",
@@ -96,14 +89,12 @@ class ReplicationKeys(Keys, title="Replication"):
         at_least=1,
         dynamic=CLUSTER_WIDE,
         importance=HIGH,
-        ignored=REPLICATION,
     )
     auto_leader_rebalance_enable = boolean(
         "auto.leader.rebalance.enable",
         True,
         "Whether partitions go back to their preferred leader by themselves after it was away.",
         importance=HIGH,
-        ignored=REPLICATION,
     )
     leader_imbalance_check_interval_seconds = long(
         "leader.imbalance.check.interval.seconds",
@@ -112,7 +103,6 @@ class ReplicationKeys(Keys, title="Replication"):
         at_least=1,
         unit="s",
         importance=HIGH,
-        ignored=REPLICATION,
     )
     leader_imbalance_per_broker_percentage = integer(
         "leader.imbalance.per.broker.percentage",
@@ -122,7 +112,6 @@ class ReplicationKeys(Keys, title="Replication"):
         at_most=100,
         unit="%",
         importance=HIGH,
-        ignored=REPLICATION,
     )
     unclean_leader_election_interval_ms = long(
         "unclean.leader.election.interval.ms",
@@ -131,7 +120,6 @@ class ReplicationKeys(Keys, title="Replication"):
         at_least=1,
         unit="ms",
         since="3.9 (KIP-966)",
-        ignored=REPLICATION,
     )
     eligible_leader_replicas_enable = boolean(
         "eligible.leader.replicas.enable",
@@ -145,14 +133,12 @@ class ReplicationKeys(Keys, title="Replication"):
         "controlled.shutdown.enable",
         True,
         "Whether a stopping broker hands its partitions to others first, so that clients wait less.",
-        ignored=REPLICATION,
     )
     controlled_shutdown_max_retries = integer(
         "controlled.shutdown.max.retries",
         3,
         "How often a stopping broker asks the controller again before it stops all the same.",
         at_least=0,
-        ignored=REPLICATION,
     )
     controlled_shutdown_retry_backoff_ms = long(
         "controlled.shutdown.retry.backoff.ms",
@@ -160,7 +146,6 @@ class ReplicationKeys(Keys, title="Replication"):
         "How long a stopping broker waits before it asks the controller again.",
         at_least=0,
         unit="ms",
-        ignored=REPLICATION,
     )
     controller_socket_timeout_ms = integer(
         "controller.socket.timeout.ms",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.config.definition import CLUSTER_WIDE, HIGH, LOW, MAX_LONG, Keys, boolean, class_name, integer, long, string
-from broker.config.keys.reasons import FORMAT, REPLICATION
+from broker.config.keys.reasons import FORMAT
 
 
 class TopicDefaultKeys(Keys, title="Topics' defaults"):
@@ -187,5 +187,4 @@ class TopicDefaultKeys(Keys, title="Topics' defaults"):
         "broker.replication.RackAwareReplicaSelector is one that prefers the consumer's rack. By default the "
         "leader.",
         since="2.4 (KIP-392)",
-        ignored=REPLICATION,
     )
