@@ -16,7 +16,6 @@ This page is made by `make docs`, its table of APIs by asking a broker. What is 
 half done: a client gets the protocol's error, and an API that is not served is not advertised.
 """
 
-_CLUSTER = "one broker for now; comes with replication"
 _TRANSACTIONS = "not yet: transactions"
 _SECURITY = "not yet: security"
 _QUOTAS = "not yet: quotas"
@@ -44,11 +43,6 @@ UNSERVED: Final = {
     "DescribeTransactions": _TRANSACTIONS,
     "ListTransactions": _TRANSACTIONS,
     "AlterReplicaLogDirs": "not yet: moving a replica between directories",
-    "ElectLeaders": _CLUSTER,
-    "AlterPartitionReassignments": _CLUSTER,
-    "ListPartitionReassignments": _CLUSTER,
-    "AlterPartition": _CLUSTER,
-    "UnregisterBroker": _CLUSTER,
     "DescribeClientQuotas": _QUOTAS,
     "AlterClientQuotas": _QUOTAS,
     "UpdateFeatures": "not yet: feature levels",
