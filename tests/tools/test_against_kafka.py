@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from broker import Broker
-from tests.support.kafka import run_java
+from tests.support.kafka import JavaFailed, run_java
 
 pytestmark = pytest.mark.system
 
@@ -81,6 +81,63 @@ def test_groups(parley, kept: Broker) -> None:
         assert sorted(filter(None, ours)) == sorted(
             line for line in theirs if line and "has no active members" not in line
         )
+
+
+def test_records(parley, kept: Broker) -> None:
+    serialization = "org.apache.kafka.common.serialization."
+    for words in (
+        (
+            "--formatter-property",
+            "print.key=true",
+            "--formatter-property",
+            "print.offset=true",
+            "--formatter-property",
+            "print.partition=true",
+        ),
+        (
+            "--formatter-property",
+            "print.headers=true",
+            "--formatter-property",
+            "key.separator=\\t|",
+            "--formatter-property",
+            "null.literal=-",
+        ),
+        ("--formatter-property", "print.value=false", "--formatter-property", "print.timestamp=true"),
+        ("--key-deserializer", f"{serialization}StringDeserializer", "--formatter-property", "print.key=true"),
+        ("--formatter", f"{TOOLS}.consumer.NoOpMessageFormatter"),
+    ):
+        of = ("--topic", "t", "--partition", "0", "--from-beginning", "--max-messages", "201", *words)
+        assert parley("consume", *at(kept), *of).lines == kafka(kept, "consumer.ConsoleConsumer", *of)
+
+
+def test_offsets_of_groups_as_records(parley, kept: Broker) -> None:
+    """Kafka's formatter writes no line ends."""
+    of = ("--topic", "__consumer_offsets", "--partition", "0", "--from-beginning", "--max-messages", "2")
+    words = (*of, "--formatter", f"{TOOLS}.consumer.OffsetsMessageFormatter")
+    ours = parley("consume", *at(kept), *words).lines
+    assert len(ours) == 2
+    assert "".join(ours) == "".join(kafka(kept, "consumer.ConsoleConsumer", *words))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--topic", "t", "--offset", "5"),
+        ("--topic", "t", "--partition", "0", "--offset", "5", "--from-beginning"),
+        ("--topic", "t", "--group", "a", "--command-property", "group.id=b"),
+        ("--topic", "t", "--group", "a", "--partition", "0"),
+        ("--topic", "t", "--from-beginning", "--command-property", "auto.offset.reset=latest"),
+        ("--topic", "t", "--include", "t"),
+    ],
+)
+def test_options_that_contradict(parley, kept: Broker, words: tuple[str, ...]) -> None:
+    """The same words, and the same exit code of 1."""
+    ours = parley("consume", *at(kept), *words)
+    assert ours.code == 1
+    with pytest.raises(JavaFailed) as theirs:
+        kafka(kept, "consumer.ConsoleConsumer", *words)
+    assert "exit code 1" in str(theirs.value)
+    assert ours.err.removeprefix("Error: ").strip() in str(theirs.value)
 
 
 def test_files(parley, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 
@@ -109,6 +110,25 @@ def test_a_missing_properties_file(parley, tmp_path) -> None:
     typed = parley("topics", "--list", "--command-config", str(tmp_path / "none"))
     assert typed.code == 1
     assert "cannot be read" in typed.err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_tells_its_version(parley, name: str) -> None:
+    for part in ((), *((part,) for part in _parts_of(name))):
+        assert (parley(name, *part, "--version").out) == f"{version('parley')}\n"
+
+
+def test_settings_of_java_clients_are_warned_of_in_one_line(parley, broker, tmp_path) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text("key.serializer=x\nclient.id=me\nrequest.timeout.ms=20000\nmetric.reporters=\nno.such=1\n")
+    words = ("topics", "--list", "--bootstrap-server", broker.bootstrap_servers, "--command-config", str(config))
+    typed = parley(*words)
+    assert typed.code == 0
+    assert (
+        typed.err == "Warning: these client settings have no effect here: key.serializer, metric.reporters, no.such.\n"
+    )
+    config.write_text("request.timeout.ms=soon\n")
+    assert "request.timeout.ms must be a number" in parley(*words).err
 
 
 def test_starting_imports_no_option_parser_of_the_other_commands() -> None:

@@ -105,8 +105,8 @@ def test_offsets_and_groups_as_json(on_broker, broker: Broker, topic: str) -> No
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ((), "Exactly one of --include/--topic is required."),
-        (("--topic", "t", "--include", "t"), "Exactly one of --include/--topic is required."),
+        ((), "Exactly one of the following arguments is required: [topic], [include]"),
+        (("--topic", "t", "--include", "t"), "Exactly one of the following arguments is required: [topic], [include]"),
         (("--include", "t", "--partition", "0"), "The topic is required when partition is specified."),
         (("--topic", "t", "--offset", "5"), "The partition is required when offset is specified."),
         (("--topic", "t", "--offset", "earliest", "--from-beginning"), "The partition is required when offset is"),

@@ -23,7 +23,7 @@ _UNSUPPORTED_PROTOCOL: Final = (
 def check_position(topic: str, include: str, partition: int | None, offset: str | None, from_beginning: bool) -> str:
     """Where to begin: earliest, latest or a number. Raises :class:`CommandError` for options that contradict."""
     if bool(topic) == bool(include):
-        raise CommandError("Exactly one of --include/--topic is required.")
+        raise CommandError("Exactly one of the following arguments is required: [topic], [include]")
     if partition is not None and not topic:
         raise CommandError("The topic is required when partition is specified.")
     if partition is not None and partition < 0:
