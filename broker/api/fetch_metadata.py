@@ -33,10 +33,11 @@ class FetchMetadataApi:
             return _failed(
                 ErrorCode.STALE_BROKER_EPOCH, f"Broker {request.broker_id} is registered under epoch {known.epoch}."
             )
-        publication.heard(
-            request.broker_id,
-            Hearer(request.broker_epoch, context.received_at, request.controller_epoch, request.version),
-        )
+        if known is not None:
+            publication.heard(
+                request.broker_id,
+                Hearer(request.broker_epoch, context.received_at, request.controller_epoch, request.version),
+            )
         wait = _Wait(self, request)
         if publication.has_news(request.controller_epoch, request.version):
             return wait.answer()

@@ -1,13 +1,15 @@
 """Where this broker gets its metadata from: the controller that the store names, whichever that is.
 
-A controller whose process is gone, or that has been silent for too long, is deposed: this broker campaigns in its place
-without waiting for its session to end. That is safe whatever it does, since its writes are guarded (``controller``).
+A controller whose process is gone is deposed: this broker campaigns in its place without waiting for the end of its
+session. That is safe whatever it does, since its writes are guarded (``controller``). One that merely does not answer
+is left to the store: maybe only the two of us cannot reach each other, and then deposing would go to and fro.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 
 from broker.controller.watchdog import RETRY_S, is_gone
@@ -19,6 +21,9 @@ from broker.peers import Peers
 from consensus.recipes.elections import Leader
 from protocol.client import Client
 from protocol.errors import ErrorCode, KafkaError
+
+DEPOSE_PAUSE_S = 1.0
+"""Between two controllers found gone: where it is a firewall that refuses, no storm of elections comes of it."""
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +62,7 @@ class Following:
         self._heartbeat_s = heartbeat_s
         self._silence_s = silence_s
         self._leader: Leader | None = None
+        self._last_deposed = -math.inf
         self._changed = asyncio.Event()
 
     def controller_is(self, leader: Leader | None) -> None:
@@ -93,9 +99,8 @@ class Following:
             await client.close()
 
     async def _pull_from(self, client: Client, leader: Leader, endpoint: Endpoint) -> None:
-        """Pull until cancelled. Each failure is followed by a pause; silence and a refused connect end the leader."""
-        loop = asyncio.get_running_loop()
-        heard, is_whole, is_deposed = loop.time(), False, False
+        """Pull until cancelled. Each failure is followed by a pause."""
+        is_whole = False
         while True:
             try:
                 await follower.pull(
@@ -107,20 +112,23 @@ class Following:
                     max_wait_ms=int(self._heartbeat_s * 1000),
                     timeout_s=self._heartbeat_s + self._silence_s,
                 )
-                heard, is_whole = loop.time(), False
+                is_whole = False
                 continue
             except KafkaError as error:
                 reason = error
             if reason.code in _NO_ANSWER:
-                if loop.time() - heard > self._silence_s or await is_gone(endpoint, timeout_s=RETRY_S):
-                    if not is_deposed:
-                        facts = {"controller": f"{endpoint.host}:{endpoint.port}", "reason": str(reason)}
-                        log.warning("controller does not answer: another is elected", extra=facts)
-                    is_deposed = True
-                    self._depose(leader)
+                if await is_gone(endpoint, timeout_s=RETRY_S):
+                    await self._depose_gone(leader, endpoint)
             else:
-                heard = loop.time()
                 is_whole = reason.code is ErrorCode.CORRUPT_MESSAGE
                 if reason.code is ErrorCode.STALE_BROKER_EPOCH:
                     self._stale()
             await asyncio.sleep(RETRY_S)
+
+    async def _depose_gone(self, leader: Leader, endpoint: Endpoint) -> None:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(self._last_deposed + DEPOSE_PAUSE_S - loop.time())
+        self._last_deposed = loop.time()
+        facts = {"controller": f"{endpoint.host}:{endpoint.port}", "epoch": leader.epoch}
+        log.warning("the controller is gone: another is elected", extra=facts)
+        self._depose(leader)

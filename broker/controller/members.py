@@ -7,7 +7,9 @@ A broker is fenced
   changes must not lead. At the beginning of a term everybody has this time to appear: the store, and with it every
   session, may have been away.
 
-Fencing is always safe, and never final: a broker that lives learns of it and comes back under a higher epoch.
+Fencing is always safe, and never final: a broker that lives learns of it and comes back under a higher epoch. Where one
+comes back that was held for gone, something on the way refuses connections in its name: from then on only its silence
+counts.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from uuid import UUID
 
 from broker.controller.brokers import UncleanAllowed, broker_joined, broker_lost
 from broker.controller.controller import Controller
@@ -59,6 +62,7 @@ class Members:
         self._seen: dict[int, int] = {}  # members of this term, with the epochs they came under
         self._since: dict[tuple[int, int], float] = {}  # (broker, epoch) -> when its silence began to count
         self._watched: dict[tuple[int, int], asyncio.Task[None]] = {}
+        self._held_for_gone: set[UUID] = set()  # incarnations
 
     async def run(self, groups: Groups) -> None:
         """Follow until cancelled. Raises what ends the watch of the members, and NOT_CONTROLLER."""
@@ -66,6 +70,7 @@ class Members:
         self._seen.clear()
         self._since.clear()
         self._watched.clear()
+        self._held_for_gone.clear()
         self._tend(watches)
         try:
             await race(self._follow(groups, watches), self._fence_the_silent(watches))
@@ -116,8 +121,11 @@ class Members:
 
     async def _watch(self, broker: BrokerRegistration, watches: TaskSet) -> None:
         endpoint = broker.endpoint(self._listener)
-        if endpoint is not None:
+        if broker.incarnation_id in self._held_for_gone:
+            log.warning("a living broker cannot be reached from the controller", extra={"broker": broker.broker_id})
+        elif endpoint is not None:
             await until_gone(endpoint)
+            self._held_for_gone.add(broker.incarnation_id)
             await self._fence(broker.broker_id, broker.epoch, "its process is gone: connections are refused")
             self._tend(watches)
 

@@ -254,6 +254,7 @@ class InSyncReplicas:
             _log.info("the ISR has changed", extra=_facts(wish))
             if wish.is_due:
                 self._apply(partition, outcome)
+            self._look_again(partition)  # meanwhile others may have arrived
 
     def _apply(self, partition: Partition, outcome: AlterPartitionResponse.PartitionData) -> None:
         """Take the new state over; the metadata bring it again, with what else belongs to it."""
@@ -266,6 +267,8 @@ class InSyncReplicas:
                 partition_epoch=outcome.partition_epoch,
             )
         )
+
+    def _look_again(self, partition: Partition) -> None:
         if partition.is_leader and partition.is_open:
             self._look_at(partition, self._monotonic())
 
