@@ -39,6 +39,7 @@ COMMANDS: dict[str, Command] = {
     "metadata": Command("metadata", "show controller, brokers, leaders and replicas", "kafka-metadata-quorum"),
     "dump-log": Command("dump_log", "print what is in segment and index files", "kafka-dump-log"),
     "perf": Command("perf", "measure producing, consuming and latency", "kafka-*-perf-test, kafka-e2e-latency"),
+    "simulate": Command("simulate", "look for broken promises in clusters under virtual time", ""),
     "version": Command("version", "show versions and which modules run compiled", ""),
     "docs": Command("docs", "write the documentation pages that come from code", ""),
 }

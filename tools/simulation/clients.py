@@ -19,6 +19,7 @@ from protocol.messages.producers import InitProducerIdRequest
 from protocol.records.batch import build, headers, records
 from protocol.records.record import Record
 from tools.simulation.ledger import Ledger
+from tools.simulation.machines import EPOCH_MS
 
 REQUEST_TIMEOUT_S = 4.0
 PRODUCE_VERSION = 9
@@ -82,8 +83,9 @@ class Producer(_User):
         sequence = 0
         while not self.stopping:
             values = [f"{self.name}-{partition}-{sequence + i}" for i in range(self.rng.randint(1, 3))]
+            now_ms = EPOCH_MS + int(asyncio.get_running_loop().time() * 1000)
             batch = build(
-                [Record(i, 0, None, value.encode(), ()) for i, value in enumerate(values)],
+                [Record(i, now_ms, None, value.encode(), ()) for i, value in enumerate(values)],
                 producer_id=producer_id,
                 producer_epoch=epoch,
                 base_sequence=sequence,

@@ -38,25 +38,29 @@ class History:
         self.happenings: list[Happening] = []
         self.now = now
         self._hash = blake2b(digest_size=16)
+        self.is_closed = False
 
     def note(self, who: str, what: str) -> None:
         """Something that the reader of a failure wants to know."""
+        if self.is_closed:
+            return
         self.happenings.append(Happening(self.now(), who, what))
         self.trace(f"{who} {what}")
 
     def trace(self, line: str) -> None:
         """Something only the digest takes in."""
+        if self.is_closed:
+            return
         self._hash.update(f"{self.now():.9f} {line}\n".encode())
+
+    def close(self) -> None:
+        """The run is over: what its remains do belongs to no history."""
+        self.is_closed = True
 
     @property
     def digest(self) -> str:
         """What tells two runs apart."""
         return self._hash.hexdigest()
-
-    def around(self, at: float, *, before: int = 60, after: int = 15) -> list[Happening]:
-        """The events up to and shortly after a moment."""
-        first = [each for each in self.happenings if each.at <= at][-before:]
-        return first + [each for each in self.happenings if each.at > at][:after]
 
 
 class LogCapture(logging.Handler):
@@ -92,8 +96,8 @@ class LogCapture(logging.Handler):
             logger.propagate = True
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.getMessage() == "configuration":
-            return  # the same at each start
+        if self._history.is_closed or record.getMessage() == "configuration":  # which says the same at each start
+            return
         process = CURRENT.get()
         who = process.name if process is not None else "world"
         text = f"{record.levelname} {record.getMessage()}{_facts(vars(record))}".replace(self._folder, "")

@@ -41,7 +41,7 @@ class Violations:
         """Note a violation, once."""
         if not any(each.invariant == invariant and each.text == text for each in self.found):
             self.found.append(Violation(invariant, self._history.now(), text))
-            self._history.note("INVARIANT", f"{invariant}: {text}")
+            self._history.note("INVARIANT", f"{invariant}: {text.partition(chr(10))[0]}")
 
     @property
     def first(self) -> Violation | None:

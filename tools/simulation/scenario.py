@@ -105,6 +105,7 @@ class _Run:
         self._rng = world.random("crashes")
         self._wrong: dict[Fault, None] = {}  # faults that last
         self._crashing: Machine | None = None
+        self._begin = 0.0
         self._invariants = Invariants(world, self.ledger, self.violations)
         self._users: list[Producer | Reader] = []
 
@@ -132,7 +133,7 @@ class _Run:
         await self._until(lambda: all(machine.serves for machine in machines), "every broker has started")
         await self._create_topic()
         producers, readers = self._start_users()
-        begin = world.loop.time()
+        begin = self._begin = world.loop.time()
         tasks = []
         for fault in self.faults:
             await asyncio.sleep(max(0.0, begin + fault.at - world.loop.time()))
@@ -250,13 +251,16 @@ class _Run:
     async def _crash_alone(self, fault: Fault) -> None:
         """A crash that waits until nothing else is wrong, and keeps others from happening until it has been noticed."""
         machine = self.world.machines[fault.broker]
-        await self._until(lambda: not self._wrong and self._crashing is None, "nothing else is wrong")
+        while not (self._crashing is None and not self._wrong and self._all_in_sync()):
+            if self.world.loop.time() > self._begin + self.settings.seconds:
+                return  # its moment never came
+            await asyncio.sleep(CHECK_EVERY_S)
         self._crashing = machine
         try:
-            if not await self._soon(self._all_in_sync):
-                return
             crash = asyncio.ensure_future(self._make(fault))
-            await self._until(lambda: self._invariants.is_out_of_sync(machine.broker_id), "a crash is noticed")
+            await self._until(
+                lambda: self._invariants.is_out_of_sync(machine.broker_id) or self._all_in_sync(), "a crash is noticed"
+            )
         finally:
             self._crashing = None
         await crash
@@ -292,13 +296,6 @@ class _Run:
     def _all_in_sync(self) -> bool:
         machines = self.world.machines.values()
         return all(machine.serves for machine in machines) and self._invariants.all_in_sync
-
-    async def _soon(self, condition: Callable[[], bool]) -> bool:
-        try:
-            await self.world.until(condition, timeout=20.0)
-        except TimeoutError:
-            return False
-        return True
 
     async def _until(self, condition: Callable[[], bool], what: str) -> None:
         """Wait; a cluster that never gets there has not recovered."""

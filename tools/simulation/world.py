@@ -91,6 +91,7 @@ class World:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._exit.close()
+        gc.collect()
 
     def run(self, work: Callable[[World], Awaitable[T]]) -> T:
         """Run ``work`` in virtual time, to its end. Only once."""
@@ -137,6 +138,7 @@ class World:
             await asyncio.sleep(0.05)
 
     def _bury(self) -> None:
+        self.history.close()
         for machine in self.machines.values():
             for process in (*machine.past, *filter(None, [machine.process])):
                 process.bury(self.loop)
