@@ -47,7 +47,8 @@ def watch(metrics: Metrics, server: BrokerServer) -> None:
 
 def replica_metrics(server: BrokerServer) -> ReplicaMetrics:
     """The replicas of one broker, counted."""
-    counts: Counter[str] = Counter()
+    changes = server.in_sync.changes
+    counts: Counter[str] = Counter(isr_shrinks=changes.shrinks, isr_expands=changes.expands)
     for partition in server.partitions:
         counts["partitions"] += 1
         counts["offline"] += partition.has_failed

@@ -324,7 +324,7 @@ class BrokerServer:
             rng=self._rng,
         )
         metadata.subscribe(self.fetchers.apply)
-        self._in_sync = InSyncReplicas(
+        self.in_sync = InSyncReplicas(
             broker_id,
             self.partitions,
             self._peers.ask_controller,
@@ -383,7 +383,7 @@ class BrokerServer:
             life.result()
         life.add_done_callback(self._on_life_ended)
         self._tasks.start(self.groups.expire(), name="expiry of offsets")
-        self._tasks.start(self._in_sync.run(), name="in-sync replicas")
+        self._tasks.start(self.in_sync.run(), name="in-sync replicas")
         self._undo.push_async_callback(self.fetchers.close)
 
     def _on_life_ended(self, life: asyncio.Task[None]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from broker.metrics.catalogue import (
     ClusterMetrics,
+    FetcherMetrics,
     FetchSessionMetrics,
     FlushMetrics,
     GroupMetrics,
@@ -29,6 +30,7 @@ from broker.metrics.registry import Metrics
 __all__ = [
     "ClusterMetrics",
     "FetchSessionMetrics",
+    "FetcherMetrics",
     "FlushMetrics",
     "GroupMetrics",
     "GroupOffsetMetrics",

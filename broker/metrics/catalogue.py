@@ -206,6 +206,36 @@ class ReplicaMetrics(Instruments, title="Replicas"):
     )
 
 
+class FetcherMetrics(Instruments, title="Replica fetchers", labels=("leader", "fetcher")):
+    """One connection on which this broker follows another one."""
+
+    partitions: int = gauge(
+        "parley_replica_fetcher_partitions",
+        "Partitions followed on this connection.",
+        "kafka.server:type=FetcherLagMetrics,name=ConsumerLag,clientId=*,topic=*,partition=*",
+    )
+    failing: int = gauge(
+        "parley_replica_fetcher_failing_partitions",
+        "Of these, those that cannot be followed now and are tried again.",
+        "kafka.server:type=ReplicaFetcherManager,name=FailedPartitionsCount,clientId=Replica",
+    )
+    max_lag: int = gauge(
+        "parley_replica_fetcher_max_lag_records",
+        "How many committed records the partition that is furthest behind lacks.",
+        "kafka.server:type=ReplicaFetcherManager,name=MaxLag,clientId=Replica",
+    )
+    requests: int = counter(
+        "parley_replica_fetcher_requests",
+        "Fetches answered.",
+        "kafka.server:type=FetcherStats,name=RequestsPerSec,clientId=*,brokerHost=*,brokerPort=*",
+    )
+    fetched_bytes: int = counter(
+        "parley_replica_fetcher_bytes",
+        "Bytes of records fetched.",
+        "kafka.server:type=FetcherStats,name=BytesPerSec,clientId=*,brokerHost=*,brokerPort=*",
+    )
+
+
 class ClusterMetrics(Instruments, title="Cluster"):
     """The cluster as this broker's metadata has it; the same at every broker that is up to date."""
 
@@ -334,6 +364,7 @@ CATALOGUE: tuple[type[Instruments], ...] = (
     LoadMetrics,
     PurgatoryMetrics,
     ReplicaMetrics,
+    FetcherMetrics,
     ClusterMetrics,
     LogMetrics,
     LogDirectoryMetrics,

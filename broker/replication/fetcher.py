@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Protocol, cast
 
 from broker.config import BrokerConfig
+from broker.metrics import FetcherMetrics
 from broker.partition import Partition
 from broker.partitions import Partitions
 from broker.peers import Peers
@@ -94,12 +95,23 @@ class Fetcher:
         self._task: asyncio.Task[None] | None = None
         self._waiting = False  # for an answer
         self._is_down = False  # the last request was not answered
+        self.requests = 0
+        """Fetches answered."""
+        self.fetched_bytes = 0
+        """Bytes of records appended."""
+
+    def metrics(self) -> FetcherMetrics:
+        """The numbers of this fetcher now."""
+        return FetcherMetrics(
+            partitions=len(self._followed),
+            failing=sum(followed.timer is not None for followed in self._followed.values()),
+            max_lag=max((followed.lag for followed in self._followed.values()), default=0),
+            requests=self.requests,
+            fetched_bytes=self.fetched_bytes,
+        )
 
     def __len__(self) -> int:
         return len(self._followed)
-
-    def __iter__(self) -> Iterator[Followed]:
-        return iter(self._followed.values())
 
     def start(self) -> None:
         """Begin to fetch."""
@@ -153,6 +165,7 @@ class Fetcher:
             if self._is_down:
                 self._is_down = False
                 _log.info("following a leader again", extra={"leader": self.leader})
+            self.requests += 1
             await self._take_all(answer)
 
     async def _fetch(self) -> FetchResponse:
@@ -245,6 +258,7 @@ class Fetcher:
             high_watermark=data.high_watermark,
             log_start_offset=data.log_start_offset,
         )
+        self.fetched_bytes += size
         log = partition.log
         followed.lag = max(0, data.high_watermark - log.log_end_offset)
         followed.complained = ""

@@ -8,7 +8,7 @@ a change of the in-sync replicas disturbs nobody.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
 from uuid import UUID
 
@@ -23,7 +23,8 @@ from broker.metadata.changes import (
     TopicDeleted,
 )
 from broker.metadata.image import MetadataImage
-from broker.metrics import Metrics
+from broker.metrics import FetcherMetrics, Metrics
+from broker.metrics.registry import Labelled
 from broker.partition import Partition
 from broker.partitions import Partitions
 from broker.peers import Peers
@@ -58,6 +59,7 @@ class ReplicaFetchers:
         self._closed = False
         config.subscribe(self._reconfigure)
         partitions.call_when_opened(self._assign)
+        metrics.watch(FetcherMetrics, self._metrics)
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
         """Take over a change of the metadata."""
@@ -127,10 +129,9 @@ class ReplicaFetchers:
         self._fetchers.clear()
         self._assigned.clear()
 
-    @property
-    def lag(self) -> int:
-        """How many records the partition that is furthest behind lacks (Kafka's ReplicaFetcherManager MaxLag)."""
-        return max((followed.lag for fetcher in self._fetchers.values() for followed in fetcher), default=0)
+    def _metrics(self) -> Iterable[Labelled]:
+        for (leader, number), fetcher in self._fetchers.items():
+            yield (str(leader), str(number)), fetcher.metrics()
 
     async def close(self) -> None:
         """Follow nobody any more."""

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from broker.metrics import FetcherMetrics, Metrics
+from broker.metrics.registry import Sample
 from broker.partition import Partition
 from protocol.errors import ErrorCode, KafkaError
 from storage.config import LogConfig
@@ -26,6 +28,10 @@ async def agreed(cluster: Nodes, topic: str, end: int, *, index: int = 0) -> lis
     first, *others = [values_of(log) for log in logs]
     assert all(other == first for other in others)
     return first
+
+
+def fetcher_metrics(metrics: Metrics) -> list[Sample]:
+    return next(samples for instruments, samples in metrics.snapshot() if instruments is FetcherMetrics)
 
 
 async def test_followers_copy_their_leader(tmp_path: Path) -> None:
@@ -204,5 +210,8 @@ async def test_fetchers_are_as_many_as_configured(tmp_path: Path) -> None:
             write(cluster[1].partition("t", index), b"x")
             await agreed(cluster, "t", 1, index=index)
         assert cluster[1].sessions.sessions == 3
+        found = dict(fetcher_metrics(cluster[2].metrics))
+        assert sorted(found) == [("1", "0"), ("1", "1"), ("1", "2")]
+        assert sum(values[0] for values in found.values()) == 7
         cluster.delete("t")
-        assert cluster[2].fetchers.lag == 0
+        assert not fetcher_metrics(cluster[2].metrics)
