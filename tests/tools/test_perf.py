@@ -120,6 +120,12 @@ def test_a_bar_on_a_terminal_and_lines_elsewhere(broker: Broker, topic: str) -> 
     assert shown.count(b"records sent") == 1
 
 
+def test_a_topic_that_is_not_there_is_waited_for(parley, broker: Broker) -> None:
+    words = ("--topic", "never-made", "--num-records", "5", "--timeout", "500")
+    typed = parley("perf", "consume", "--bootstrap-server", broker.bootstrap_servers, *words)
+    assert (typed.code, "timeout (500 ms) exceeded" in typed.err) == (0, True)
+
+
 def test_fewer_records_than_expected(parley, broker: Broker, topic: str) -> None:
     words = ("--topic", topic, "--num-records", "5", "--timeout", "200", "--hide-header")
     typed = parley("perf", "consume", "--bootstrap-server", broker.bootstrap_servers, *words)

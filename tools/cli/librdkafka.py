@@ -24,6 +24,9 @@ from tools.cli.running import CommandError, pairs
 REACH_S: Final = 5.0
 """How long the first answer of a broker may take."""
 
+WAITED_FOR: Final = ("UNKNOWN_TOPIC_OR_PART", "LEADER_NOT_AVAILABLE", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION")
+"""What is not there may come into being; Kafka's consumers wait for it with warnings."""
+
 _OTHER_NAMES: Final = {
     "fetch.max.wait.ms": "fetch.wait.max.ms",
     "send.buffer.bytes": "socket.send.buffer.bytes",

@@ -9,11 +9,9 @@ from typing import Any, BinaryIO, Final
 
 from tools.cli.consume.formatting import Formatter
 from tools.cli.consume.settings import EARLIEST, LATEST
-from tools.cli.librdkafka import Connection, reach
+from tools.cli.librdkafka import WAITED_FOR, Connection, reach
 from tools.cli.running import CommandError
 
-_WAITED_FOR: Final = ("UNKNOWN_TOPIC_OR_PART", "LEADER_NOT_AVAILABLE", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION")
-"""What is not there may come into being; Kafka's consumer waits for it with warnings."""
 _OFFSETS_S: Final = 10.0
 
 
@@ -54,7 +52,7 @@ def begin(consumer: Any, connection: Connection, source: Source) -> None:
 
 
 def _tell_missing(topic: Any, source: Source) -> None:
-    if topic.error is not None and topic.error.name() not in _WAITED_FOR:
+    if topic.error is not None and topic.error.name() not in WAITED_FOR:
         raise CommandError(f"The topic '{source.topic}' cannot be read: {topic.error.str()}.")
     if topic.error is not None and topic.error.name() == "UNKNOWN_TOPIC_OR_PART":
         _warn(f"the topic '{source.topic}' does not exist (UNKNOWN_TOPIC_OR_PARTITION); waiting for it.")
@@ -126,7 +124,7 @@ class Reader:
             _warn(f"skipping {where}: {error}")
 
     def _on_error(self, error: Any) -> None:
-        if error.name() in _WAITED_FOR:
+        if error.name() in WAITED_FOR:
             return  # told when the reading began
         if not error.retriable() and not self.skip_errors:
             raise CommandError(f"{error.str()}.")

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import typer
 
-from tools.cli.librdkafka import connect, reach, settings_of
+from tools.cli.librdkafka import WAITED_FOR, connect, reach, settings_of
 from tools.cli.options import DEFAULT_BOOTSTRAP, AsJson, BootstrapServer, Verbose
 from tools.cli.perf.metrics import Metrics
 from tools.cli.perf.progress import DRAW_MS, Progress, on_terminal
@@ -136,6 +136,8 @@ def read(
         messages = consumer.consume(_AT_ONCE, 0.1)
         now = time.perf_counter()
         for message in messages:
+            if message.error() is not None and message.error().name() in WAITED_FOR:
+                continue
             if message.error() is not None:
                 raise CommandError(f"{message.error().str()}.")
             tally.records += 1
