@@ -1,0 +1,180 @@
+"""The history checker finds what is planted, and finds nothing where nothing is wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.kafka import KAFKA_3, MissingPeer, kafka_39_zk, kafka_libs
+from tools.checker import Guarantees, History, Kind, Trial, Verdict, check, payload
+from tools.checker.history import seen
+
+LOOSE = Guarantees(ordered=False, once=False)
+
+
+class Log:
+    """A partition of a cluster that does what it likes."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self.values: list[bytes | None] = []
+
+    def send(self, name: str, *, acknowledged: bool = True, written: bool = True) -> int:
+        number = self.history.sent(name, 0)
+        if written:
+            self.values.append(payload(name, number, 50))
+        if acknowledged:
+            self.history.acknowledged(name, number, 0, len(self.values) - written, at=float(number))
+        return number
+
+    def verdict(self, start: int = 0) -> Verdict:
+        records = list(enumerate(self.values))[start:]
+        self.history.final(0, start, len(self.values), records)
+        return check(self.history)
+
+    def kinds(self, start: int = 0) -> list[Kind]:
+        return [each.kind for each in self.verdict(start).violations]
+
+
+@pytest.fixture
+def log() -> Log:
+    """Ten records of one producer, seen by one reader."""
+    log = Log()
+    log.history.producer("p", Guarantees())
+    log.history.producer("loose", LOOSE)
+    for _ in range(10):
+        log.send("p")
+    for offset, value in enumerate(log.values):
+        log.history.saw("r", 0, offset, value)
+    return log
+
+
+def test_nothing_is_wrong(log: Log) -> None:
+    verdict = log.verdict()
+    assert verdict.ok
+    assert verdict.counts == {"sent": 10, "acknowledged": 10, "found": 10}
+    assert str(verdict) == "10 sent, 10 acknowledged, 10 found; longest pause 1.000 s"
+
+
+def test_a_lost_record(log: Log) -> None:
+    log.send("p", written=False)
+    assert log.kinds() == [Kind.LOST]
+    assert "p:10, acknowledged at 0@10, is not there" in str(log.verdict())
+
+
+def test_a_lost_tail(log: Log) -> None:
+    del log.values[8:]
+    assert log.kinds() == [Kind.LOST] * 2 + [Kind.VANISHED] * 2
+
+
+def test_a_record_that_was_deleted_in_order_is_not_lost(log: Log) -> None:
+    assert log.kinds(start=5) == []
+
+
+def test_a_record_at_another_place(log: Log) -> None:
+    log.send("p", acknowledged=False)
+    log.history.acknowledged("p", 10, 0, 12, at=11.0)
+    assert log.kinds() == [Kind.MOVED]
+
+
+def test_records_in_another_order(log: Log) -> None:
+    log.values[3], log.values[4] = log.values[4], log.values[3]
+    assert set(log.kinds()) == {Kind.REORDERED, Kind.MOVED, Kind.CHANGED}
+    assert log.kinds().count(Kind.REORDERED) == 1
+
+
+@pytest.mark.parametrize(
+    "value", [None, b"", b"hello", b"p:3:00000000:", payload("q", 0), payload("p", 10), b"\xff:1:2:3"]
+)
+def test_an_invented_record(log: Log, value: bytes | None) -> None:
+    log.values.append(value)
+    assert log.kinds() == [Kind.INVENTED]
+
+
+def test_a_record_in_another_partition(log: Log) -> None:
+    log.history.sent("p", 1)
+    log.values.append(payload("p", 10))
+    assert log.kinds() == [Kind.INVENTED]
+    log.history.acknowledged("p", 10, 0, 10, at=11.0)
+    assert log.history.failures == ["p:10 was acknowledged in partition 0, where it was not sent"]
+
+
+def test_a_damaged_record(log: Log) -> None:
+    value = log.values[5]
+    assert value is not None
+    log.values[5] = value[:-1] + b"x"
+    assert set(log.kinds()) == {Kind.INVENTED, Kind.LOST, Kind.CHANGED}
+
+
+def test_a_record_twice(log: Log) -> None:
+    log.values.append(log.values[9])
+    assert log.kinds() == [Kind.DUPLICATED]
+
+
+def test_what_is_not_promised_is_not_missed(log: Log) -> None:
+    numbers = [log.send("loose") for _ in range(3)]
+    log.values += [log.values[10], payload("loose", numbers[1], 50)]
+    log.values[10], log.values[11] = log.values[11], log.values[10]
+    assert log.kinds() == []
+
+
+def test_a_record_of_unknown_fate_may_be_there_or_not(log: Log) -> None:
+    log.send("p", acknowledged=False)
+    log.send("p", acknowledged=False, written=False)
+    log.history.failed("p", 11, "timed out")
+    assert log.kinds() == []
+
+
+def test_a_reader_that_was_shown_what_is_not_there(log: Log) -> None:
+    log.history.saw("r", 0, 10, payload("p", 10, 50))
+    assert log.kinds() == [Kind.VANISHED]
+
+
+def test_a_reader_that_left_something_out(log: Log) -> None:
+    del log.history.readers["r"][0][4]
+    assert log.kinds() == [Kind.SKIPPED]
+
+
+def test_pauses() -> None:
+    history = History()
+    history.producer("p")
+    for at, partition in ((0.0, 0), (0.5, 1), (1.0, 0), (4.0, 1), (4.5, 0)):
+        history.acknowledged("p", history.sent("p", partition), partition, 0, at=at)
+    assert check(history).longest_pause_s == 3.5
+    history.producers["p"].ended_at = 9.0
+    assert check(history).longest_pause_s == 5.0
+
+
+def test_a_value_names_its_record() -> None:
+    assert seen(3, payload("p", 7, 100)) == (3, "p", 7)
+    assert len(payload("p", 7, 100)) == 100
+    assert seen(3, payload("p", 7)) == (3, "p", 7)
+
+
+def test_names_of_producers() -> None:
+    history = History()
+    history.producer("p")
+    for name in ("p", "a:b"):
+        with pytest.raises(ValueError, match="is no name"):
+            history.producer(name)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_apache_kafka_passes(tmp_path_factory: pytest.TempPathFactory, idempotent: bool) -> None:
+    try:
+        kafka_libs(KAFKA_3)
+    except MissingPeer as missing:
+        pytest.skip(str(missing))
+    with kafka_39_zk(tmp_path_factory.mktemp("kafka")) as kafka:
+        trial = Trial(kafka.bootstrap_servers, "t", partitions=3, idempotent=idempotent)
+        trial.create_topic(1)
+        with trial:
+            trial.wait_for_acknowledged(500)
+            kafka.stop()
+            kafka.start()
+            trial.wait_for_acknowledged(500)
+        verdict = trial.verdict()
+    assert not trial.errors
+    assert verdict.ok, verdict
+    assert verdict.counts["found"] >= verdict.counts["acknowledged"] >= 1000
+    assert verdict.longest_pause_s > 0.1
