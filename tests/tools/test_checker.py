@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.support.kafka import KAFKA_3, MissingPeer, kafka_39_zk, kafka_libs
@@ -178,3 +180,17 @@ def test_apache_kafka_passes(tmp_path_factory: pytest.TempPathFactory, idempoten
     assert verdict.ok, verdict
     assert verdict.counts["found"] >= verdict.counts["acknowledged"] >= 1000
     assert verdict.longest_pause_s > 0.1
+
+
+def test_the_command(on_broker) -> None:
+    typed = on_broker("check", "--seconds", "1", "--rate", "200", "--partitions", "2")
+    assert typed.code == 0, typed.out + typed.err
+    assert typed.lines[-1] == "Nothing acknowledged is missing, reordered, doubled or invented."
+    typed = on_broker("check", "--seconds", "1", "--rate", "200", "--no-idempotence", "--json")
+    data = json.loads(typed.out)
+    assert data["ok"] is True
+    assert data["sent"] == data["acknowledged"] == data["found"] > 100
+    assert not [name for name in on_broker("topics", "--list").lines if name.startswith("parley-check")]
+    refused = on_broker("check", "--replication-factor", "5")
+    assert refused.code == 1
+    assert "cannot be made" in refused.err

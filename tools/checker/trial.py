@@ -67,12 +67,16 @@ class Trial:
         self._threads = [Thread(target=self._run, args=(self._produce, f"p{n}")) for n in range(producers)]
         self._threads += [Thread(target=self._run, args=(self._follow, f"r{n}")) for n in range(readers)]
 
-    def create_topic(self, replicas: int, **config: str) -> None:
-        """Make the topic; underscores in the names of ``config`` are dots. Raises ``KafkaException``."""
-        settings = {name.replace("_", "."): value for name, value in config.items()}
-        new = NewTopic(self.topic, self.partitions, replicas, config=settings)
+    def create_topic(self, replicas: int, config: Mapping[str, str] | None = None) -> None:
+        """Make the topic. Raises ``KafkaException``."""
+        new = NewTopic(self.topic, self.partitions, replicas, config=dict(config or {}))
         admin = AdminClient(self._settings)
         admin.create_topics([new])[self.topic].result(WAIT_S)
+
+    def delete_topic(self) -> None:
+        """Delete the topic and all that is in it. Raises ``KafkaException``."""
+        admin = AdminClient(self._settings)
+        admin.delete_topics([self.topic])[self.topic].result(WAIT_S)
 
     def __enter__(self) -> Self:
         for thread in self._threads:

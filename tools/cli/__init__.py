@@ -38,6 +38,7 @@ COMMANDS: dict[str, Command] = {
     "log-dirs": Command("log_dirs", "show what is in the brokers' log directories", "kafka-log-dirs"),
     "metadata": Command("metadata", "show controller, brokers, leaders and replicas", "kafka-metadata-quorum"),
     "dump-log": Command("dump_log", "print what is in segment and index files", "kafka-dump-log"),
+    "check": Command("check", "break a cluster, and see whether it loses anything", ""),
     "perf": Command("perf", "measure producing, consuming and latency", "kafka-*-perf-test, kafka-e2e-latency"),
     "simulate": Command("simulate", "look for broken promises in clusters under virtual time", ""),
     "version": Command("version", "show versions and which modules run compiled", ""),
