@@ -47,6 +47,7 @@ _log = logging.getLogger(__name__)
 
 APPENDED_IN_A_ROW_BYTES = 1 << 20
 """Appended before the loop serves others: about a millisecond's work."""
+RETRY_FIRST_S = 0.02
 LATEST, EARLIEST = -1, -2
 
 
@@ -80,6 +81,8 @@ class Followed:
     complained: str = ""
     """The trouble that was logged last: a log line per trouble, not per attempt."""
     timer: asyncio.TimerHandle | None = None
+    failures: int = 0
+    """In a row."""
 
 
 class Fetcher:
@@ -95,6 +98,7 @@ class Fetcher:
         self._task: asyncio.Task[None] | None = None
         self._waiting = False  # for an answer
         self._is_down = False  # the last request was not answered
+        self._failures = 0  # in a row
         self.requests = 0
         """Fetches answered."""
         self.fetched_bytes = 0
@@ -166,6 +170,7 @@ class Fetcher:
                 self._is_down = False
                 _log.info("following a leader again", extra={"leader": self.leader})
             self.requests += 1
+            self._failures = 0
             await self._take_all(answer)
 
     async def _fetch(self) -> FetchResponse:
@@ -188,19 +193,22 @@ class Fetcher:
     async def _unanswered(self, reason: str) -> None:
         """The leader cannot be asked: try again in a while, or when there is news of it."""
         self._session.lost()
+        self._failures += 1
         if not self._is_down:
             self._is_down = True
             facts = {"leader": self.leader, "partitions": len(self._followed), "reason": reason}
             _log.warning("a leader does not answer; it is asked again until another is elected", extra=facts)
         try:
-            async with asyncio.timeout(self._back_off_s()):
+            async with asyncio.timeout(self._back_off_s(self._failures)):
                 await self._news.wait()
         except TimeoutError:
             pass
 
-    def _back_off_s(self) -> float:
-        """How long to wait after a failure: not all brokers come back at the same moment."""
-        return self._parts.config().replica_fetch_backoff_ms / 1000 * self._parts.rng.uniform(0.8, 1.2)
+    def _back_off_s(self, failures: int) -> float:
+        """How long to wait after so many failures in a row: hardly at first, since a leader may be about to hear that
+        it is one; then longer up to ``replica.fetch.backoff.ms``, and not everybody as long."""
+        most_s = self._parts.config().replica_fetch_backoff_ms / 1000
+        return min(most_s, RETRY_FIRST_S * 2 ** min(failures, 16)) * self._parts.rng.uniform(0.8, 1.2)
 
     # Answers.
 
@@ -261,7 +269,7 @@ class Fetcher:
         self.fetched_bytes += size
         log = partition.log
         followed.lag = max(0, data.high_watermark - log.log_end_offset)
-        followed.complained = ""
+        followed.complained, followed.failures = "", 0
         self._session.ask(key, position_of(log, followed.leader_epoch))
         return size
 
@@ -303,7 +311,9 @@ class Fetcher:
             _log.log(level, "a partition cannot be followed now; it is tried again", extra=facts)
         if followed.timer is not None:
             followed.timer.cancel()
-        followed.timer = asyncio.get_running_loop().call_later(self._back_off_s(), self._resume, key)
+        back_off_s = self._back_off_s(followed.failures)
+        followed.failures += 1
+        followed.timer = asyncio.get_running_loop().call_later(back_off_s, self._resume, key)
 
     def _hurry(self) -> None:
         """Have the request under way answered now: a leader lets a follower's fetch wait no longer when the next

@@ -1,7 +1,8 @@
 """FetchMetadata: how the brokers of a Parley cluster follow their controller.
 
 Not an API of Apache Kafka: its key lies far above Kafka's, and clients have no use for it. Brokers pull, nothing is
-pushed, so nothing arrives out of order; the same call tells the controller that the broker lives and what it has applied.
+pushed, so nothing arrives out of order; the same call tells the controller that the broker lives, and what it has
+applied.
 """
 
 from __future__ import annotations
