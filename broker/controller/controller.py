@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from broker.controller.decision import Decide, Decision
 from broker.controller.publication import Publication
 from broker.controller.stored import PREFIXES, Writes, read_image, writes_for
-from broker.metadata.changes import Change, ControllerElected, Delta
+from broker.metadata.changes import Change, ControllerElected, Delta, TopicCreated, TopicDeleted
 from broker.metadata.current import Metadata
 from broker.metadata.image import MetadataImage
 from consensus.backend import Delete, Op, Put
@@ -222,22 +222,30 @@ class Controller:
             _fail([request], KafkaError(ErrorCode.INVALID_REQUEST, f"Too large for the coordination store: {too_much}"))
 
     async def _carry_out(self, leadership: Leadership, requests: list[_Request]) -> None:
-        before = self._metadata.image
-        batch, after = self._decide(before, requests)
-        if batch.changes:
-            await self._commit(leadership, writes_for(batch.changes, after, before))
-            self._metadata.apply(Delta(leadership.epoch, before.version + 1, tuple(batch.changes)))
-        for request, answer in batch.answers:
-            if request.reply.done():
-                continue
-            if isinstance(answer, Exception):
-                request.reply.set_exception(answer)
-            else:
-                request.reply.set_result(answer)
+        while requests:
+            before = self._metadata.image
+            batch, after = self._decide(before, requests)
+            if batch.changes:
+                await self._commit(leadership, writes_for(batch.changes, after, before))
+                self._metadata.apply(Delta(leadership.epoch, before.version + 1, tuple(batch.changes)))
+            for request, answer in batch.answers:
+                if request.reply.done():
+                    continue
+                if isinstance(answer, Exception):
+                    request.reply.set_exception(answer)
+                else:
+                    request.reply.set_result(answer)
+            requests = requests[len(batch.answers) :]
 
     @staticmethod
     def _decide(image: MetadataImage, requests: list[_Request]) -> tuple[_Batch, MetadataImage]:
+        """Decide on the first requests, or on all of them.
+
+        A batch never deletes a topic and makes another of its name: should its writes be cut off in the middle, the
+        one topic's key would stand over the other's partitions.
+        """
         batch = _Batch([], [])
+        deleted: set[str] = set()
         for request in requests:
             try:
                 decision: Decision[Any] = request.decide(image)
@@ -246,6 +254,9 @@ class Controller:
                     log.exception("a decision failed")
                 batch.answers.append((request, error))
                 continue
+            if any(isinstance(change, TopicCreated) and change.topic.name in deleted for change in decision.changes):
+                break
+            deleted.update(change.name for change in decision.changes if isinstance(change, TopicDeleted))
             if decision.changes:
                 image = image.with_changes(decision.changes)
                 batch.changes += decision.changes
