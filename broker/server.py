@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
@@ -17,34 +16,13 @@ from pathlib import Path
 from random import Random, SystemRandom
 from uuid import UUID
 
-from broker.api.alter_partition import AlterPartitionApi
-from broker.api.api_versions import ApiVersionsApi
-from broker.api.cluster import ClusterApi
-from broker.api.configs import ConfigsApi
-from broker.api.departures import DeparturesApi
-from broker.api.elections import ElectionsApi
-from broker.api.fetch import FetchApi
-from broker.api.fetch_metadata import FetchMetadataApi
 from broker.api.fetch_sessions import FetchSessions
-from broker.api.forwarding import Forwarding
-from broker.api.group_offsets import GroupOffsetsApi
-from broker.api.groups import GroupsApi
-from broker.api.log_dirs import LogDirsApi
-from broker.api.metadata import MetadataApi
-from broker.api.offsets import OffsetsApi
-from broker.api.produce import ProduceApi
-from broker.api.producers import ProducersApi
-from broker.api.reassignment import ReassignmentApi
-from broker.api.records import RecordsApi
-from broker.api.topics import TopicsApi
 from broker.clock import SYSTEM_CLOCK, Clock
 from broker.cluster_identity import Identity, identify, read_identities, read_store, refusal, remember_store
 from broker.config import BrokerConfig, TopicConfig, log_config
-from broker.controller.administration import Administration
 from broker.controller.adoption import FoundPartition, adopt_partitions
 from broker.controller.leaders import look_after_leaders, rebalance_leaders
 from broker.controller.liveness import Liveness
-from broker.controller.mentioned import MentionedTopics
 from broker.controller.publication import Publication
 from broker.dynamic_config import DynamicConfig
 from broker.groups.coordinator import GroupCoordinator
@@ -56,18 +34,18 @@ from broker.metadata.image import MetadataImage
 from broker.metadata.types import BrokerRegistration, Endpoint, ResourceType
 from broker.metrics import Metrics
 from broker.metrics.health import Health, State
-from broker.network.admission import UNLIMITED, Admission, Limits, ListenerLimits
-from broker.network.dispatch import Dispatcher, Handler
+from broker.network.admission import Admission
+from broker.network.dispatch import Dispatcher
+from broker.network.limits import limits_of
 from broker.network.listener import Listener, Load, bind
 from broker.observation import watch
 from broker.partition import Purgatories
 from broker.partitions import Partitions
 from broker.peers import Peers
-from broker.producer_ids import ProducerIds
 from broker.purgatory import Purgatory
 from broker.replication.fetchers import ReplicaFetchers
 from broker.replication.isr import InSyncReplicas
-from broker.replication.selector import load_selector
+from broker.routes import routes
 from broker.tasks import TaskSet
 from broker.threads import Threads
 from consensus.errors import WrongStore
@@ -109,14 +87,14 @@ class BrokerServer:
         self.identity = Identity("", -1, False)
         self.failed = asyncio.Event()
         """Set when the broker cannot go on and should be stopped: its last log directory has failed."""
-        self._static = config
-        self._clock = clock
+        self.static_config = config
+        self.clock = clock
         self._bind_socket = bind
-        self._rng = rng or SystemRandom()
-        self._tasks = TaskSet()
+        self.rng = rng or SystemRandom()
+        self.tasks = TaskSet()
         self._upkeep = TaskSet()  # outlives the other tasks, since it ends with the logs
         self._membership = TaskSet()
-        self._threads = Threads.made(config.num_recovery_threads_per_data_dir * len(config.data_dirs))
+        self.threads = Threads.made(config.num_recovery_threads_per_data_dir * len(config.data_dirs))
         self._undo = AsyncExitStack()
         self._stopped = False
         self.failed_step = ""
@@ -174,21 +152,21 @@ class BrokerServer:
             listener.stop_accepting()
         await self._backend.abandon()
         await asyncio.gather(*(listener.close(0) for listener in self.listeners))
-        for tasks in (self._tasks, self._membership):
+        for tasks in (self.tasks, self._membership):
             await tasks.close()
-        await self._peers.close()
+        await self.peers.close()
         await self.logs.abandon()
         await self._upkeep.close()
-        await self._threads.close()
-        if self._static.metrics_address is not None:
+        await self.threads.close()
+        if self.static_config.metrics_address is not None:
             await asyncio.get_running_loop().run_in_executor(None, self.exporter.close)
 
     async def _hand_over(self) -> None:
         """Controlled shutdown: what this broker leads goes to others first."""
-        config = self._config()
+        config = self.config()
         if config.controlled_shutdown_enable:
             try:
-                await self._liveness.leave(
+                await self.liveness.leave(
                     retries=config.controlled_shutdown_max_retries,
                     pause_s=config.controlled_shutdown_retry_backoff_ms / 1000,
                 )
@@ -198,9 +176,9 @@ class BrokerServer:
     # The steps of the start.
 
     async def _start(self) -> None:
-        for warning in self._static.warnings:
+        for warning in self.static_config.warnings:
             _log.warning("configuration", extra={"warning": warning})
-        self._undo.push_async_callback(self._threads.close)
+        self._undo.push_async_callback(self.threads.close)
         sockets = await self._bind()
         await self._join_store()
         await self._open_logs()
@@ -217,7 +195,7 @@ class BrokerServer:
     async def _bind(self) -> dict[str, socket.socket]:
         """Bind every listener, so that its port is known and nobody else gets it."""
         self.health.starting("binding its listeners")
-        config = self._static
+        config = self.static_config
         sockets = {}
         for listener in config.bound:
             own = config.for_listener(listener.name)
@@ -241,7 +219,7 @@ class BrokerServer:
     async def _join_store(self) -> None:
         """Open the coordination store, and settle who we are."""
         self.health.starting("opening the coordination store")
-        config = self._static
+        config = self.static_config
         backend = open_backend(from_kafka_config(config.given, config.data_dirs[0]))
         self._undo.push_async_callback(backend.close)
         directories = list(map(Path, config.data_dirs))
@@ -253,22 +231,22 @@ class BrokerServer:
         found = await loop.run_in_executor(None, read_identities, directories)
         self._backend = backend
         self.identity = await identify(
-            KeyValue(backend, self._rng),
+            KeyValue(backend, self.rng),
             found,
             broker_id=config.broker_id,
             reserved_max=config.reserved_broker_max_id,
             may_generate=config.broker_id_generation_enable,
-            rng=self._rng,
+            rng=self.rng,
         )
 
     async def _open_logs(self) -> None:
         self.health.starting("opening logs")
-        config = self._static
+        config = self.static_config
         self.logs = LogManager(
             list(map(Path, config.data_dirs)),
             default_config=log_config(config, {}),
-            now_ms=self._clock.wall_ms,
-            random=self._rng,
+            now_ms=self.clock.wall_ms,
+            random=self.rng,
             start_task=self._upkeep.start,
             intervals=UpkeepIntervals(
                 retention_check_ms=config.log_retention_check_interval_ms,
@@ -282,7 +260,7 @@ class BrokerServer:
             producer_expiration_ms=config.producer_id_expiration_ms,
             on_offline=self._on_offline,
             on_all_offline=self.failed.set,
-            executor=self._threads.upkeep,
+            executor=self.threads.upkeep,
         )
         self._undo.push_async_callback(self._upkeep.close)
         self._undo.push_async_callback(self.logs.close)
@@ -293,97 +271,102 @@ class BrokerServer:
     def _compose(self) -> None:
         """Make the parts and tell each of the others. What follows the metadata subscribes in the order of need."""
         self.health.starting("putting its parts together")
-        broker_id, clock = self.identity.broker_id, self._clock
+        broker_id, clock = self.identity.broker_id, self.clock
         self.metadata = metadata = Metadata(MetadataImage(self.identity.cluster_id))
-        self._config = DynamicConfig(broker_id, self._static)
+        self.config = DynamicConfig(broker_id, self.static_config)
         self.purgatories = Purgatories(produce=Purgatory(), fetch=Purgatory())
-        self.partitions = Partitions(
-            broker_id, self.logs, self._log_config, self.purgatories, self._tasks, self.metrics
-        )
-        offsets = OffsetsTopic(self.partitions, self.purgatories.produce, self._config, clock.wall_ms)
+        self.partitions = Partitions(broker_id, self.logs, self._log_config, self.purgatories, self.tasks, self.metrics)
+        offsets = OffsetsTopic(self.partitions, self.purgatories.produce, self.config, clock.wall_ms)
         journal = Journal(offsets, clock.wall_ms)
         self.groups = GroupCoordinator(
-            self._config, journal, offsets, self._offsets_partitions, clock.wall_ms, self._tasks, self._rng
+            self.config, journal, offsets, self._offsets_partitions, clock.wall_ms, self.tasks, self.rng
         )
-        self.limits = _limits(self._static)
+        self.limits = limits_of(self.static_config)
         self.load = Load(self.limits.queued_requests, self.limits.queued_bytes)
-        self.admission = Admission(self.limits, self._static.inter_broker_listener)
-        self._config.subscribe(self._apply_limits)
-        metadata.subscribe(self._config.apply)
+        self.admission = Admission(self.limits, self.static_config.inter_broker_listener)
+        self.config.subscribe(self._apply_limits)
+        metadata.subscribe(self.config.apply)
         metadata.subscribe(self.partitions.apply)
-        metadata.subscribe(OffsetsTopicFollower(broker_id, self.groups, self._tasks).apply)
+        metadata.subscribe(OffsetsTopicFollower(broker_id, self.groups, self.tasks).apply)
         self._compose_cluster()
         self.fetchers = ReplicaFetchers(
             broker_id,
             self.partitions,
-            self._peers,
-            self._config,
-            self._tasks,
+            self.peers,
+            self.config,
+            self.tasks,
             self.metrics,
             epoch=self._broker_epoch,
-            rng=self._rng,
+            rng=self.rng,
         )
         metadata.subscribe(self.fetchers.apply)
+        self.sessions = FetchSessions(
+            self.static_config.max_incremental_fetch_session_cache_slots, self.rng, clock.monotonic
+        )
         self.in_sync = InSyncReplicas(
             broker_id,
             self.partitions,
-            self._peers.ask_controller,
-            self._config,
-            self._tasks,
+            self.peers.ask_controller,
+            self.config,
+            self.tasks,
             epoch=self._broker_epoch,
             monotonic=clock.monotonic,
         )
 
     def _broker_epoch(self) -> int:
-        return self._liveness.broker_epoch
+        return self.liveness.broker_epoch
 
     def _compose_cluster(self) -> None:
         """Make what ties this broker to the others."""
-        broker_id, config, listener = self.identity.broker_id, self._static, self._static.inter_broker_listener
-        self._peers = Peers(broker_id, self.metadata, listener, timeout_s=config.request_timeout_ms / 1000)
-        self._hearers = Purgatory()
-        self._publication = Publication(self.metadata, self._hearers)
-        self._liveness = Liveness(
+        broker_id, config, listener = (
+            self.identity.broker_id,
+            self.static_config,
+            self.static_config.inter_broker_listener,
+        )
+        self.peers = Peers(broker_id, self.metadata, listener, timeout_s=config.request_timeout_ms / 1000)
+        self.hearers = Purgatory()
+        self.publication = Publication(self.metadata, self.hearers)
+        self.liveness = Liveness(
             self._backend,
             BrokerRegistration(
                 broker_id=broker_id,
                 epoch=0,
-                incarnation_id=UUID(int=self._rng.getrandbits(128), version=4),
+                incarnation_id=UUID(int=self.rng.getrandbits(128), version=4),
                 endpoints=self.endpoints,
                 rack=config.broker_rack,
             ),
             self.metadata,
-            self._publication,
-            self._peers,
+            self.publication,
+            self.peers,
             listener=listener,
             session_ttl_ms=config.session_timeout_ms,
             heartbeat_ms=config.broker_heartbeat_interval_ms,
-            unclean=self._unclean_allowed,
+            unclean=self.unclean_allowed,
             duties=(
-                lambda controller: rebalance_leaders(controller, self._config),
-                lambda controller: look_after_leaders(controller, self._config, self._unclean_allowed),
+                lambda controller: rebalance_leaders(controller, self.config),
+                lambda controller: look_after_leaders(controller, self.config, self.unclean_allowed),
             ),
-            monotonic=self._clock.monotonic,
-            rng=self._rng,
+            monotonic=self.clock.monotonic,
+            rng=self.rng,
         )
 
     async def _register(self, sockets: Mapping[str, socket.socket]) -> None:
         """Become a member of the cluster, and wait until the metadata says so."""
         self.health.starting("registering with the controller")
         for sock in sockets.values():  # who refuses connections from now on counts as gone
-            sock.listen(self._static.socket_listen_backlog_size)
-        self._undo.push_async_callback(self._peers.close)
+            sock.listen(self.static_config.socket_listen_backlog_size)
+        self._undo.push_async_callback(self.peers.close)
         self._undo.push_async_callback(self._membership.close)
-        self._undo.push_async_callback(self._tasks.close)
-        life = self._membership.start(self._liveness.run(), name="membership")
-        known = asyncio.ensure_future(self._liveness.until_registered())
+        self._undo.push_async_callback(self.tasks.close)
+        life = self._membership.start(self.liveness.run(), name="membership")
+        known = asyncio.ensure_future(self.liveness.until_registered())
         await asyncio.wait({life, known}, return_when=asyncio.FIRST_COMPLETED)
         if not known.done():
             known.cancel()
             life.result()
         life.add_done_callback(self._on_life_ended)
-        self._tasks.start(self.groups.expire(), name="expiry of offsets")
-        self._tasks.start(self.in_sync.run(), name="in-sync replicas")
+        self.tasks.start(self.groups.expire(), name="expiry of offsets")
+        self.tasks.start(self.in_sync.run(), name="in-sync replicas")
         self._undo.push_async_callback(self.fetchers.close)
 
     def _on_life_ended(self, life: asyncio.Task[None]) -> None:
@@ -400,12 +383,12 @@ class BrokerServer:
             for epoch in (log.leader_epochs.latest_epoch,)
         ]
         if found:
-            adopted = await self._liveness.controller.submit(
+            adopted = await self.liveness.controller.submit(
                 lambda image: adopt_partitions(
                     image,
                     found,
                     broker_id=self.identity.broker_id,
-                    new_id=lambda: UUID(int=self._rng.getrandbits(128), version=4),
+                    new_id=lambda: UUID(int=self.rng.getrandbits(128), version=4),
                     compacted=frozenset({OFFSETS_TOPIC}),
                 )
             )
@@ -417,7 +400,7 @@ class BrokerServer:
 
     async def _serve(self, sockets: Mapping[str, socket.socket]) -> None:
         """Accept connections."""
-        dispatcher = Dispatcher(self._routes(), monotonic=self._clock.monotonic)
+        dispatcher = Dispatcher(routes(self), monotonic=self.clock.monotonic)
         self.dispatcher = dispatcher
         self.listeners = [
             Listener(
@@ -426,8 +409,8 @@ class BrokerServer:
                 limits=self.limits,
                 load=self.load,
                 admission=self.admission,
-                tasks=self._tasks,
-                monotonic=self._clock.monotonic,
+                tasks=self.tasks,
+                monotonic=self.clock.monotonic,
             )
             for name in sockets
         ]
@@ -437,70 +420,21 @@ class BrokerServer:
         self._undo.push_async_callback(self._close_listeners)
         self.health.starting("accepting connections")
         for listener, sock in zip(self.listeners, sockets.values(), strict=True):
-            await listener.start(sock, backlog=self._static.socket_listen_backlog_size)
+            await listener.start(sock, backlog=self.static_config.socket_listen_backlog_size)
 
-    def _routes(self) -> dict[int, Handler]:
-        broker_id, clock, static = self.identity.broker_id, self._clock, self._static
-        administration = Administration(
-            broker_id,
-            self._liveness.controller,
-            self.metadata,
-            self._config,
-            self._rng,
-            self._usable,
-            self._unclean_allowed,
-        )
-        controller = self._liveness.controller
-        mentioned = MentionedTopics(administration, self.metadata, self._peers, self._config, self.partitions.opened)
-        self.sessions = FetchSessions(static.max_incremental_fetch_session_cache_slots, self._rng, clock.monotonic)
-        fetch = FetchApi(
-            self.partitions,
-            self.metadata,
-            self.sessions,
-            self.purgatories.fetch,
-            self._tasks,
-            max_bytes=static.fetch_max_bytes,
-            threads=self._threads,
-            selector=load_selector(static.replica_selector_class),
-        )
-        apis = (
-            AlterPartitionApi(controller, self.metadata),
-            ApiVersionsApi(lambda: self.dispatcher.routes),
-            ClusterApi(self.metadata),
-            ConfigsApi(broker_id, administration, self.metadata, self._config),
-            DeparturesApi(self._liveness.controller, self._unclean_allowed),
-            ElectionsApi(self._liveness.controller),
-            fetch,
-            FetchMetadataApi(self.metadata, self._publication, self._hearers),
-            GroupOffsetsApi(self.groups, self.metadata, self._config, clock.wall_ms),
-            GroupsApi(self.groups, self.metadata, mentioned, self._config),
-            LogDirsApi(self.partitions, self.logs, self._threads),
-            MetadataApi(self.metadata, mentioned),
-            OffsetsApi(self.partitions, self._threads),
-            ProduceApi(
-                self.partitions, self.metadata, self.purgatories.produce, wall_ms=clock.wall_ms, threads=self._threads
-            ),
-            ProducersApi(self.partitions, ProducerIds(self._liveness.store)),
-            ReassignmentApi(self._liveness.controller, self._unclean_allowed),
-            RecordsApi(self.partitions),
-            TopicsApi(administration, self.metadata, self._config),
-        )
-        routes = {key: handler for api in apis for key, handler in api.routes().items()}
-        return Forwarding(controller, self._peers).around(routes)
-
-    async def _usable(self) -> None:
+    async def until_usable(self) -> None:
         """Wait until partitions that were made can be used: here, and at the brokers that follow."""
         await self.partitions.opened()
-        await self._publication.applied(APPLIED_MAX_S)
+        await self.publication.applied(APPLIED_MAX_S)
 
     async def _export_metrics(self) -> None:
-        address = self._static.metrics_address
+        address = self.static_config.metrics_address
         if address is not None:
             from broker.metrics.exporter import Exporter  # only who exports pays for prometheus_client
 
             loop = asyncio.get_running_loop()
             host, port = address
-            self.exporter = Exporter(self.metrics, self.health, loop=loop, clock=self._clock, host=host, port=port)
+            self.exporter = Exporter(self.metrics, self.health, loop=loop, clock=self.clock, host=host, port=port)
             self._undo.push_async_callback(loop.run_in_executor, None, self.exporter.close)
 
     async def _close_listeners(self) -> None:
@@ -515,10 +449,10 @@ class BrokerServer:
     # What the parts ask.
 
     def _log_config(self, image: MetadataImage, topic: str) -> LogConfig:
-        return log_config(self._config(), image.config(ResourceType.TOPIC, topic))
+        return log_config(self.config(), image.config(ResourceType.TOPIC, topic))
 
-    def _unclean_allowed(self, image: MetadataImage, topic: str) -> bool:
-        config = TopicConfig(self._config(), image.config(ResourceType.TOPIC, topic))
+    def unclean_allowed(self, image: MetadataImage, topic: str) -> bool:
+        config = TopicConfig(self.config(), image.config(ResourceType.TOPIC, topic))
         return config.unclean_leader_election_enable
 
     def _offsets_partitions(self) -> int:
@@ -530,33 +464,7 @@ class BrokerServer:
         self.partitions.lose_logs(logs)
 
     def _apply_limits(self, config: BrokerConfig) -> None:
-        self.limits = self.admission.limits = _limits(config)
-
-
-def _limits(config: BrokerConfig) -> Limits:
-    overrides = (pair.rpartition(":") for pair in config.max_connections_per_ip_overrides.split(",") if pair.strip())
-    return Limits(
-        request_bytes=config.socket_request_max_bytes,
-        queued_requests=config.queued_max_requests,
-        queued_bytes=config.queued_max_request_bytes,
-        connections=config.max_connections,
-        connections_per_ip=config.max_connections_per_ip,
-        connections_per_ip_overrides={host.strip(): int(count) for host, _, count in overrides},
-        connection_rate=config.max_connection_creation_rate,
-        by_listener={each.name: _listener_limits(config, each.name) for each in config.bound},
-        idle_s=math.inf if config.connections_max_idle_ms < 0 else config.connections_max_idle_ms / 1000,
-    )
-
-
-def _listener_limits(config: BrokerConfig, name: str) -> ListenerLimits:
-    """The limits given for a listener by its name; those of the broker hold for all listeners together."""
-    own, prefix = config.for_listener(name), f"listener.name.{name.lower()}."
-    return ListenerLimits(
-        connections=own.max_connections if f"{prefix}max.connections" in config.given else UNLIMITED,
-        connection_rate=(
-            own.max_connection_creation_rate if f"{prefix}max.connection.creation.rate" in config.given else UNLIMITED
-        ),
-    )
+        self.limits = self.admission.limits = limits_of(config)
 
 
 def _address(endpoint: Endpoint) -> str:

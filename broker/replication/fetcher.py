@@ -208,7 +208,8 @@ class Fetcher:
         """How long to wait after so many failures in a row: hardly at first, since a leader may be about to hear that
         it is one; then longer up to ``replica.fetch.backoff.ms``, and not everybody as long."""
         most_s = self._parts.config().replica_fetch_backoff_ms / 1000
-        return min(most_s, RETRY_FIRST_S * 2 ** min(failures, 16)) * self._parts.rng.uniform(0.8, 1.2)
+        grown_s = RETRY_FIRST_S * (1 << min(failures, 16))
+        return min(most_s, grown_s) * self._parts.rng.uniform(0.8, 1.2)
 
     # Answers.
 

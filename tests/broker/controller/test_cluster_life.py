@@ -107,7 +107,7 @@ async def test_a_broker_that_is_fenced_although_it_lives_comes_back_under_a_high
         controller = cluster.brokers[controller_of(cluster)].server
         for victim in cluster.brokers:
             epoch = controller.metadata.image.brokers[victim].epoch
-            assert await controller._liveness.controller.submit(
+            assert await controller.liveness.controller.submit(
                 lambda image, victim=victim: broker_lost(image, victim, lambda *_: False)  # type: ignore[misc]
             )
             await everywhere(
@@ -121,7 +121,7 @@ async def test_a_broker_that_is_fenced_although_it_lives_comes_back_under_a_high
 async def test_a_broker_that_asks_for_no_metadata_is_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Cluster(brokers=2, coordination_session_timeout_ms=500) as cluster:
         deaf = next(broker_id for broker_id in cluster.brokers if broker_id != controller_of(cluster))
-        following = cluster.brokers[deaf].server._liveness._following
+        following = cluster.brokers[deaf].server.liveness._following
         following.controller_is(None)  # it follows nobody from now on, and is a member all the same
         controller = cluster.brokers[controller_of(cluster)].server
         assert await controller.metadata.until(lambda image: image.brokers[deaf].fenced, PATIENCE_S)

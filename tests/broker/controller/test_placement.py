@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from random import Random
 from uuid import UUID, uuid4
 
@@ -76,3 +77,18 @@ def test_a_topic_that_grows_by_steps_stays_even(count: int, steps: list[int], se
         placed += place_replicas(brokers([None] * count), step, 1, rng, first_index=len(placed), first_leader=first)
     leaders = Counter(replicas[0] for replicas in placed)
     assert max(leaders.values()) - min(leaders.get(i, 0) for i in range(count)) <= 1
+
+
+@given(alive=st.integers(1, 4), away=st.integers(0, 4), factor=st.integers(1, 8), seed=st.integers())
+def test_brokers_that_are_away_take_what_the_others_cannot(alive: int, away: int, factor: int, seed: int) -> None:
+    factor = min(factor, alive + away)
+    known = [replace(broker, fenced=broker.broker_id >= alive) for broker in brokers([None] * (alive + away))]
+    for replicas in place_replicas(known, 10, factor, Random(seed)):
+        assert len(set(replicas)) == factor
+        assert replicas[0] < alive
+        assert sum(broker < alive for broker in replicas) == min(factor, alive)
+
+
+def test_nobody_is_alive() -> None:
+    with pytest.raises(KafkaError):
+        place_replicas([replace(broker, fenced=True) for broker in brokers([None])], 1, 1, Random(0))

@@ -1,0 +1,87 @@
+"""Which handler answers which request: the request handlers of a broker, made of its parts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.api.alter_partition import AlterPartitionApi
+from broker.api.api_versions import ApiVersionsApi
+from broker.api.cluster import ClusterApi
+from broker.api.configs import ConfigsApi
+from broker.api.departures import DeparturesApi
+from broker.api.elections import ElectionsApi
+from broker.api.fetch import FetchApi
+from broker.api.fetch_metadata import FetchMetadataApi
+from broker.api.forwarding import Forwarding
+from broker.api.group_offsets import GroupOffsetsApi
+from broker.api.groups import GroupsApi
+from broker.api.log_dirs import LogDirsApi
+from broker.api.metadata import MetadataApi
+from broker.api.offsets import OffsetsApi
+from broker.api.produce import ProduceApi
+from broker.api.producers import ProducersApi
+from broker.api.reassignment import ReassignmentApi
+from broker.api.records import RecordsApi
+from broker.api.topics import TopicsApi
+from broker.controller.administration import Administration
+from broker.controller.mentioned import MentionedTopics
+from broker.network.dispatch import Handler
+from broker.producer_ids import ProducerIds
+from broker.replication.selector import load_selector
+
+if TYPE_CHECKING:
+    from broker.server import BrokerServer
+
+
+def routes(server: BrokerServer) -> dict[int, Handler]:
+    """The handlers by API key. Those that are for the controller find it, wherever it is."""
+    broker_id, clock, static = server.identity.broker_id, server.clock, server.static_config
+    administration = Administration(
+        broker_id,
+        server.liveness.controller,
+        server.metadata,
+        server.config,
+        server.rng,
+        server.until_usable,
+        server.unclean_allowed,
+    )
+    controller = server.liveness.controller
+    mentioned = MentionedTopics(administration, server.metadata, server.peers, server.config, server.partitions.opened)
+    fetch = FetchApi(
+        server.partitions,
+        server.metadata,
+        server.sessions,
+        server.purgatories.fetch,
+        server.tasks,
+        max_bytes=static.fetch_max_bytes,
+        threads=server.threads,
+        selector=load_selector(static.replica_selector_class),
+    )
+    apis = (
+        AlterPartitionApi(controller, server.metadata),
+        ApiVersionsApi(lambda: server.dispatcher.routes),
+        ClusterApi(server.metadata),
+        ConfigsApi(broker_id, administration, server.metadata, server.config),
+        DeparturesApi(server.liveness.controller, server.unclean_allowed),
+        ElectionsApi(server.liveness.controller),
+        fetch,
+        FetchMetadataApi(server.metadata, server.publication, server.hearers),
+        GroupOffsetsApi(server.groups, server.metadata, server.config, clock.wall_ms),
+        GroupsApi(server.groups, server.metadata, mentioned, server.config),
+        LogDirsApi(server.partitions, server.logs, server.threads),
+        MetadataApi(server.metadata, mentioned),
+        OffsetsApi(server.partitions, server.threads),
+        ProduceApi(
+            server.partitions,
+            server.metadata,
+            server.purgatories.produce,
+            wall_ms=clock.wall_ms,
+            threads=server.threads,
+        ),
+        ProducersApi(server.partitions, ProducerIds(server.liveness.store)),
+        ReassignmentApi(server.liveness.controller, server.unclean_allowed),
+        RecordsApi(server.partitions),
+        TopicsApi(administration, server.metadata, server.config),
+    )
+    routes = {key: handler for api in apis for key, handler in api.routes().items()}
+    return Forwarding(controller, server.peers).around(routes)
