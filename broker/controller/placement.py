@@ -3,7 +3,8 @@
 Leaders go round the brokers one after another from a random start, and each partition's followers follow its leader at
 a shift that grows with every full round, so that the followers of one broker's leaders are spread over all the others.
 Racks (KIP-36): the brokers are first put in an order that alternates between racks, and a replica goes to a rack that
-has none yet while there is such a rack.
+has none yet while there is such a rack. Brokers that are registered but not alive get a replica only where the others
+are too few, and never the leader: so a topic can be created while a broker is away.
 """
 
 from __future__ import annotations
@@ -31,22 +32,26 @@ def place_replicas(
 
     A topic that grows goes on where it stopped: ``first_index`` is the index of the first new partition, and
     ``first_leader`` the preferred leader of the topic's first one.
-    Raises ``INVALID_REPLICATION_FACTOR`` where there are fewer brokers than replicas.
+    Raises ``INVALID_REPLICATION_FACTOR`` where there are fewer brokers than replicas, or none is alive.
     """
-    if replication_factor > len(brokers):
+    alive = [broker for broker in brokers if not broker.fenced]
+    away = sorted(broker.broker_id for broker in brokers if broker.fenced)
+    if replication_factor > len(brokers) or not alive:
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Replication factor {replication_factor} is larger than the {len(brokers)} broker(s) that are alive; "
+            f"Replication factor {replication_factor} is larger than the {len(brokers)} broker(s) that are registered; "
             "start more brokers or ask for fewer replicas.",
         )
-    order = _alternate_racks(brokers)
+    missing = max(0, replication_factor - len(alive))
+    order = _alternate_racks(alive)
     start, shift = rng.randrange(len(order)), rng.randrange(len(order))
     start = next((at for at, broker in enumerate(order) if broker.broker_id == first_leader), start)
     placed = []
     for index in range(first_index, first_index + partitions):
         if index and index % len(order) == 0:
             shift += 1
-        placed.append(_replicas(order, (start + index) % len(order), shift, replication_factor))
+        replicas = _replicas(order, (start + index) % len(order), shift, replication_factor - missing)
+        placed.append(replicas + tuple(away[(index + step) % len(away)] for step in range(missing)))
     return placed
 
 

@@ -135,7 +135,8 @@ def _new_partitions(
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"Number of partitions must be 1 or more, not {partitions}.")
     if factor <= 0:
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, f"Replication factor must be 1 or more, not {factor}.")
-    return tuple(_born(image, replicas) for replicas in place_replicas(image.live_brokers(), partitions, factor, rng))
+    placed = place_replicas(tuple(image.brokers.values()), partitions, factor, rng)
+    return tuple(_born(image, replicas) for replicas in placed)
 
 
 def _assigned(image: MetadataImage, assignment: Assignment, *, first_index: int) -> tuple[PartitionState, ...]:
@@ -253,8 +254,8 @@ def _added_partitions(image: MetadataImage, more: MorePartitions, rng: Random) -
     first = topic.partitions[0]
     factor = len(first.replicas) - len(first.adding)
     if more.assignment is None:
-        live, leader = image.live_brokers(), first.replicas[0]
-        placed = place_replicas(live, count, factor, rng, first_index=present, first_leader=leader)
+        brokers, leader = tuple(image.brokers.values()), first.replicas[0]
+        placed = place_replicas(brokers, count, factor, rng, first_index=present, first_leader=leader)
         return tuple(_born(image, replicas) for replicas in placed)
     if len(more.assignment) != count:
         raise KafkaError(
