@@ -66,6 +66,7 @@ class Partitions:
         self._tasks = tasks
         self._metrics = metrics
         self._image: MetadataImage | None = None
+        self._configs: tuple[MetadataImage | None, dict[str, LogConfig]] = (None, {})
         self._isr_keeper: IsrKeeper = NobodyKeeps()
         self._when_opened: list[Callable[[Partition], None]] = []
         self._opening: set[asyncio.Task[None]] = set()
@@ -200,8 +201,14 @@ class Partitions:
                         partition.reconsider()
 
     def _config(self, topic: str) -> LogConfig:
+        """The topic's configuration; made once for all its partitions."""
         assert self._image is not None
-        return self._config_of(self._image, topic)
+        if self._configs[0] is not self._image:
+            self._configs = (self._image, {})
+        configs = self._configs[1]
+        if topic not in configs:
+            configs[topic] = self._config_of(self._image, topic)
+        return configs[topic]
 
     def lose_logs(self, logs: Iterable[Log]) -> None:
         """These logs' directory has failed."""
