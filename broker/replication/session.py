@@ -2,7 +2,8 @@
 
 The first request of a session is full: it names every partition. Each later one names the partitions whose position has
 changed, and those that are no longer followed; so quiet partitions cost nothing. Whatever goes wrong ends the session,
-and the next request is a full one. No I/O.
+and the next request is a full one; so does another epoch of this broker, since the leader notes that with each
+partition it hears of. No I/O.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class FollowerSession:
         self._forgotten: dict[Key, None] = {}
         self._id = 0
         self._epoch = _INITIAL_EPOCH
+        self._broker_epoch = -1
 
     def __len__(self) -> int:
         return len(self._wanted)
@@ -69,6 +71,9 @@ class FollowerSession:
         partition_max_bytes: int,
     ) -> FetchRequest:
         """The next request; either :meth:`answered` or :meth:`lost` must follow."""
+        if replica.replica_epoch != self._broker_epoch:
+            self._broker_epoch = replica.replica_epoch
+            self.lost()
         full = self._epoch == _INITIAL_EPOCH
         request = FetchRequest(
             replica_state=replica,
