@@ -166,6 +166,8 @@ class Invariants:
     def _check_registration(self, registration: BrokerRegistration) -> None:
         before = self._registered.get(registration.broker_id, registration)
         self._registered[registration.broker_id] = registration
+        how = "fenced" if registration.fenced else "alive"
+        self._world.history.note("store", f"broker {registration.broker_id} epoch {registration.epoch} {how}")
         if registration.epoch < before.epoch:
             self._violations.report(
                 "MonotonicEpoch",
@@ -273,4 +275,4 @@ def _image(machine: Machine) -> MetadataImage:
 
 def _controls(machine: Machine) -> bool:
     assert machine.server is not None
-    return machine.server._liveness.controller.is_active
+    return machine.server.liveness.controller.is_active
