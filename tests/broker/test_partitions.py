@@ -132,13 +132,13 @@ async def test_a_slow_registration_costs_no_records(tmp_path: Path, monkeypatch:
 async def test_a_disk_that_is_missing_at_the_start_keeps_its_partitions(tmp_path: Path) -> None:
     good, bad = tmp_path / "good", tmp_path / "bad"
     disks = {"log.dirs": f"{good},{bad}"}
-    async with Broker(disks, data_dir=good) as broker, Client(broker.bootstrap_servers) as client:
+    async with Broker(disks) as broker, Client(broker.bootstrap_servers) as client:
         await create(client, {"t": 2})
         assert [await produce(client, "t", index) for index in range(2)] == [ErrorCode.NONE] * 2
         lost, kept = sorted(range(2), key=lambda index: (bad / f"t-{index}").is_dir(), reverse=True)
     bad.rename(tmp_path / "unplugged")
     bad.write_text("not a directory")
-    async with Broker(disks, data_dir=good) as broker, Client(broker.bootstrap_servers) as client:
+    async with Broker(disks) as broker, Client(broker.bootstrap_servers) as client:
         found = await offsets(client, "t", 2)
         assert found[lost][0] == await produce(client, "t", lost) == ErrorCode.KAFKA_STORAGE_ERROR
         assert found[kept] == (ErrorCode.NONE, 1)
@@ -148,7 +148,7 @@ async def test_a_disk_that_is_missing_at_the_start_keeps_its_partitions(tmp_path
         assert not (good / f"t-{lost}").exists()
     bad.unlink()
     (tmp_path / "unplugged").rename(bad)
-    async with Broker(disks, data_dir=good) as broker, Client(broker.bootstrap_servers) as client:
+    async with Broker(disks) as broker, Client(broker.bootstrap_servers) as client:
         assert await produce(client, "t", lost) == ErrorCode.NONE
         assert await offsets(client, "t", 2) == [(ErrorCode.NONE, 2)] * 2
 

@@ -20,7 +20,7 @@ async def describe(client: Client, **request: Any) -> Any:
 async def test_partitions_are_listed_by_directory(tmp_path: Path) -> None:
     directories = [tmp_path / "a", tmp_path / "b"]
     given = {"log.dirs": ",".join(map(str, directories))}
-    async with Broker(given, data_dir=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
+    async with Broker(given) as broker, Client(broker.bootstrap_servers) as client:
         topic = CreateTopicsRequest.CreatableTopic(
             name="t", num_partitions=4, replication_factor=1, assignments=[], configs=[]
         )
