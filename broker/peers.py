@@ -84,6 +84,11 @@ class Peers:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "the cluster has no controller at this moment")
         return await self.ask(controller, request, version=version, purpose=purpose)
 
+    def lost_at(self, broker_id: int) -> float | None:
+        """When a connection to a broker ended by itself that is not made again yet, in the loop's time; else None."""
+        lost = (client.lost_at for (known, _), (_, client) in self._clients.items() if known == broker_id)
+        return max((at for at in lost if at is not None), default=None)
+
     def _close_soon(self, client: Client) -> None:
         closing = asyncio.ensure_future(client.close())
         self._closing.add(closing)

@@ -18,6 +18,7 @@ from broker.api.groups import GroupsApi
 from broker.api.log_dirs import LogDirsApi
 from broker.api.metadata import MetadataApi
 from broker.api.offsets import OffsetsApi
+from broker.api.outages import Outages
 from broker.api.produce import ProduceApi
 from broker.api.producers import ProducersApi
 from broker.api.reassignment import ReassignmentApi
@@ -69,7 +70,7 @@ def routes(server: BrokerServer) -> dict[int, Handler]:
         GroupOffsetsApi(server.groups, server.metadata, server.config, clock.wall_ms),
         GroupsApi(server.groups, server.metadata, mentioned, server.config),
         LogDirsApi(server.partitions, server.logs, server.threads),
-        MetadataApi(server.metadata, mentioned),
+        MetadataApi(server.metadata, mentioned, Outages(server.metadata, server.peers.lost_at)),
         OffsetsApi(server.partitions, server.threads),
         ProduceApi(
             server.partitions,

@@ -84,6 +84,7 @@ class _Link(asyncio.BufferedProtocol):
         self._writable.set()
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ended: Exception | None = None
+        self.ended_at: float | None = None
 
     # What the transport calls.
 
@@ -105,6 +106,7 @@ class _Link(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_open = False
+        self.ended_at = asyncio.get_running_loop().time()
         reason = self._ended or exc or "the broker closed the connection"
         for waiting in self._waiting.values():
             if not waiting.done():
@@ -246,6 +248,13 @@ class Client:
     async def version_for(self, request: type[Request], *, node: int | None = None) -> int:
         """The version in which `send` would send such a request."""
         return (await self._link(node)).version_for(request.API_KEY, request.VERSIONS)
+
+    @property
+    def lost_at(self) -> float | None:
+        """When its last connection ended, in the loop's time; None while one stands, or if none ever did."""
+        if any(link.is_open for link in self._links.values()):
+            return None
+        return max((link.ended_at for link in self._links.values() if link.ended_at is not None), default=None)
 
     # The cluster.
 

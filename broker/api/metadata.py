@@ -12,12 +12,13 @@ from typing import Protocol
 from uuid import UUID
 
 from broker.api.naming import in_slices
+from broker.api.outages import Outages
 from broker.api.vantage import Vantage
 from broker.controller.topics import NewTopic, TopicOutcome
 from broker.metadata.current import Metadata
 from broker.metadata.image import MetadataImage
 from broker.metadata.names import INTERNAL_TOPICS, check_topic_name
-from broker.metadata.types import PartitionState, TopicImage
+from broker.metadata.types import BrokerRegistration, PartitionState, TopicImage
 from broker.network.dispatch import Handler, RequestContext
 from broker.security.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from protocol.errors import ErrorCode, KafkaError
@@ -52,9 +53,10 @@ class TopicCreation(Protocol):
 class MetadataApi:
     """The read side of the cluster's metadata."""
 
-    def __init__(self, metadata: Metadata, creation: TopicCreation) -> None:
+    def __init__(self, metadata: Metadata, creation: TopicCreation, outages: Outages) -> None:
         self._metadata = metadata
         self._creation = creation
+        self._outages = outages
 
     def routes(self) -> dict[int, Handler]:
         return {
@@ -66,6 +68,7 @@ class MetadataApi:
         """Describe the topics asked for (all where none is named), creating absent ones if both sides allow it."""
         if request.topics is not None and request.allow_auto_topic_creation and self._creation.automatic:
             await self._create_absent(topic.name for topic in request.topics if topic.name is not None)
+        await self._outages.settled()
         image = self._metadata.image
         operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
         # LISTENER_NOT_FOUND came with version 6 (KIP-207).
@@ -77,7 +80,7 @@ class MetadataApi:
             once = {(asked.name, asked.topic_id): asked for asked in request.topics}
             topics = await in_slices(partial(_asked_topic, image, vantage, operations), once.values())
         return MetadataResponse(
-            brokers=_brokers(image, context.listener),
+            brokers=_brokers(self._outages.listed(image), context.listener),
             cluster_id=image.cluster_id,
             controller_id=vantage.controller_id,
             topics=topics,
@@ -129,12 +132,12 @@ def _is_legal(name: str) -> bool:
     return True
 
 
-def _brokers(image: MetadataImage, listener: str) -> list[MetadataResponse.MetadataResponseBroker]:
+def _brokers(brokers: Iterable[BrokerRegistration], listener: str) -> list[MetadataResponse.MetadataResponseBroker]:
     return [
         MetadataResponse.MetadataResponseBroker(
             node_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack
         )
-        for broker in image.live_brokers()
+        for broker in brokers
         if (endpoint := broker.endpoint(listener)) is not None
     ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from broker.api.metadata import CREATED_PER_REQUEST_MAX, MetadataApi
+from broker.api.outages import Outages
 from broker.controller.topics import NewTopic, TopicOutcome
 from protocol.errors import ErrorCode
 from protocol.messages.metadata import MetadataRequest
@@ -27,7 +28,7 @@ class Creation:
 
 async def test_one_request_creates_so_many_topics_and_the_next_one_more(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    api = MetadataApi(bench.metadata, Creation(bench))
+    api = MetadataApi(bench.metadata, Creation(bench), Outages(bench.metadata, lambda broker: None))
     names = [f"t{i}" for i in range(CREATED_PER_REQUEST_MAX + 2)]
     request = MetadataRequest(
         topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=True

@@ -9,6 +9,7 @@ import pytest
 
 from broker.api.cluster import ClusterApi
 from broker.api.metadata import MetadataApi
+from broker.api.outages import Outages
 from broker.metadata.current import Metadata
 from broker.metadata.image import MetadataImage
 from broker.metadata.types import NO_LEADER, Endpoint, PartitionState
@@ -44,7 +45,8 @@ class NoCreation:
 
 
 async def described(version: int, controller_id: int = 1) -> Any:
-    api = MetadataApi(Metadata(image(controller_id)), NoCreation())
+    metadata = Metadata(image(controller_id))
+    api = MetadataApi(metadata, NoCreation(), Outages(metadata, lambda broker: None))
     return await api.metadata(context(version), MetadataRequest(topics=None if version else []))
 
 
@@ -65,7 +67,8 @@ async def test_partitions_tell_why_their_leader_cannot_be_used(version: int, els
 
 
 def test_pages_of_partitions_tell_the_same() -> None:
-    api = MetadataApi(Metadata(image()), NoCreation())
+    metadata = Metadata(image())
+    api = MetadataApi(metadata, NoCreation(), Outages(metadata, lambda broker: None))
     asked = DescribeTopicPartitionsRequest.TopicRequest(name=TOPIC)
     (topic,) = api.describe_topic_partitions(context(0), DescribeTopicPartitionsRequest(topics=[asked])).topics
     assert [(each.leader_id, each.error_code) for each in topic.partitions][1:3] == [

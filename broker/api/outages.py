@@ -1,0 +1,73 @@
+"""What clients are told while a broker goes down: as little as possible that they would have to ask again.
+
+A client that loses the leader of a partition asks another broker at once where to go on. An answer that still names the
+lost leader costs it dear: it comes back after a time of its own, librdkafka after a second.
+
+1. While a broker has just cut its connection to this one, nobody knows yet what becomes of its partitions; questions
+   wait until the controller has decided, but not for longer than :data:`HOLD_S`.
+2. A broker that was fenced is still listed for :data:`LISTED_S`. librdkafka forgets a broker that is not in an answer
+   and, with it, the new leaders that the same answer names for the partitions it led.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from broker.metadata.changes import BrokerRegistered, Delta
+from broker.metadata.current import Metadata
+from broker.metadata.image import MetadataImage
+from broker.metadata.types import BrokerRegistration
+
+HOLD_S = 0.5
+"""How long after a lost connection the controller is waited for."""
+LISTED_S = 5.0
+"""How long a fenced broker is listed: a client has asked by then."""
+
+
+class Outages:
+    """Brokers that have just gone, or may have."""
+
+    def __init__(self, metadata: Metadata, lost_at: Callable[[int], float | None]) -> None:
+        """``lost_at`` says when this broker lost its connection to another, in the loop's time; None if it has not."""
+        self._metadata = metadata
+        self._lost_at = lost_at
+        self._fenced_at: dict[int, float] = {}
+        metadata.subscribe(self._apply)
+
+    def _apply(self, delta: Delta, image: MetadataImage) -> None:
+        for change in delta.changes:
+            if isinstance(change, BrokerRegistered):
+                if change.registration.fenced:
+                    self._fenced_at.setdefault(change.registration.broker_id, asyncio.get_running_loop().time())
+                else:
+                    self._fenced_at.pop(change.registration.broker_id, None)
+
+    def listed(self, image: MetadataImage) -> list[BrokerRegistration]:
+        """The brokers to tell clients of, by id: those alive, and those that were a moment ago."""
+        if self._fenced_at:
+            since = asyncio.get_running_loop().time() - LISTED_S
+            self._fenced_at = {broker: at for broker, at in self._fenced_at.items() if at >= since}
+        return [
+            broker
+            for broker_id, broker in sorted(image.brokers.items())
+            if not broker.fenced or broker_id in self._fenced_at
+        ]
+
+    async def settled(self) -> None:
+        """Wait until it is decided what becomes of the partitions of brokers that have just gone."""
+        await asyncio.sleep(0)  # connections that ended together with the client's are noticed in the same round
+        since = asyncio.get_running_loop().time() - HOLD_S
+        suspects = [
+            broker
+            for broker in self._metadata.image.live_brokers()
+            if (lost_at := self._lost_at(broker.broker_id)) is not None and lost_at > since
+        ]
+        if suspects:
+            await self._metadata.until(lambda image: not any(_stands(image, each) for each in suspects), HOLD_S)
+
+
+def _stands(image: MetadataImage, broker: BrokerRegistration) -> bool:
+    """Whether the broker counts as alive under the registration that it was lost under."""
+    known = image.brokers.get(broker.broker_id)
+    return known is not None and not known.fenced and known.epoch == broker.epoch
