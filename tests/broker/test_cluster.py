@@ -11,7 +11,7 @@ from broker import Cluster
 from broker.config import ConfigError
 from protocol.client import Client
 from protocol.errors import KafkaError
-from protocol.messages.metadata import MetadataRequest
+from protocol.messages.metadata import DescribeClusterRequest, MetadataRequest
 from protocol.messages.topics import CreateTopicsRequest
 
 
@@ -37,7 +37,7 @@ async def partitions(client: Client, name: str) -> list[Any]:
 
 
 async def brokers(client: Client) -> list[int]:
-    return sorted(broker.node_id for broker in (await client.metadata([])).brokers)
+    return sorted(broker.broker_id for broker in (await client.send(DescribeClusterRequest())).brokers)
 
 
 async def seen(cluster: Cluster, ids: list[int]) -> None:

@@ -10,6 +10,7 @@ import typer
 
 from tools.cli.app import App
 from tools.cli.cluster import check, on_cluster
+from tools.cli.cluster_tool import describe as describe_cluster
 from tools.cli.options import DEFAULT_BOOTSTRAP, CommandConfig, OnlyBootstrapServer, broker_ids
 from tools.cli.running import CommandError
 
@@ -36,7 +37,7 @@ async def directories(
     """
     from protocol.messages.log_dirs import DescribeLogDirsRequest
 
-    present = sorted(broker.node_id for broker in (await client.metadata([])).brokers)
+    present = sorted(broker.broker_id for broker in (await describe_cluster(client, fenced=False)).brokers)
     missing = [broker for broker in brokers if broker not in present]
     if missing:
         raise CommandError(

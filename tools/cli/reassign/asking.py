@@ -13,6 +13,7 @@ from protocol.messages.configs import IncrementalAlterConfigsRequest
 from protocol.messages.elections import AlterPartitionReassignmentsRequest, ListPartitionReassignmentsRequest
 from protocol.messages.log_dirs import AlterReplicaLogDirsRequest, DescribeLogDirsRequest
 from tools.cli.cluster import TIMEOUT_MS, TopicPartition, by_topic, check, described
+from tools.cli.cluster_tool import describe
 from tools.cli.reassign.moves import Ongoing
 from tools.cli.reassign.plan import name_of
 from tools.cli.running import CommandError
@@ -42,7 +43,7 @@ ReplicasOnDisk = dict[tuple[str, int, int], ReplicaOnDisk]
 
 async def brokers(client: Client) -> list[Any]:
     """The brokers that are alive, by id."""
-    return sorted((await client.metadata([])).brokers, key=lambda broker: broker.node_id)
+    return sorted((await describe(client, fenced=False)).brokers, key=lambda broker: broker.broker_id)
 
 
 async def replicas(client: Client, topics: Iterable[str]) -> dict[TopicPartition, tuple[int, ...]]:
@@ -206,4 +207,4 @@ def registrations(brokers: Sequence[Any]) -> list[BrokerRegistration]:
     """The brokers as the placement of replicas takes them."""
     from uuid import UUID
 
-    return [BrokerRegistration(one.node_id, 0, UUID(int=0), (), rack=one.rack) for one in brokers]
+    return [BrokerRegistration(one.broker_id, 0, UUID(int=0), (), rack=one.rack) for one in brokers]

@@ -88,7 +88,7 @@ async def prepare(client: Client, plan: Plan, how: Execution) -> Plan:
     """Check that a plan can be carried out; the plan that leads back from it. Raises :class:`CommandError`."""
     if not how.additional and await asking.ongoing(client):
         raise CommandError(_IN_THE_WAY)
-    known = {broker.node_id for broker in await asking.brokers(client)}
+    known = {broker.broker_id for broker in await asking.brokers(client)}
     for broker in sorted({broker for target in plan.values() for broker in target.replicas} - known):
         raise CommandError(f"Unknown broker id {broker}.")
     current = await asking.replicas(client, {topic for topic, _ in plan})
@@ -164,7 +164,7 @@ async def cancel(client: Client, plan: Plan) -> tuple[list[TopicPartition], list
 
 async def clear_throttles(client: Client, plan: Plan, *, say: bool = True) -> None:
     """Remove every throttle a reassignment of these partitions may have set."""
-    everyone = {broker.node_id for broker in await asking.brokers(client)}
+    everyone = {broker.broker_id for broker in await asking.brokers(client)}
     brokers = sorted(everyone.union(*(target.replicas for target in plan.values())))
     topics = sorted({topic for topic, _ in plan})
     known = {topic for topic, _ in await asking.replicas(client, topics)}
@@ -180,7 +180,7 @@ async def clear_throttles(client: Client, plan: Plan, *, say: bool = True) -> No
 
 async def _alive(client: Client, settings: Mapping[int, dict[str, str | None] | dict[str, str]]) -> dict[int, object]:
     """The settings of the brokers that can be asked now; the others are named on standard error."""
-    alive = {broker.node_id for broker in await asking.brokers(client)}
+    alive = {broker.broker_id for broker in await asking.brokers(client)}
     for broker in sorted(settings.keys() - alive):
         print(f"Broker {broker} is not alive: its throttles are left as they are.", file=sys.stderr)
     return {broker: each for broker, each in settings.items() if broker in alive}
