@@ -160,9 +160,10 @@ class Partition:
     def _take_up(self, state: PartitionState) -> None:
         leads = state.leader == self.broker_id
         new_term = state.leader_epoch != self.leader_epoch
+        if new_term or state.partition_epoch != self.state.partition_epoch:
+            self._asked_isr = ()  # not by the same state again, which an answer and the metadata both bring
         self.state = state
         self.leader_epoch = state.leader_epoch
-        self._asked_isr = ()
         self.is_leader = leads
         known = {} if new_term or not leads else self.followers
         others = [replica for replica in state.replicas if replica != self.broker_id] if leads else []

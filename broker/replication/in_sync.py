@@ -34,9 +34,10 @@ def is_eligible(broker: BrokerRegistration | None, fetched_with_epoch: int) -> b
     return broker is not None and not broker.fenced and fetched_with_epoch in (ANY_EPOCH, broker.epoch)
 
 
-def has_arrived(view: LeaderView, progress: FollowerProgress) -> bool:
-    """Whether a follower has all that it must have to come in."""
-    return progress.log_end_offset >= max(view.high_watermark, view.term_start)
+def has_arrived(view: LeaderView, progress: FollowerProgress, now_s: float, lag_max_s: float) -> bool:
+    """Whether a follower has all that it must have to come in, and still fetches: it would be let go again at once."""
+    has_all = progress.log_end_offset >= max(view.high_watermark, view.term_start)
+    return has_all and now_s - progress.last_fetched_s <= lag_max_s
 
 
 def is_lagging(view: LeaderView, replica: int, now_s: float, lag_max_s: float) -> bool:
@@ -57,7 +58,7 @@ def wanted_isr(
         replica
         for replica, progress in view.followers.items()
         if replica not in isr
-        and has_arrived(view, progress)
+        and has_arrived(view, progress, now_s, lag_max_s)
         and is_eligible(brokers.get(replica), progress.broker_epoch)
     ]
     return isr if len(stays) == len(isr) and not comes else (*stays, *comes)

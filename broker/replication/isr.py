@@ -60,7 +60,7 @@ class _Wish(NamedTuple):
     @property
     def is_due(self) -> bool:
         """Whether no newer state of the partition has come since."""
-        return self.partition.state is self.state and self.partition.is_asking
+        return self.partition.state.partition_epoch == self.state.partition_epoch and self.partition.is_asking
 
 
 @dataclass(slots=True)

@@ -68,6 +68,11 @@ class FollowerProgress:
         self._caught_up_s = now_s
 
     @property
+    def last_fetched_s(self) -> float:
+        """When the follower last fetched."""
+        return self._clock.last_s
+
+    @property
     def last_caught_up_s(self) -> float:
         """When the follower last had all that the leader had."""
         if self.log_end_offset >= self._leader_end >= 0:  # so in every fetch of its session since then

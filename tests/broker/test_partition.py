@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,20 @@ async def test_a_shrunk_isr_commits_what_it_has(bench: Bench) -> None:
     bench.write("t", 5)
     bench.alter("t", isr=(BROKER,))
     assert bench.partition("t").high_watermark == 5
+
+
+async def test_the_isr_asked_for_counts_though_the_present_one_is_told_again(bench: Bench) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER))
+    bench.alter("t", isr=(BROKER,))
+    partition = bench.partition("t")
+    partition.ask_isr((BROKER, OTHER))
+    partition.change(replace(partition.state))  # what the answer said, from the metadata
+    bench.write("t", 1)
+    assert partition.is_asking
+    assert partition.high_watermark == 0, "once OTHER is in sync it must have what is committed"
+    bench.alter("t", isr=(BROKER,))
+    assert not partition.is_asking
+    assert partition.high_watermark == 1
 
 
 async def test_a_new_leader_knows_nothing_of_its_followers(bench: Bench) -> None:

@@ -1,0 +1,28 @@
+"""Which ISR a leader wants: pure decisions."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from broker.metadata.types import BrokerRegistration, PartitionState
+from broker.replication.in_sync import LeaderView, wanted_isr
+from broker.replication.progress import FetchClock, FollowerProgress
+
+LAG_S = 10.0
+BROKERS = {broker_id: BrokerRegistration(broker_id, 1, UUID(int=broker_id), ()) for broker_id in (1, 2)}
+
+
+def test_who_has_everything_and_fetches_no_longer_does_not_come_in() -> None:
+    clock, follower = FetchClock(), FollowerProgress()
+    clock.fetched(0.0)
+    follower.fetched(5, 0, 5, clock)
+    follower.broker_epoch = 1
+    outside = PartitionState(replicas=(1, 2), isr=(1,), leader=1)
+
+    def wanted(log_end: int, now_s: float) -> tuple[int, ...]:
+        view = LeaderView(1, outside, {2: follower}, log_end, high_watermark=5, term_start=0)
+        return wanted_isr(view, BROKERS, now_s, LAG_S)
+
+    assert wanted(5, LAG_S) == (1, 2)
+    assert wanted(7, LAG_S) == (1, 2), "it has all that is committed"
+    assert wanted(7, LAG_S + 1) is outside.isr, "it would be let go at once, and come in again, without end"
