@@ -18,7 +18,7 @@ $(VENV)/.ready: pyproject.toml setup.py $(SOURCES)
 
 build: $(VENV)/.ready  ## the environment in .venv, byte-walking modules compiled
 
-quickstart: build  ## a broker, a real file through it, and a comparison of what came back
+quickstart: build  ## three brokers, a real file, and the death of a leader in the middle of it
 	$(BIN)/python -m tools.quickstart $(if $(FILE),"$(FILE)")
 
 peers: build  ## the real clients and servers the system tests drive (kcat, Java, Apache Kafka)
