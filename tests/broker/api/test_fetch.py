@@ -491,3 +491,18 @@ async def test_a_client_that_leaves_leaves_nothing_behind(bench: FetchBench) -> 
     bench.write("t")
     with pytest.raises(asyncio.CancelledError):
         await waiting
+
+
+async def test_a_follower_whose_log_has_parted_has_nothing(bench: FetchBench) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER))
+    bench.write("t", 3)
+    bench.alter("t", leader=BROKER)
+    bench.write("t", 5)
+    follower = {"replica_id": OTHER, "max_wait_ms": 0}
+    partition = bench.partition("t")
+    for asked in (ask("t", 8, log_start_offset=0, last_fetched_epoch=0), ask("t", 9, log_start_offset=0)):
+        await bench.fetch(asked, **follower)
+        assert partition.followers[OTHER].log_end_offset == -1
+        assert partition.high_watermark == 0
+    await bench.fetch(ask("t", 3, log_start_offset=0, last_fetched_epoch=0), **follower)
+    assert partition.high_watermark == 3

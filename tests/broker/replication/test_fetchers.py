@@ -21,6 +21,11 @@ def write(partition: Partition, *values: bytes, acks: int = 1) -> None:
     partition.append(batch(*values), acks=acks, now_ms=now_ms())
 
 
+async def committed(log: Log, end: int) -> None:
+    """Wait until everything below ``end`` is known as committed."""
+    await eventually(lambda: log.high_watermark == end)
+
+
 async def agreed(cluster: Nodes, topic: str, end: int, *, index: int = 0) -> list[bytes]:
     """Wait until every replica that is up ends at ``end`` and knows all of it as committed; what they all hold."""
     logs = [node.log(topic, index) for node in cluster.nodes.values() if node.is_up]
@@ -50,9 +55,7 @@ async def test_a_new_partition_does_not_wait_for_the_answer_under_way(tmp_path: 
         for number in range(3):
             await cluster.create(f"t{number}", [1, 2])
             write(cluster[1].partition(f"t{number}"), b"x")
-            log = cluster[2].log(f"t{number}")
-            await eventually(lambda log=log: log.log_end_offset == 1)
-            await eventually(lambda number=number: cluster[1].log(f"t{number}").high_watermark == 1)
+            await committed(cluster[1].log(f"t{number}"), 1)
 
 
 async def test_what_must_be_flushed_is_on_disk_before_the_leader_counts_it(tmp_path: Path) -> None:
@@ -62,7 +65,7 @@ async def test_what_must_be_flushed_is_on_disk_before_the_leader_counts_it(tmp_p
         log.config = replace(log.config, flush_messages=1)
         for end in range(1, 4):
             write(cluster[1].partition("t"), b"x", acks=-1)
-            await eventually(lambda end=end: cluster[1].log("t").high_watermark == end)
+            await committed(cluster[1].log("t"), end)
             assert log.recovery_point == end
 
 

@@ -1,0 +1,139 @@
+"""The decisions of followers and leaders, without logs or brokers."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from broker.metadata.types import BrokerRegistration, PartitionState
+from broker.replication.following import Cut, StartAnew, into_range, parted_at
+from broker.replication.in_sync import ANY_EPOCH, LeaderView, epochs_of, has_arrived, is_eligible, wanted_isr
+from broker.replication.progress import FetchClock, FollowerProgress
+
+LAG_MAX_S = 10.0
+
+
+# Where logs parted.
+
+
+@pytest.mark.parametrize(
+    ("own", "leader", "log_end", "cut"),
+    [
+        ((3, 50), (3, 40), 60, 40),  # the leader's epoch 3 ended earlier
+        ((3, 40), (3, 50), 60, 40),  # this log's did, and went on with another epoch
+        ((2, 30), (3, 50), 60, 30),  # epoch 3 is unknown here: go back to the one before, and ask again
+        ((-1, -1), (3, 50), 60, 50),  # no epochs are known here
+        ((3, 50), (3, 50), 45, 45),  # never beyond the end
+    ],
+)
+def test_where_logs_parted(own: tuple[int, int], leader: tuple[int, int], log_end: int, cut: int) -> None:
+    assert parted_at(*own, *leader, log_end) == cut
+
+
+def test_back_into_the_leader_s_range() -> None:
+    assert into_range(100, 0, 80) == Cut(80)
+    assert into_range(100, 120, 200) == StartAnew(120)
+    assert into_range(100, 0, 100) is None
+
+
+# When a follower is caught up.
+
+
+def fetched(progress: FollowerProgress, clock: FetchClock, now_s: float, offset: int, leader_end: int) -> None:
+    clock.fetched(now_s)
+    progress.fetched(offset, 0, leader_end, clock)
+
+
+def test_a_fetch_at_the_end_is_caught_up() -> None:
+    progress, clock = FollowerProgress(), FetchClock()
+    fetched(progress, clock, 1.0, 5, 10)
+    assert not progress.is_caught_up(10, 1.0, LAG_MAX_S)
+    fetched(progress, clock, 2.0, 10, 10)
+    assert progress.last_caught_up_s == 2.0
+    assert progress.is_caught_up(10, 1000.0, LAG_MAX_S), "there is nothing it lacks"
+    assert progress.is_caught_up(11, 12.0, LAG_MAX_S)
+    assert not progress.is_caught_up(11, 12.1, LAG_MAX_S)
+
+
+def test_under_a_steady_load_the_end_at_the_fetch_before_counts() -> None:
+    progress, clock = FollowerProgress(), FetchClock()
+    for step in range(10):
+        fetched(progress, clock, float(step), 10 * step, 10 * (step + 1))
+    assert progress.last_caught_up_s == 8.0
+
+
+def test_a_slow_follower_is_never_caught_up() -> None:
+    progress, clock = FollowerProgress(), FetchClock()
+    for step in range(1, 10):
+        fetched(progress, clock, float(step), 9 * step, 10 * (step + 1))
+    assert not progress.is_caught_up(100, 9.0, LAG_MAX_S)
+
+
+def test_the_fetches_of_a_session_count_for_the_partitions_they_do_not_name() -> None:
+    progress, clock = FollowerProgress(), FetchClock()
+    fetched(progress, clock, 1.0, 10, 10)
+    clock.fetched(50.0)
+    assert progress.last_caught_up_s == 50.0
+    fetched(progress, clock, 51.0, 10, 12)  # appended to between the two
+    assert progress.last_caught_up_s == 50.0
+    other = FetchClock()
+    fetched(progress, other, 52.0, 12, 20)  # in a new session
+    assert progress.last_caught_up_s == 51.0
+
+
+# Which ISR a leader wants.
+
+
+def view(followers: dict[int, FollowerProgress], **facts: int) -> LeaderView:
+    state = PartitionState((1, 2, 3), (1, 2), 1)
+    return LeaderView(1, state, followers, **{"log_end_offset": 20, "high_watermark": 10, "term_start": 15, **facts})
+
+
+def follower(offset: int, now_s: float, *, epoch: int = 1, leader_end: int = 20) -> FollowerProgress:
+    progress = FollowerProgress()
+    fetched(progress, FetchClock(), now_s, offset, leader_end)
+    progress.broker_epoch = epoch
+    return progress
+
+
+def broker(broker_id: int, *, epoch: int = 1, fenced: bool = False) -> BrokerRegistration:
+    return BrokerRegistration(broker_id, epoch, UUID(int=broker_id), (), fenced=fenced)
+
+
+BROKERS = {i: broker(i) for i in (1, 2, 3)}
+
+
+def test_who_has_what_the_term_began_with_comes_in() -> None:
+    for offset, arrived in ((9, False), (10, False), (14, False), (15, True), (20, True)):
+        followers = {2: follower(20, 0.0), 3: follower(offset, 0.0)}
+        assert has_arrived(view(followers), followers[3], 0.0, LAG_MAX_S) is arrived
+        assert wanted_isr(view(followers), BROKERS, 0.0, LAG_MAX_S) == ((1, 2, 3) if arrived else (1, 2))
+
+
+def test_who_is_not_alive_as_he_fetched_stays_out() -> None:
+    followers = {2: follower(20, 0.0), 3: follower(20, 0.0)}
+    for changed in (broker(3, fenced=True), broker(3, epoch=2)):
+        assert wanted_isr(view(followers), {**BROKERS, 3: changed}, 0.0, LAG_MAX_S) == (1, 2)
+    assert not is_eligible(None, 1)
+    assert is_eligible(broker(3), ANY_EPOCH)
+
+
+def test_who_fetches_no_more_is_not_asked_in() -> None:
+    followers = {2: follower(20, 0.0), 3: follower(20, 0.0)}
+    assert wanted_isr(view(followers), BROKERS, LAG_MAX_S, LAG_MAX_S) == (1, 2, 3)
+    assert wanted_isr(view(followers), BROKERS, LAG_MAX_S + 1, LAG_MAX_S) == (1, 2)
+
+
+def test_who_lags_goes_and_the_same_isr_is_the_same_object() -> None:
+    followers = {2: follower(20, 0.0), 3: follower(0, 0.0)}
+    unchanged = view(followers)
+    assert wanted_isr(unchanged, BROKERS, 5.0, LAG_MAX_S) is unchanged.state.isr
+    behind = view(followers, log_end_offset=21)
+    assert wanted_isr(behind, BROKERS, 10.0, LAG_MAX_S) == (1, 2)
+    assert wanted_isr(behind, BROKERS, 10.1, LAG_MAX_S) == (1,)
+
+
+def test_members_are_named_with_the_epochs_they_fetched_with() -> None:
+    followers = {2: follower(20, 0.0, epoch=7), 3: FollowerProgress()}
+    assert epochs_of(view(followers), (1, 2, 3), 5) == [(1, 5), (2, 7), (3, ANY_EPOCH)]
