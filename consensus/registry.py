@@ -21,6 +21,8 @@ GROUP = "parley.coordination"
 
 # Known without reading the metadata of every installed distribution, which costs more than opening a store.
 _BUILT_IN = {
+    "consul": "consensus.consul:ConsulBackend",
+    "etcd": "consensus.etcd:EtcdBackend",
     "local": "consensus.local:LocalBackend",
     "memory": "consensus.memory:MemoryBackend",
 }

@@ -1,0 +1,108 @@
+"""A proxy between a client and its server, for what goes wrong in between.
+
+Runs on the event loop of the check. Make one for each client and server; ``port`` is known at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+
+_CHUNK = 1 << 16
+
+
+class Tap:
+    """Sees what one connection carries, and may change it. ``None`` instead of bytes: break the connection now."""
+
+    def to_server(self, data: bytes) -> bytes | None:
+        """What to pass on of what the client sent."""
+        return data
+
+    def to_client(self, data: bytes) -> bytes | None:
+        """What to pass on of what the server sent."""
+        return data
+
+
+class Proxy:
+    """Passes on what comes to ``port`` of this machine.
+
+    :param make_tap: for each connection one.
+    """
+
+    def __init__(self, host: str, port: int, make_tap: Callable[[], Tap] = Tap) -> None:
+        self._target = (host, port)
+        self._make_tap = make_tap
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self._listener.setblocking(False)
+        self.port: int = self._listener.getsockname()[1]
+        self._passing = asyncio.Event()
+        self._passing.set()
+        self._connections: set[asyncio.Task[None]] = set()
+        self._accepting = asyncio.get_running_loop().create_task(self._accept(), name="proxy")
+
+    def cut(self) -> None:
+        """Let nothing through, either way, and nobody know: as when a cable is pulled."""
+        self._passing.clear()
+
+    def restore(self) -> None:
+        """End ``cut``. Connections of before are broken: whatever was under way is lost."""
+        if not self._passing.is_set():
+            self._passing.set()
+            self.break_all()
+
+    def break_all(self) -> None:
+        """Break all connections; new ones are let in."""
+        for connection in self._connections:
+            connection.cancel()
+
+    async def close(self) -> None:
+        """Break everything, and listen no more. Idempotent."""
+        tasks = [self._accepting, *self._connections]
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        self._listener.close()
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            client, _ = await loop.sock_accept(self._listener)
+            connection = loop.create_task(self._carry(client), name="proxy connection")
+            self._connections.add(connection)
+            connection.add_done_callback(self._connections.discard)
+
+    async def _carry(self, client: socket.socket) -> None:
+        server = socket.socket(socket.AF_INET6 if ":" in self._target[0] else socket.AF_INET, socket.SOCK_STREAM)
+        server.setblocking(False)
+        tap = self._make_tap()
+        try:
+            with suppress(OSError):
+                await self._passing.wait()
+                await asyncio.get_running_loop().sock_connect(server, self._target)
+                for each in (client, server):
+                    each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                ways = [self._pump(client, server, tap.to_server), self._pump(server, client, tap.to_client)]
+                tasks = [asyncio.ensure_future(way) for way in ways]
+                try:
+                    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for task in tasks:
+                        task.cancel()
+                    await asyncio.wait(tasks)
+        finally:
+            for each in (client, server):
+                with suppress(OSError):
+                    each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # reset, do not finish
+                each.close()
+
+    async def _pump(self, source: socket.socket, sink: socket.socket, look: Callable[[bytes], bytes | None]) -> None:
+        loop = asyncio.get_running_loop()
+        with suppress(OSError):
+            while data := await loop.sock_recv(source, _CHUNK):
+                await self._passing.wait()
+                passed_on = look(data)
+                if passed_on is None:
+                    return
+                await loop.sock_sendall(sink, passed_on)
