@@ -78,6 +78,7 @@ class Liveness:
         self._duties = duties
         self._unclean = unclean
         self._peers = peers
+        self._monotonic = monotonic
         self._rejoin = asyncio.Event()
         self._is_leaving = False
         self.broker_epoch = -1
@@ -131,6 +132,7 @@ class Liveness:
     async def _live(self) -> None:
         """One session: ends by raising, whatever part of it ends first."""
         session = await self._backend.open_session(self._session_ttl_ms)
+        since_s = self._monotonic()
         elections = Elections(self._backend, session, self._rng)
         groups = Groups(self._backend, session, self._rng)
         joined = asyncio.Event()
@@ -138,7 +140,7 @@ class Liveness:
             await race(
                 self._observe(elections),
                 self._stay_member(groups, session, joined),
-                self._candidacy(elections, groups, joined),
+                self._candidacy(elections, groups, since_s, joined),
             )
         finally:
             try:
@@ -150,12 +152,12 @@ class Liveness:
         async for leader in elections.observe(ELECTION):
             self._following.controller_is(leader)
 
-    async def _candidacy(self, elections: Elections, groups: Groups, joined: asyncio.Event) -> None:
+    async def _candidacy(self, elections: Elections, groups: Groups, since_s: float, joined: asyncio.Event) -> None:
         await joined.wait()  # a broker whose id is another's does not get so far
-        await self.controller.run(elections, lambda: self._in_office(groups))
+        await self.controller.run(elections, lambda: self._in_office(groups, since_s))
 
-    async def _in_office(self, groups: Groups) -> None:
-        await race(self._members.run(groups), *(duty(self.controller) for duty in self._duties))
+    async def _in_office(self, groups: Groups, since_s: float) -> None:
+        await race(self._members.run(groups, since_s), *(duty(self.controller) for duty in self._duties))
 
     # -- membership ------------------------------------------------------------------------------------------------
 

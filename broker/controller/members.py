@@ -2,10 +2,11 @@
 
 A broker is fenced
 
-* at once, when its process is known to be gone (``watchdog``), or it has been a member in this term and is no more;
+* at once, when its process is known to be gone (``watchdog``), or when it is no member: its session has ended. Only
+  where our own session is new is a broker without one given time to appear: the store, and with it every session, may
+  have been away;
 * after a silence: when it has not asked for metadata for as long, be it a member or not. One that cannot hear of
-  changes must not lead. At the beginning of a term everybody has this time to appear: the store, and with it every
-  session, may have been away.
+  changes must not lead.
 
 Fencing is always safe, and never final: a broker that lives learns of it and comes back under a higher epoch. Where one
 comes back that was held for gone, something on the way refuses connections in its name: from then on only its silence
@@ -29,6 +30,7 @@ from broker.metadata.encoding import registration_from_bytes
 from broker.metadata.types import BrokerRegistration
 from broker.tasks import TaskSet, race
 from consensus.recipes.groups import Groups, Member
+from protocol.errors import ErrorCode, KafkaError
 
 log = logging.getLogger(__name__)
 
@@ -59,14 +61,21 @@ class Members:
         self._unclean = unclean
         self._silence_s = silence_s
         self._monotonic = monotonic
-        self._seen: dict[int, int] = {}  # members of this term, with the epochs they came under
+        self._present: set[int] | None = None  # the members, once they are known
+        self._seen: set[int] = set()  # who has been a member in this term
+        self._trusted_s = 0.0  # from when on who is no member counts as gone
         self._since: dict[tuple[int, int], float] = {}  # (broker, epoch) -> when its silence began to count
         self._watched: dict[tuple[int, int], asyncio.Task[None]] = {}
         self._held_for_gone: set[UUID] = set()  # incarnations
 
-    async def run(self, groups: Groups) -> None:
-        """Follow until cancelled. Raises what ends the watch of the members, and NOT_CONTROLLER."""
+    async def run(self, groups: Groups, session_since_s: float) -> None:
+        """Follow until cancelled. Raises what ends the watch of the members, and NOT_CONTROLLER.
+
+        Our own session with the store lasts since ``session_since_s``.
+        """
         watches = TaskSet()
+        self._present = None
+        self._trusted_s = session_since_s + self._silence_s
         self._seen.clear()
         self._since.clear()
         self._watched.clear()
@@ -87,15 +96,21 @@ class Members:
         for member in members.values():
             registration = replace(registration_from_bytes(member.data), epoch=member.incarnation)
             live[registration.broker_id] = registration
-        for broker_id, epoch in list(self._seen.items()):
-            if broker_id not in live:
-                del self._seen[broker_id]
-                await self._fence(broker_id, epoch, "its session with the coordination store has ended")
+        self._present = set(live)
+        await self._fence_the_absent()
+        self._seen |= live.keys()
         for registration in live.values():
-            self._seen[registration.broker_id] = registration.epoch
             await self._controller.submit(
                 lambda image, joined=registration: broker_joined(image, joined, self._unclean)  # type: ignore[misc]
             )
+
+    async def _fence_the_absent(self) -> None:
+        if self._present is None:
+            return
+        all_count = self._monotonic() >= self._trusted_s
+        for broker in self._metadata.image.live_brokers():
+            if broker.broker_id not in self._present and (all_count or broker.broker_id in self._seen):
+                await self._fence(broker.broker_id, broker.epoch, "it has no session with the coordination store")
 
     async def _fence(self, broker_id: int, epoch: int, reason: str) -> None:
         if await self._controller.submit(lambda image: broker_lost(image, broker_id, self._unclean, epoch=epoch)):
@@ -126,7 +141,12 @@ class Members:
         elif endpoint is not None:
             await until_gone(endpoint)
             self._held_for_gone.add(broker.incarnation_id)
-            await self._fence(broker.broker_id, broker.epoch, "its process is gone: connections are refused")
+            try:
+                await self._fence(broker.broker_id, broker.epoch, "its process is gone: connections are refused")
+            except KafkaError as error:
+                if error.code != ErrorCode.NOT_CONTROLLER:
+                    raise
+                return  # the term is over, and its watches with it
             self._tend(watches)
 
     # -- brokers that say nothing ----------------------------------------------------------------------------------
@@ -140,6 +160,7 @@ class Members:
             if now - before > 3 * pause_s:  # this process was stopped itself, and could not hear anybody
                 self._since = dict.fromkeys(self._since, now)
             before = now
+            await self._fence_the_absent()
             for broker_id, epoch in self._silent(now):
                 await self._fence(broker_id, epoch, f"it has not asked for metadata for {self._silence_s:g} s")
             self._tend(watches)
