@@ -151,15 +151,22 @@ class Cluster:
 
     def kill(self, broker_id: int) -> Awaitable[None]:
         """Kill a broker; see the rules of the module."""
-        return self._do(self._brokers[broker_id].kill())
+        return self._do(self._broker(broker_id).kill())
 
     def stop(self, broker_id: int) -> Awaitable[None]:
         """Stop a broker in order."""
-        return self._do(self._brokers[broker_id].stop())
+        return self._do(self._broker(broker_id).stop())
 
     def restart(self, broker_id: int) -> Awaitable[None]:
         """Start a broker again with its id, port and data; one that runs is stopped in order before."""
-        return self._do(self._restart(self._brokers[broker_id]))
+        return self._do(self._restart(self._broker(broker_id)))
+
+    def _broker(self, broker_id: int) -> ClusterBroker:
+        broker = self._brokers.get(broker_id)
+        if broker is None:
+            ids = ", ".join(map(str, self._brokers)) or "none: it runs only inside its with block"
+            raise ValueError(f"there is no broker {broker_id} in this cluster; the ids are {ids}")
+        return broker
 
     async def _restart(self, broker: ClusterBroker) -> None:
         await broker.stop()

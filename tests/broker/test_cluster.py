@@ -136,3 +136,12 @@ def test_in_a_thread_things_are_done_when_they_return() -> None:
 def test_what_makes_no_sense_is_refused(arguments: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         Cluster(**arguments)
+
+
+async def test_a_broker_that_is_not_there_is_named() -> None:
+    async with Cluster(brokers=2) as cluster:
+        for ask in (cluster.kill, cluster.stop, cluster.restart):
+            with pytest.raises(ValueError, match="there is no broker 0 in this cluster; the ids are 1, 2"):
+                await ask(0)
+    with pytest.raises(ValueError, match="the ids are none: it runs only inside its with block"):
+        await cluster.kill(1)
