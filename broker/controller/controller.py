@@ -13,13 +13,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from broker.controller.decision import Decide, Decision
 from broker.controller.publication import Publication
 from broker.controller.stored import PREFIXES, Writes, read_image, writes_for
-from broker.metadata.changes import Change, ControllerElected, Delta, TopicCreated, TopicDeleted
+from broker.metadata.changes import (
+    Change,
+    ControllerElected,
+    Delta,
+    PartitionChanged,
+    PartitionsAdded,
+    TopicCreated,
+    TopicDeleted,
+)
 from broker.metadata.current import Metadata
 from broker.metadata.image import MetadataImage
 from consensus.backend import Delete, Op, Put
@@ -52,6 +60,39 @@ class _Batch:
 
     changes: list[Change]
     answers: list[tuple[_Request, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """The topics that a batch speaks of, by what it says of them."""
+
+    changed: set[str] = field(default_factory=set)
+    grown: set[str] = field(default_factory=set)
+    deleted: set[str] = field(default_factory=set)
+
+    def note(self, change: Change) -> None:
+        """The batch says this too."""
+        match change:
+            case TopicCreated(topic):
+                self.changed.add(topic.name)
+            case PartitionChanged(name):
+                self.changed.add(name)
+            case PartitionsAdded(name):
+                self.changed.add(name)
+                self.grown.add(name)
+            case TopicDeleted(name):
+                self.deleted.add(name)
+
+    def forbids(self, change: Change) -> bool:
+        """Whether the change has to wait for another batch."""
+        match change:
+            case TopicCreated(topic):
+                return topic.name in self.deleted
+            case PartitionsAdded(name):
+                return name in self.grown
+            case TopicDeleted(name):
+                return name in self.changed
+        return False
 
 
 class Controller:
@@ -241,11 +282,13 @@ class Controller:
     def _decide(image: MetadataImage, requests: list[_Request]) -> tuple[_Batch, MetadataImage]:
         """Decide on the first requests, or on all of them.
 
-        A batch never deletes a topic and makes another of its name: should its writes be cut off in the middle, the
-        one topic's key would stand over the other's partitions.
+        A batch says nothing of a topic after which an earlier word of it no longer fits the image it leads to, for the
+        store and every broker look topics up in that image. So a topic grows once in a batch, and is not deleted in the
+        one that changes it. Nor is another of its name made in the one that deletes it: should the writes be cut off in
+        the middle, the one topic's key would stand over the other's partitions.
         """
         batch = _Batch([], [])
-        deleted: set[str] = set()
+        named = _Named()
         for request in requests:
             try:
                 decision: Decision[Any] = request.decide(image)
@@ -254,9 +297,10 @@ class Controller:
                     log.exception("a decision failed")
                 batch.answers.append((request, error))
                 continue
-            if any(isinstance(change, TopicCreated) and change.topic.name in deleted for change in decision.changes):
+            if any(map(named.forbids, decision.changes)):
                 break
-            deleted.update(change.name for change in decision.changes if isinstance(change, TopicDeleted))
+            for change in decision.changes:
+                named.note(change)
             if decision.changes:
                 image = image.with_changes(decision.changes)
                 batch.changes += decision.changes
