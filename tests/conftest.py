@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 
 # How long an example takes says nothing on a machine that does other things besides.
 settings.register_profile("parley", deadline=None)
 settings.load_profile("parley")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("parley's own tests")
+    group.addoption("--chaos-rounds", type=int, default=5, help="how often the chaos test hurts the cluster")
+    group.addoption("--chaos-seed", type=int, default=1, help="what decides how")

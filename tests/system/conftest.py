@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,17 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             text = broker.log(start)[-_SHOWN_BYTES:]
             report.sections.append((f"log of the broker at {broker.bootstrap_servers}", text))
     return report  # type: ignore[return-value]
+
+
+@contextmanager
+def watched(*brokers: BrokerProcess) -> Iterator[None]:
+    """The logs of these brokers are shown with a test that fails."""
+    _running.update(dict.fromkeys(brokers, 0))
+    try:
+        yield
+    finally:
+        for broker in brokers:
+            _running.pop(broker)
 
 
 @pytest.fixture(autouse=True)

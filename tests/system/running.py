@@ -82,6 +82,11 @@ class BrokerProcess:
 
     def start(self) -> None:
         """Start, and wait until clients are served. Raises :class:`BrokerDied`."""
+        self.launch()
+        self.wait_until_ready()
+
+    def launch(self) -> None:
+        """Start, and do not wait."""
         assert not self.alive
         with self.log_path.open("ab") as log:
             # The broker must not outlive a test run that was killed.
@@ -89,6 +94,10 @@ class BrokerProcess:
                 self.command(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True,
                 preexec_fn=lambda: _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),
             )  # fmt: skip
+
+    def wait_until_ready(self) -> None:
+        """Wait until clients are served. Raises :class:`BrokerDied`."""
+        assert self._process is not None
         assert self._process.stdout is not None
         self.summary = []
         for line in self._process.stdout:
@@ -107,6 +116,14 @@ class BrokerProcess:
     def kill(self) -> int:
         """End the broker as a crash would; its exit code."""
         return self._end(signal.SIGKILL)
+
+    def freeze(self) -> None:
+        """Stop the process where it is; nothing of it is closed."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on where it was stopped."""
+        os.kill(self.pid, signal.SIGCONT)
 
     def _end(self, number: int) -> int:
         process = self._process

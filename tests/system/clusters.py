@@ -1,0 +1,122 @@
+"""Clusters of real processes on this machine, and the ways in which the tests hurt them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
+
+from tests.system.running import BrokerProcess, free_port
+from tools.faults import FaultProxy
+
+WAIT_SECONDS = 60
+
+SETTINGS = {
+    "offsets.topic.num.partitions": "5",
+    "offsets.topic.replication.factor": "3",
+    "default.replication.factor": "3",
+    "group.initial.rebalance.delay.ms": "0",
+    "coordination.session.timeout.ms": "2000",
+    "replica.lag.time.max.ms": "3000",
+    "auto.create.topics.enable": "false",
+    "metrics.listener": "",
+}
+
+
+class ClusterOfProcesses:
+    """Brokers 1 to N below one folder, on the embedded store."""
+
+    def __init__(
+        self, folder: Path, brokers: int = 3, overrides: Mapping[str, str] | None = None, *, proxied: bool = False
+    ) -> None:
+        """``proxied``: others reach each broker through a proxy in ``links``, once it is entered."""
+        self.folder = folder
+        self.brokers = {number: BrokerProcess(folder / f"broker-{number}") for number in range(1, brokers + 1)}
+        self.links: dict[int, FaultProxy] = {}
+        for number, broker in self.brokers.items():
+            own = {"broker.id": str(number), "coordination.url": f"local://{folder}/coordination"}
+            broker.overrides.update({**SETTINGS, **(overrides or {}), **own})
+            if proxied:
+                self.links[number] = FaultProxy("127.0.0.1", broker.port)
+
+    @contextmanager
+    def running(self) -> Iterator[ClusterOfProcesses]:
+        """Start everything, and end it."""
+        for number, link in self.links.items():
+            link.__enter__()
+            broker = self.brokers[number]
+            broker.overrides["advertised.listeners"] = f"PLAINTEXT://127.0.0.1:{link.port}"
+            broker.bootstrap_servers = f"127.0.0.1:{link.port}"
+        try:
+            self.start_all()
+            yield self
+        finally:
+            for broker in self.brokers.values():
+                broker.kill()
+            for link in self.links.values():
+                link.__exit__(None, None, None)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(broker.bootstrap_servers for broker in self.brokers.values())
+
+    def start_all(self, order: tuple[int, ...] | None = None) -> None:
+        """Start the brokers that are down, in this order, and wait until all serve."""
+        down = [number for number in order or tuple(self.brokers) if not self.brokers[number].alive]
+        for number in down:
+            self.brokers[number].launch()
+        for number in down:
+            self.brokers[number].wait_until_ready()
+
+    # What is what.
+
+    @property
+    def admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
+
+    def metadata(self, topic: str | None = None) -> ClusterMetadata:
+        admin = self.admin
+        return admin.list_topics(topic, timeout=WAIT_SECONDS) if topic else admin.list_topics(timeout=WAIT_SECONDS)
+
+    def leader(self, topic: str, partition: int = 0) -> int:
+        leader = -1
+        while leader < 0:
+            leader = self.metadata(topic).topics[topic].partitions[partition].leader
+        return leader
+
+    def controller(self) -> int:
+        return self.metadata().controller_id
+
+    def create_topic(self, name: str, partitions: int = 1, **config: str) -> str:
+        admin = self.admin
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        admin.create_topics([NewTopic(name, partitions, 3, config=settings)])[name].result(WAIT_SECONDS)
+        return name
+
+    def heal(self) -> None:
+        """Start what is down, let what was stopped go on, and wait until every replica is in sync."""
+        for link in self.links.values():
+            link.restore()
+        for broker in self.brokers.values():
+            if broker.alive:
+                broker.resume()
+        self.start_all()
+        self.wait_until_in_sync()
+
+    def wait_until_in_sync(self) -> None:
+        while True:
+            topics = self.metadata().topics.values()
+            partitions = [partition for topic in topics for partition in topic.partitions.values()]
+            if all(len(each.isrs) == len(each.replicas) and each.leader >= 0 for each in partitions):
+                return
+
+
+def second_of_same_id(cluster: ClusterOfProcesses, number: int, folder: Path) -> BrokerProcess:
+    """Another broker with the id of one of the cluster's, on a folder of its own."""
+    other = BrokerProcess(folder, port=free_port())
+    kept = {key: other.overrides[key] for key in ("listeners", "log.dirs")}
+    other.overrides = {**cluster.brokers[number].overrides, **kept}
+    other.overrides.pop("advertised.listeners", None)
+    return other

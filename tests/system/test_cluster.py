@@ -1,0 +1,264 @@
+"""Three brokers in processes of their own: what becomes of acknowledged records when one of them goes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from tests.support.kafka import KAFKA_4, java_command
+from tests.system.clusters import ClusterOfProcesses, second_of_same_id
+from tests.system.conftest import watched
+from tests.system.test_restart import _refusal
+from tools.checker import Guarantees, History, Trial, check, payload
+from tools.checker.trial import _read
+
+pytestmark = pytest.mark.xdist_group("cluster")
+
+WAIT_SECONDS = 60
+JAVA_PROGRAM = str(Path(__file__).with_name("JavaFailover.java"))
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterOfProcesses]:
+    cluster = ClusterOfProcesses(tmp_path_factory.mktemp("cluster"), proxied=True)
+    with cluster.running(), watched(*cluster.brokers.values()):
+        yield cluster
+
+
+@pytest.fixture
+def cluster(processes: ClusterOfProcesses) -> ClusterOfProcesses:
+    """The cluster, whole at the beginning of each test."""
+    processes.heal()
+    return processes
+
+
+Hurt = Callable[[ClusterOfProcesses, str], int]
+
+
+def kill_leader(cluster: ClusterOfProcesses, topic: str) -> int:
+    leader = cluster.leader(topic)
+    cluster.brokers[leader].kill()
+    return leader
+
+
+def kill_controller(cluster: ClusterOfProcesses, topic: str) -> int:
+    controller = cluster.controller()
+    cluster.brokers[controller].kill()
+    return controller
+
+
+def stop_leader(cluster: ClusterOfProcesses, topic: str) -> int:
+    leader = cluster.leader(topic)
+    assert cluster.brokers[leader].stop() == 0
+    return leader
+
+
+def freeze_leader(cluster: ClusterOfProcesses, topic: str) -> int:
+    leader = cluster.leader(topic)
+    cluster.brokers[leader].freeze()
+    return leader
+
+
+def freeze_controller(cluster: ClusterOfProcesses, topic: str) -> int:
+    controller = cluster.controller()
+    cluster.brokers[controller].freeze()
+    return controller
+
+
+def cut_leader(cluster: ClusterOfProcesses, topic: str) -> int:
+    leader = cluster.leader(topic)
+    cluster.links[leader].break_all()
+    return leader
+
+
+KILLS: list[Hurt] = [kill_leader, kill_controller, stop_leader]
+FREEZES: list[Hurt] = [freeze_leader, freeze_controller]
+
+
+def trial(cluster: ClusterOfProcesses, topic: str, **arguments: object) -> Trial:
+    found = Trial(cluster.bootstrap_servers, topic, partitions=3, producers=2, **arguments)  # type: ignore[arg-type]
+    found.create_topic(3, {"min.insync.replicas": "2"})
+    return found
+
+
+@pytest.mark.parametrize(
+    ("hurt", "idempotent"), [*((hurt, True) for hurt in (*KILLS, cut_leader)), (kill_leader, False)]
+)
+def test_nothing_is_lost(
+    cluster: ClusterOfProcesses, new_name: Callable[..., str], hurt: Hurt, idempotent: bool
+) -> None:
+    running = trial(cluster, new_name(), idempotent=idempotent)
+    with running:
+        running.wait_for_acknowledged(300)
+        hurt(cluster, running.topic)
+        running.wait_for_acknowledged(300)
+        cluster.start_all()
+        running.wait_for_acknowledged(300)
+    assert not running.errors
+    verdict = running.verdict()
+    assert verdict.ok, verdict
+
+
+@pytest.mark.parametrize("hurt", FREEZES)
+def test_who_was_frozen_harms_nothing_when_it_returns(
+    cluster: ClusterOfProcesses, new_name: Callable[..., str], hurt: Hurt
+) -> None:
+    running = trial(cluster, new_name(), client={"socket.timeout.ms": 3000})
+    with running:
+        running.wait_for_acknowledged(300)
+        frozen = hurt(cluster, running.topic)
+        running.wait_for_acknowledged(1000)
+        cluster.brokers[frozen].resume()
+        running.wait_for_acknowledged(1000)
+    assert not running.errors
+    verdict = running.verdict()
+    assert verdict.ok, verdict
+
+
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 1, 2)])
+def test_all_may_go_and_come_in_any_order(
+    cluster: ClusterOfProcesses, new_name: Callable[..., str], order: tuple[int, ...]
+) -> None:
+    running = trial(cluster, new_name())
+    with running:
+        running.wait_for_acknowledged(500)
+        for number in reversed(order):
+            cluster.brokers[number].kill()
+        cluster.start_all(order)
+        running.wait_for_acknowledged(500)
+    assert not running.errors
+    verdict = running.verdict()
+    assert verdict.ok, verdict
+
+
+def test_groups_go_on_where_they_were(cluster: ClusterOfProcesses, new_name: Callable[..., str]) -> None:
+    topic, group = cluster.create_topic(new_name(), 2), new_name("g")
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all", "log_level": 0})
+    reader = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "session.timeout.ms": 10_000,
+            "log_level": 0,
+        }
+    )
+    reader.subscribe([topic])
+    found: list[bytes] = []
+    for step in range(3):
+        for number in range(50):
+            producer.produce(topic, b"%d" % (step * 50 + number), partition=number % 2)
+        assert producer.flush(WAIT_SECONDS) == 0
+        while len(found) < (step + 1) * 50:
+            message = reader.poll(1)
+            if message is not None and message.error() is None:
+                found.append(message.value() or b"")
+        reader.commit(asynchronous=False)
+        admin = cluster.admin  # which must live until its answer has come
+        (description,) = admin.describe_consumer_groups([group]).values()
+        coordinator = description.result(WAIT_SECONDS).coordinator.id
+        cluster.brokers[coordinator].kill()
+        committed = reader.committed([TopicPartition(topic, number) for number in (0, 1)], timeout=WAIT_SECONDS)
+        assert [each.offset for each in committed] == [(step + 1) * 25] * 2
+        cluster.start_all()
+        cluster.wait_until_in_sync()
+    reader.close()
+    assert sorted(map(int, found)) == list(range(150)), "nothing twice, as everything was committed"
+
+
+async def test_aiokafka_goes_on(cluster: ClusterOfProcesses, new_name: Callable[..., str]) -> None:
+    topic = cluster.create_topic(new_name(), 1, min_insync_replicas="2")
+    history = History()
+    history.producer("a", Guarantees())
+    loop = asyncio.get_running_loop()
+    async with AIOKafkaProducer(
+        bootstrap_servers=cluster.bootstrap_servers, enable_idempotence=True, request_timeout_ms=5000
+    ) as producer:
+        for step in range(4):
+            if step == 2:
+                await asyncio.to_thread(kill_leader, cluster, topic)
+            for _ in range(50):
+                number = history.sent("a", 0)
+                answer = await producer.send_and_wait(topic, payload("a", number), partition=0)
+                history.acknowledged("a", number, 0, answer.offset, at=loop.time())
+    history.final(0, *await asyncio.to_thread(_read, client(cluster), topic, 0, 200))
+    verdict = check(history)
+    assert verdict.ok, verdict
+
+
+def client(cluster: ClusterOfProcesses) -> dict[str, object]:
+    return {"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0}
+
+
+def test_the_java_client_goes_on(cluster: ClusterOfProcesses, new_name: Callable[..., str]) -> None:
+    topic = cluster.create_topic(new_name(), 1, min_insync_replicas="2")
+    history = History()
+    history.producer("j", Guarantees())
+    command = java_command(JAVA_PROGRAM, cluster.bootstrap_servers, topic, "3000", version=KAFKA_4)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        watchdog = threading.Timer(120, program.kill)
+        watchdog.start()
+        assert program.stdout is not None
+        for acknowledged, line in enumerate(program.stdout):
+            number, offset = map(int, line.split())
+            while len(history.producers["j"].offsets) <= number:
+                history.sent("j", 0)
+            history.acknowledged("j", number, 0, offset, at=float(acknowledged))
+            if acknowledged == 1000:
+                kill_leader(cluster, topic)
+        watchdog.cancel()
+        assert program.wait() == 0, program.stderr.read() if program.stderr else ""
+    assert history.counts()["acknowledged"] == 3000
+    history.final(0, *_read(client(cluster), topic, 0, 3000))
+    verdict = check(history)
+    assert verdict.ok, verdict
+
+
+def test_an_id_has_one_broker(cluster: ClusterOfProcesses, tmp_path: Path) -> None:
+    other = second_of_same_id(cluster, 2, tmp_path / "other")
+    other.launch()
+    try:
+        while "another broker with this id is registered" not in other.log():
+            assert other.alive
+        assert cluster.leader(cluster.create_topic(tmp_path.name)) > 0
+        assert cluster.brokers[2].alive
+    finally:
+        other.kill()
+
+
+def test_a_broker_of_another_cluster_is_refused(cluster: ClusterOfProcesses, tmp_path: Path) -> None:
+    stranger = ClusterOfProcesses(tmp_path / "other", 1).brokers[1]
+    stranger.start()
+    stranger.stop()
+    stranger.overrides["coordination.url"] = cluster.brokers[1].overrides["coordination.url"]
+    stranger.overrides["broker.id"] = "9"
+    assert "belongs to another coordination store" in _refusal(stranger)
+
+
+@pytest.mark.slow
+def test_chaos(cluster: ClusterOfProcesses, new_name: Callable[..., str], request: pytest.FixtureRequest) -> None:
+    rounds = request.config.getoption("--chaos-rounds")
+    seed = request.config.getoption("--chaos-seed")
+    rng = random.Random(seed)
+    running = trial(cluster, new_name(), client={"socket.timeout.ms": 3000})
+    done = []
+    with running:
+        for _ in range(rounds):
+            running.wait_for_acknowledged(rng.randrange(100, 800))
+            hurt = rng.choice([*KILLS, *FREEZES, cut_leader])
+            done.append(f"{hurt.__name__} {hurt(cluster, running.topic)}")
+            if rng.random() < 0.7:
+                running.wait_for_acknowledged(rng.randrange(1, 300))
+            cluster.heal()
+    assert not running.errors, done
+    verdict = running.verdict()
+    assert verdict.ok, f"seed {seed}: {done}\n{verdict}"
