@@ -1,25 +1,44 @@
-"""Clients of one store, the embedded and the one in memory alike."""
+"""Clients of one store: the embedded one, the one in memory and, marked ``system``, each of the real ones."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+import functools
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from consensus.backend import Backend
 from consensus.registry import open_backend
+from tests.support.stores.running import STORES
 
 Connect = Callable[[], Awaitable[Backend]]
 
-_names = itertools.count()
+_REAL = [pytest.param(scheme, marks=pytest.mark.system) for scheme in STORES]
 
 
-@pytest.fixture(params=["memory", "local"])
-async def connect(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Connect]:
+@pytest.fixture(scope="session")
+def real_store() -> Iterator[Callable[[str], str]]:
+    """The address of a real store by its scheme. Each is started when first asked for, and stopped in the end."""
+    with ExitStack() as running:
+        yield functools.cache(lambda scheme: running.enter_context(STORES[scheme]()))
+
+
+@pytest.fixture(params=["memory", "local", *_REAL])
+async def connect(
+    request: pytest.FixtureRequest, tmp_path: Path, real_store: Callable[[str], str]
+) -> AsyncIterator[Connect]:
     """Each call opens one more client of the same store; all are closed at the end."""
-    url = f"memory://test-{next(_names)}" if request.param == "memory" else f"local://{tmp_path}/coordination"
+    name = f"test-{secrets.token_hex(8)}"
+    match request.param:
+        case "memory":
+            url = f"memory://{name}"
+        case "local":
+            url = f"local://{tmp_path}/coordination"
+        case scheme:
+            url = f"{real_store(scheme)}/{name}"
     clients: list[Backend] = []
 
     async def open_one() -> Backend:

@@ -27,6 +27,8 @@ PROGRAMS: Final = {
     "javac": "default-jdk-headless",  # `java Program.java` needs the compiler
     "mvn": "maven",
     "curl": "curl",
+    "etcd": "etcd-server",
+    "etcdctl": "etcd-client",
 }
 """The programs needed, and the Debian package that has each."""
 

@@ -1,0 +1,18 @@
+"""Every real store that tests can be run on, by the scheme of its address."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from tests.support.stores.etcd import etcd_servers
+
+
+@contextmanager
+def _etcd() -> Iterator[str]:
+    with etcd_servers() as servers:
+        yield servers.url
+
+
+STORES: dict[str, Callable[[], AbstractContextManager[str]]] = {"etcd": _etcd}
+"""For each scheme what starts a server and gives its address, to which a path of one's own may be added."""
