@@ -25,6 +25,7 @@ _BUILT_IN = {
     "etcd": "consensus.etcd:EtcdBackend",
     "local": "consensus.local:LocalBackend",
     "memory": "consensus.memory:MemoryBackend",
+    "zookeeper": "consensus.zookeeper:ZookeeperBackend",
 }
 
 
