@@ -109,6 +109,7 @@ class DelayedFetch(Delayed[Any]):
         self._awaited_bytes = 0
         self._is_urgent = request.max_wait_ms <= 0
         self._is_waiting = False
+        self._is_answering = False
         self._looks_again = False  # soon
         self._changed: dict[Target, None] = {}
         self._watched: dict[Partition, Target] = {}  # outside of a session
@@ -119,10 +120,8 @@ class DelayedFetch(Delayed[Any]):
         """Look at partitions, in this order."""
         for target in targets:
             self._look_at(target)
-        if self._session is None and not self._found:
+        if not (self._found if self._session is None else self._session.targets):
             self._is_urgent = True  # there is nothing to wait for
-        elif self._session is not None and not self._session.targets:
-            self._is_urgent = True
 
     @property
     def is_ready(self) -> bool:
@@ -175,7 +174,6 @@ class DelayedFetch(Delayed[Any]):
             self._awaited_bytes = self._request.min_bytes - self._bytes
 
     def expired(self) -> None:
-        self._look_at_changed()
         self._finish()
 
     def hurry(self) -> None:
@@ -197,7 +195,7 @@ class DelayedFetch(Delayed[Any]):
 
     def _finish(self) -> None:
         try:
-            answer = self.answer()
+            answer = self.answer_now()
         except Exception as error:
             self.fail(error)
             return
@@ -209,11 +207,15 @@ class DelayedFetch(Delayed[Any]):
     def _look_at(self, target: Target) -> None:
         """Look at one partition: note what the client may know of it, and plan the read."""
         try:
-            if self._session is not None and self._is_unchanged(target):
-                self._session.changed.pop(target, None)
-                self._found.pop(target, None)
-            else:
-                self._found[target] = self._look(target)
+            if self._session is not None and self._is_at_end(target):
+                if self._is_told(target):
+                    self._session.changed.pop(target, None)
+                    self._found.pop(target, None)
+                    return
+                if not self._is_answering and self._may_wait(target):
+                    self._changed[target] = None
+                    return
+            self._found[target] = self._look(target)
         except KafkaError as error:
             self._found[target] = self._failed(target, error)
         except Exception as error:
@@ -221,23 +223,23 @@ class DelayedFetch(Delayed[Any]):
             self._api.failures.report("Fetch failed", error, self._context.received_at, **facts)
             self._found[target] = self._failed(target, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
 
-    def _is_unchanged(self, target: Target) -> bool:
-        """Whether a partition of a session has nothing to tell."""
+    def _is_at_end(self, target: Target) -> bool:
+        """Whether a partition of a session, where nothing is wrong, has no records for the client."""
         partition = target.partition
-        if (
-            not target.is_settled
-            or partition is None
-            or not partition.is_open
-            or not (partition.is_leader or self._may_read_follower)
-            or target.leader_epoch not in (-1, partition.leader_epoch)
-        ):
-            return False
-        log = partition.log
         return (
-            target.offset == partition.end_visible(self._isolation)
-            and target.told_high_watermark == log.high_watermark
-            and target.told_log_start == log.log_start_offset
+            target.is_settled
+            and partition is not None
+            and partition.is_open
+            and (partition.is_leader or self._may_read_follower)
+            and target.leader_epoch in (-1, partition.leader_epoch)
+            and target.offset == partition.end_visible(self._isolation)
         )
+
+    def _is_told(self, target: Target) -> bool:
+        """Whether the client of a session knows how far a partition goes."""
+        assert target.partition is not None
+        log = target.partition.log
+        return target.told_high_watermark == log.high_watermark and target.told_log_start == log.log_start_offset
 
     @property
     def _may_read_follower(self) -> bool:
@@ -348,7 +350,13 @@ class DelayedFetch(Delayed[Any]):
 
     # Answering.
 
-    def answer(self) -> FetchResponse | Coroutine[Any, Any, FetchResponse]:
+    def answer_now(self) -> FetchResponse | Coroutine[Any, Any, FetchResponse]:
+        """The answer, with all that could wait for it; or the work that leads to it, see :meth:`_answer`."""
+        self._is_answering = True
+        self._look_at_changed()
+        return self._answer()
+
+    def _answer(self) -> FetchResponse | Coroutine[Any, Any, FetchResponse]:
         """The answer, or the work that leads to it where a disk or a conversion must be waited for."""
         if self._unplanned:
             return self._answer_planned()
@@ -373,7 +381,7 @@ class DelayedFetch(Delayed[Any]):
                 )
             except KafkaError as error:
                 self._found[target] = self._failed(target, error)
-        answer = self.answer()
+        answer = self._answer()
         return await answer if asyncio.iscoroutine(answer) else answer
 
     def _count(self) -> None:
