@@ -2,6 +2,7 @@
 
 Programs (kcat, Java, Maven, curl) come from the system's packages, Apache Kafka's libraries through Maven into
 ``.cache/kafka-<version>/libs``. What is there already is left alone, so that a second call costs nothing.
+Consul's server comes from Debian's package into ``.cache/consul-<version>``.
 
 Rules: every download ends in a bounded time and is tried again when it fails; a version appears in ``.cache`` whole
 or not at all; where rights are missing, the message is the command that somebody with them must run.
@@ -64,6 +65,11 @@ KAFKA: Final[dict[str, tuple[Artifact, ...]]] = {
 """Apache Kafka in the versions that tests use: the newest, the last with ZooKeeper, one with the oldest protocol."""
 
 
+CONSUL: Final = "1.8.7"
+CONSUL_RELEASE: Final = "bullseye"
+"""Consul's server, and the release of Debian that has it."""
+
+
 class PeerError(Exception):
     """Something could not be fetched; the text says what to do about it."""
 
@@ -74,6 +80,7 @@ def main() -> int:
         install_programs()
         for version, artifacts in KAFKA.items():
             install_kafka(version, artifacts)
+        install_consul()
     except PeerError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 1
@@ -127,6 +134,60 @@ def install_kafka(version: str, artifacts: Sequence[Artifact]) -> None:
         (folder / "VERSION").write_text(f"{version}\n")
         shutil.rmtree(target, ignore_errors=True)
         folder.rename(target)
+
+
+def install_consul() -> None:
+    """Put Consul's server into the cache. Raises :class:`PeerError`.
+
+    It comes from the release of Debian that last had it, by the mirror and the keys that this machine's apt uses, with
+    lists of its own: nothing about this machine's packages changes.
+    """
+    target = CACHE / f"consul-{CONSUL}"
+    program = Path("usr", "bin", "consul")
+    if (target / program).is_file() or "PARLEY_CONSUL" in os.environ:
+        return
+    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
+        raise PeerError("Consul comes from a package of Debian's here. Install it, and name it in PARLEY_CONSUL.")
+    CACHE.mkdir(exist_ok=True)
+    print(f"Fetching Consul {CONSUL}.", flush=True)
+    with tempfile.TemporaryDirectory(dir=CACHE, prefix=f"consul-{CONSUL}.") as name:
+        folder = Path(name)
+        for made in ("lists/partial", "archives/partial", "sources", "new"):
+            (folder / made).mkdir(parents=True)
+        (folder / "sources" / "debian.list").write_text(f"deb {_signed_by()}{_mirror()} {CONSUL_RELEASE} main\n")
+        settings = {
+            "Dir::Etc::SourceList": "/dev/null",
+            "Dir::Etc::SourceParts": f"{folder}/sources",
+            "Dir::State::Lists": f"{folder}/lists",
+            "Dir::Cache::archives": f"{folder}/archives",
+            "Acquire::Retries": "3",
+            "APT::Sandbox::User": "root",
+        }
+        apt = ["apt-get", "-qq", *(f"-o{key}={value}" for key, value in settings.items())]
+        _again([*apt, "update"], APT_SECONDS)
+        _again(["sh", "-c", 'cd "$0" && exec "$@"', f"{folder}/new", *apt, "download", "consul"], APT_SECONDS)
+        for package in (folder / "new").glob("consul_*.deb"):
+            subprocess.run(["dpkg", "-x", str(package), str(folder / "new")], check=True)
+            package.unlink()
+        shutil.rmtree(target, ignore_errors=True)
+        (folder / "new").rename(target)
+
+
+def _mirror() -> str:
+    """Where this machine gets Debian's packages from. Raises :class:`PeerError`."""
+    command = ["apt-get", "indextargets", "--format", "$(REPO_URI) $(COMPONENT) $(RELEASE)", "Created-By: Packages"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    for line in done.stdout.splitlines():
+        uri, component, release = line.split()
+        if component == "main" and "-" not in release:
+            return uri
+    raise PeerError("apt knows no mirror of Debian. Install Consul by hand, and name it in PARLEY_CONSUL.")
+
+
+def _signed_by() -> str:
+    """The keys of Debian's releases as an option of a source, where they are not among those apt trusts anyway."""
+    keys = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+    return f"[signed-by={keys}] " if keys.is_file() else ""
 
 
 def _pom(artifacts: Sequence[Artifact]) -> str:
