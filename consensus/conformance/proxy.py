@@ -101,7 +101,9 @@ class Proxy:
         loop = asyncio.get_running_loop()
         with suppress(OSError):
             while data := await loop.sock_recv(source, _CHUNK):
-                await self._passing.wait()
+                if not self._passing.is_set():
+                    await self._passing.wait()
+                    return  # what arrived meanwhile is lost
                 passed_on = look(data)
                 if passed_on is None:
                     return

@@ -58,7 +58,6 @@ CAPABILITIES = Capabilities(
     expiry_factor_max=2.0,
     crash_seen_ms_max=None,
 )
-_OPEN_S = 10.0
 _FAREWELL_S = 2.0
 _SERVER_TXN_OPS = 128
 _PAGE = 1000
@@ -368,7 +367,7 @@ class EtcdBackend(Backend):
         request = pb.TxnRequest(success=[*asked, *[more] * (_SERVER_TXN_OPS - len(asked))])
         connection = self._connected()
         try:
-            answer = await connection.call(TXN, request, writes=False, timeout_s=_OPEN_S)
+            answer = await connection.call(TXN, request, writes=False)
         except Unsupported:
             raise
         except CoordinationError as error:
@@ -391,4 +390,4 @@ class EtcdBackend(Backend):
             compare=[pb.Compare(key=space.identity, target=pb.Compare.VERSION, version=0)],
             success=[pb.RequestOp(request_put=pb.PutRequest(key=space.identity, value=identity.encode("ascii")))],
         )
-        await self._connected().call(TXN, request, writes=False, timeout_s=_OPEN_S)  # then it is read, whoever wrote
+        await self._connected().call(TXN, request, writes=False)  # then it is read, whoever wrote

@@ -138,7 +138,7 @@ class EtcdServers:
             f"--listen-peer-urls=http://127.0.0.1:{node.peer_port}",
             f"--initial-advertise-peer-urls=http://127.0.0.1:{node.peer_port}",
             f"--initial-cluster={peers}",
-            f"--initial-cluster-token=parley-{node.peer_port}-{self._generation}",
+            f"--initial-cluster-token=parley-{self.nodes[0].peer_port}-{self._generation}",
             "--logger=zap",
             "--log-level=warn",
             *self.options,

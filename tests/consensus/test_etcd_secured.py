@@ -1,0 +1,194 @@
+"""etcd with users and with TLS: a store that nobody else can read or change."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from consensus.backend import Changed, Put
+from consensus.errors import Unauthorized, Unavailable, WrongStore
+from consensus.etcd import EtcdBackend
+from tests.support.stores.etcd import EtcdServers, etcd_servers, free_ports
+
+pytestmark = pytest.mark.system
+
+
+@dataclass(frozen=True, slots=True)
+class Users:
+    """An etcd with ``root``, ``parley`` who has ``/parley``, ``reader`` who may only read it, and ``other`` elsewhere.
+
+    The password of each is his name.
+    """
+
+    servers: EtcdServers
+
+    def url(self, user: str, prefix: str = "/parley", password: str | None = None) -> str:
+        path = self.servers.directory / f"password-{user}-{password}"
+        path.write_text(f"{password or user}\n")
+        return f"{self.servers.url}{prefix}?user={user}&password-file={path}"
+
+    def etcdctl(self, *arguments: str) -> str:
+        return self.servers.etcdctl("--user=root:root", *arguments)
+
+
+@pytest.fixture(scope="module")
+def users() -> Iterator[Users]:
+    with etcd_servers() as servers:
+        for user, permission, prefix in (
+            ("parley", "readwrite", "/parley/"),
+            ("reader", "read", "/parley/"),
+            ("other", "readwrite", "/other/"),
+        ):
+            servers.etcdctl("role", "add", user)
+            servers.etcdctl("role", "grant-permission", user, permission, prefix, "--prefix=true")
+            servers.etcdctl("user", "add", f"{user}:{user}")
+            servers.etcdctl("user", "grant-role", user, user)
+        servers.etcdctl("user", "add", "root:root")
+        servers.etcdctl("user", "grant-role", "root", "root")
+        servers.etcdctl("auth", "enable")
+        yield Users(servers)
+
+
+async def test_a_user_with_a_role_of_his_own_is_enough(users: Users) -> None:
+    async with EtcdBackend.from_url(users.url("parley")) as client, EtcdBackend.from_url(users.url("parley")) as other:
+        session = await client.open_session(10_000)
+        watch = other.watch("")
+        await anext(watch)
+        await client.txn([], [Put("bound", b"1", session)])
+        assert isinstance(await anext(watch), Changed)
+        assert await other.delete("bound")
+        await session.close()
+
+
+@pytest.mark.parametrize(
+    ("user", "password"), [("reader", None), ("other", None), ("parley", "wrong"), ("nobody", None)]
+)
+async def test_others_are_refused_at_once(users: Users, user: str, password: str | None) -> None:
+    async with EtcdBackend.from_url(users.url("parley")):
+        pass
+    with pytest.raises(Unauthorized) as caught:
+        await EtcdBackend.from_url(users.url(user, password=password)).open()
+    assert "wrong" not in str(caught.value)
+
+
+async def test_without_a_user_one_is_refused(users: Users) -> None:
+    with pytest.raises(Unauthorized):
+        await EtcdBackend.from_url(f"{users.servers.url}/parley").open()
+
+
+async def test_tokens_that_are_not_valid_any_more_are_replaced(users: Users) -> None:
+    async with EtcdBackend.from_url(users.url("parley")) as client:
+        watch = client.watch("t/")
+        await anext(watch)
+        users.etcdctl("user", "add", "another:x")  # makes a new revision of the users: all tokens are of an old one
+        await client.put("t/a", b"1")
+        assert isinstance(await anext(watch), Changed)
+        await asyncio.to_thread(users.servers.restart)  # etcd forgets its tokens
+        entry = None
+        while entry is None:
+            try:
+                entry = await client.get("t/a")
+            except Unavailable:
+                await asyncio.sleep(0.05)
+        await client.put("t/b", b"1")
+        assert isinstance(await anext(watch), Changed)
+
+
+async def test_a_permission_that_is_taken_away_ends_writes_and_watches(users: Users) -> None:
+    users.etcdctl("role", "grant-permission", "parley", "readwrite", "/taken/", "--prefix=true")
+    async with EtcdBackend.from_url(users.url("parley", "/taken")) as client:
+        watch = client.watch("")
+        await anext(watch)
+        users.etcdctl("role", "revoke-permission", "parley", "/taken/", "--prefix=true")
+        with pytest.raises(Unauthorized):
+            await client.put("a", b"")
+        with pytest.raises(Unauthorized):
+            await client.get("a")
+        again = client.watch("")
+        with pytest.raises(Unauthorized):
+            await anext(again)
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """Certificates for a test, made by openssl."""
+
+    folder: Path
+
+    def issue(self, name: str) -> tuple[Path, Path]:
+        """A certificate of this name, for 127.0.0.1, and its key."""
+        cert, key, request = (self.folder / f"{name}.{kind}" for kind in ("crt", "key", "csr"))
+        extensions = self.folder / "extensions"
+        extensions.write_text("subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n")
+        make = [
+            "req",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-subj",
+            f"/CN={name}",
+            "-keyout",
+            str(key),
+            "-out",
+            str(request),
+        ]
+        sign = ["x509", "-req", "-in", str(request), "-out", str(cert), "-days", "2", "-extfile", str(extensions)]
+        _openssl(*make, "-keyout", str(key), "-out", str(request))
+        _openssl(*sign, "-CA", str(self.folder / "ca.crt"), "-CAkey", str(self.folder / "ca.key"), "-CAcreateserial")
+        return cert, key
+
+    @classmethod
+    def make(cls, folder: Path) -> Authority:
+        folder.mkdir(parents=True)
+        names = ["-keyout", str(folder / "ca.key"), "-out", str(folder / "ca.crt")]
+        _openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=ca", "-days", "2", *names)
+        return cls(folder)
+
+
+def _openssl(*arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], check=True, capture_output=True, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority.make(tmp_path_factory.mktemp("etcd") / "authority")
+
+
+@pytest.fixture(scope="module")
+def tls_servers(authority: Authority) -> Iterator[EtcdServers]:
+    cert, key = authority.issue("server")
+    (port,) = free_ports(1)
+    options = [
+        f"--cert-file={cert}",
+        f"--key-file={key}",
+        "--client-cert-auth",
+        f"--trusted-ca-file={authority.folder / 'ca.crt'}",
+        f"--listen-metrics-urls=http://127.0.0.1:{port}",
+    ]
+    with etcd_servers(options=options, scheme="https") as servers:
+        yield servers
+
+
+async def test_tls_with_a_client_s_certificate(tls_servers: EtcdServers, authority: Authority, tmp_path: Path) -> None:
+    ca = authority.folder / "ca.crt"
+    cert, key = authority.issue("parley")
+    good = f"{tls_servers.url}/tls?ca-file={ca}&cert-file={cert}&key-file={key}"
+    async with EtcdBackend.from_url(good) as client:
+        await client.put("a", b"1")
+        identity = client.identity
+    stranger_cert, stranger_key = Authority.make(tmp_path / "strangers").issue("stranger")
+    for bad in (
+        f"{tls_servers.url}/tls?tls=true&cert-file={cert}&key-file={key}",
+        f"{tls_servers.url}/tls?ca-file={ca}&cert-file={stranger_cert}&key-file={stranger_key}",
+    ):
+        with pytest.raises(Unavailable):
+            await EtcdBackend.from_url(bad).open()
+    with pytest.raises(WrongStore):
+        await EtcdBackend.from_url(good).open(expect_identity="another")
+    async with EtcdBackend.from_url(good) as client:
+        assert client.identity == identity
