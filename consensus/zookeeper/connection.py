@@ -1,0 +1,261 @@
+"""One ZooKeeper session, as asyncio sees it: kazoo's thread on one side, futures on the other.
+
+kazoo runs one thread for each connection, reconnects by itself, and keeps what is asked of it meanwhile in a queue
+without bound or deadline. So here nothing is asked while there is no connection, what is asked at once is limited, and
+an answer that stays out breaks the connection: kazoo's own pings do not notice while requests are being sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import AuthFailedError, ConnectionClosedError, ConnectionLoss, KazooException, SessionExpiredError
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.serialization import Sync
+from kazoo.protocol.states import KazooState, KeeperState, WatchedEvent
+from kazoo.retry import KazooRetry
+
+from consensus.errors import Unauthorized, Unavailable
+
+READ_FRACTION = 2 / 3
+"""Of a session's timeout: a server that has not answered for so long is given up, as by every client of ZooKeeper."""
+_IN_FLIGHT_MAX = 128
+_STOP_S = 5.0
+
+log = logging.getLogger("consensus.zookeeper")
+_kazoo_log = logging.getLogger("consensus.zookeeper.client")
+_kazoo_log.setLevel(logging.INFO)  # at DEBUG kazoo writes the data of every request, secrets included
+
+Watcher = Callable[[WatchedEvent], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where the servers are and who we are to them.
+
+    :ivar hosts: ``host:port`` of each, joined by commas.
+    :ivar auth: pairs of scheme and credential, as ``digest``, ``user:password``.
+    :ivar sasl: options of SASL as pure-sasl takes them; ``None`` for none.
+    :ivar tls: kazoo's TLS options; empty for none.
+    """
+
+    hosts: str
+    auth: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    sasl: dict[str, str] | None = field(default=None, repr=False)
+    tls: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def client(self, timeout_ms: int, handler: SequentialThreadingHandler) -> KazooClient:
+        """A client of kazoo, not started, that asks for this session timeout."""
+        return KazooClient(
+            hosts=self.hosts,
+            timeout=timeout_ms / 1000,
+            handler=handler,
+            auth_data=list(self.auth),
+            sasl_options=dict(self.sasl) if self.sasl else None,
+            connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0, max_jitter=0.3),
+            logger=_kazoo_log,
+            **self.tls,
+        )
+
+
+@contextmanager
+def synchronous_client(endpoint: Endpoint, within_s: float = 15.0) -> Iterator[KazooClient]:
+    """kazoo's own client, for tools. Blocks.
+
+    :raises Unavailable: no server answers in time.
+    """
+    client = endpoint.client(round(within_s * 1000), SequentialThreadingHandler())
+    try:
+        client.start(within_s)
+    except client.handler.timeout_exception as error:
+        raise Unavailable(f"no ZooKeeper server of {endpoint.hosts} answers") from error
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+class LostAnswer(Exception):
+    """The connection broke before the answer came; whether the request was carried out is not known."""
+
+
+class Connection:
+    """One session with ZooKeeper. ``on_state`` is called on the loop with True when connected, False when not, and
+    ``None`` when the session of ZooKeeper is over; kazoo then begins another one by itself.
+    """
+
+    def __init__(self, endpoint: Endpoint, timeout_ms: int, on_state: Callable[[bool | None], None]) -> None:
+        self.timeout_ms = timeout_ms
+        self._loop = asyncio.get_running_loop()
+        self._on_state = on_state
+        self._connected = asyncio.Event()
+        self._refused = False
+        self._closed = False
+        self._slots = asyncio.Semaphore(_IN_FLIGHT_MAX)
+        self._client = endpoint.client(timeout_ms, _LoopHandler(self.post))
+        self._client.add_listener(lambda state: self.post(self._on_kazoo_state, state))
+
+    def start(self) -> None:
+        """Begin to connect."""
+        self._client.start_async()
+
+    async def connected(self, within_s: float) -> None:
+        """Wait for the connection.
+
+        :raises Unavailable: it did not come in time.
+        :raises Unauthorized: the servers refuse the credentials.
+        """
+        if not self._connected.is_set() and not self._closed and not self._refused:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._connected.wait(), within_s)
+        if self._refused:
+            raise Unauthorized("ZooKeeper refuses these credentials")
+        if not self._connected.is_set() or self._closed:
+            raise Unavailable("there is no connection to ZooKeeper")
+
+    async def call(self, request: Any, within_s: float) -> Any:
+        """Ask and wait for the answer.
+
+        :param within_s: how long to wait for a connection.
+        :raises Unavailable: there is none; nothing was sent.
+        :raises LostAnswer: it broke meanwhile.
+        :raises Unauthorized: the servers refuse the credentials.
+        :raises KazooException: ZooKeeper answered with an error.
+        """
+        async with self._slots:
+            await self.connected(within_s)
+            return await self._ask(request)
+
+    async def sync_and_call(self, request: Any, within_s: float) -> Any:
+        """``call``, of a server that has caught up with its leader."""
+        async with self._slots:
+            await self.connected(within_s)
+            synced = asyncio.ensure_future(self._ask(Sync("/")))
+            try:
+                answer = await self._ask(request)
+                await synced
+            except BaseException:
+                synced.cancel()
+                with suppress(BaseException):
+                    await synced
+                raise
+            return answer
+
+    async def _ask(self, request: Any) -> Any:
+        answer = _Answer(self)
+        deadline = self._loop.call_later(self.timeout_ms / 1000 * READ_FRACTION, self.drop)
+        try:
+            self._client._call(request, answer)
+            return await answer.future
+        except (ConnectionLoss, SessionExpiredError, ConnectionClosedError) as error:
+            raise LostAnswer(f"the connection to ZooKeeper broke: {type(error).__name__}") from error
+        except AuthFailedError as error:
+            raise Unauthorized("ZooKeeper refuses these credentials") from error
+        finally:
+            deadline.cancel()
+
+    def drop(self) -> None:
+        """Break the connection; kazoo makes another one."""
+        with suppress(OSError, AttributeError):
+            self._client._connection._socket.shutdown(socket.SHUT_RDWR)
+
+    async def close(self) -> None:
+        """End the session and the thread; an absent server is no error."""
+        await self._end(self._client.stop)
+
+    async def abandon(self) -> None:
+        """End the thread without a word to the server."""
+
+        def leave() -> None:
+            self._client._stopped.set()
+            self.drop()
+            with suppress(OSError, AttributeError):
+                self._client._connection._write_sock.send(b"\0")
+            self._client._safe_close()
+
+        await self._end(leave)
+
+    async def _end(self, stop: Callable[[], None]) -> None:
+        if self._closed:
+            return
+        self._closed = True
+
+        def end() -> None:
+            with suppress(Exception):  # a server that cannot be reached; the thread ends by itself
+                stop()
+                self._client.close()
+
+        ended = asyncio.ensure_future(asyncio.to_thread(end))
+        done, _ = await asyncio.wait([ended], timeout=_STOP_S)
+        if not done:
+            self.drop()
+            log.warning("ZooKeeper did not answer the farewell; its session runs out by itself")
+
+    def post(self, call: Callable[..., object], *arguments: object) -> None:
+        """From any thread: make this call on the loop."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(call, *arguments)
+
+    def _on_kazoo_state(self, state: KazooState) -> None:
+        self._refused = self._client.client_state == KeeperState.AUTH_FAILED
+        if state == KazooState.CONNECTED and self._client.connected:
+            self._connected.set()
+        else:
+            self._connected.clear()
+        if self._refused:
+            self._connected.set()  # nobody need wait
+        if not self._closed:
+            self._on_state({KazooState.CONNECTED: True, KazooState.SUSPENDED: False}.get(state))
+
+
+class _LoopHandler(SequentialThreadingHandler):
+    """kazoo's handler without its two threads for callbacks: watches are told on the loop."""
+
+    def __init__(self, post: Callable[..., None]) -> None:
+        super().__init__()
+        self._post = post
+
+    def start(self) -> None:
+        """There is nothing to start."""
+
+    def stop(self) -> None:
+        """There is nothing to stop."""
+
+    def dispatch_callback(self, callback: Any) -> None:
+        """Tell a watch."""
+        self._post(callback.func, *callback.args)
+
+
+class _Answer:
+    """Where kazoo's thread puts the answer to a request."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.future: asyncio.Future[Any] = connection._loop.create_future()
+        self._connection = connection
+
+    def set(self, value: Any = None) -> None:
+        """For kazoo: the answer."""
+        self._connection.post(self._settle, value, None)
+
+    def set_exception(self, error: Exception) -> None:
+        """For kazoo: what went wrong."""
+        self._connection.post(self._settle, None, error)
+
+    def _settle(self, value: Any, error: Exception | None) -> None:
+        if self.future.done():
+            return
+        if error is not None:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(value)
+
+
+__all__ = ["Connection", "Endpoint", "KazooException", "LostAnswer", "Watcher"]

@@ -1,0 +1,113 @@
+"""Where things are in ZooKeeper's tree, and how keys and values are written there.
+
+::
+
+    <chroot>/parley                     format of the tree, as text
+    <chroot>/parley/identity/<name>     which store this is
+    <chroot>/parley/keys/<bucket>       256 buckets; its version counts the deletions in it
+    <chroot>/parley/keys/<bucket>/<key> one byte n, the id of a session in n bytes, the value
+    <chroot>/parley/sessions/<id>       ephemeral, one for each session
+    <chroot>/parley/log/c<number>       the keys that one transaction changed, one on each line
+
+In the name of a znode the slashes of a key are spaces: no key has one, ZooKeeper allows it, and it is as long.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+FORMAT = b"1"
+BUCKETS = 256
+ENTRY_PREFIX = "c"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The paths of one store, below ``root``."""
+
+    root: str
+
+    @property
+    def identities(self) -> str:
+        """The parent of the one znode whose name is the store's identity."""
+        return f"{self.root}/identity"
+
+    @property
+    def sessions(self) -> str:
+        """The parent of the sessions' znodes."""
+        return f"{self.root}/sessions"
+
+    @property
+    def log(self) -> str:
+        """The parent of the log's entries."""
+        return f"{self.root}/log"
+
+    @property
+    def keys(self) -> str:
+        """The parent of the buckets."""
+        return f"{self.root}/keys"
+
+    def bucket(self, key: str) -> str:
+        """The path of the bucket that a key belongs to."""
+        return f"{self.root}/keys/{zlib.crc32(key.encode('ascii')) % BUCKETS:02x}"
+
+    def buckets(self) -> list[str]:
+        """All of them."""
+        return [f"{self.root}/keys/{number:02x}" for number in range(BUCKETS)]
+
+    def key(self, key: str) -> str:
+        """The path of a key's znode."""
+        return f"{self.bucket(key)}/{key.replace('/', ' ')}"
+
+    def session(self, session_id: str) -> str:
+        """The path of a session's znode."""
+        return f"{self.root}/sessions/{session_id}"
+
+    def entry(self, number: int) -> str:
+        """The path of an entry of the log."""
+        return f"{self.root}/log/{ENTRY_PREFIX}{number:010d}"
+
+    def skeleton(self, identity: str) -> list[tuple[str, bytes]]:
+        """The znodes of an empty store, parents first, with their data."""
+        parents = [(self.root, FORMAT), (self.identities, b""), (f"{self.identities}/{identity}", b"")]
+        parents += [(self.log, b""), (self.sessions, b""), (self.keys, b"")]
+        return parents + [(bucket, b"") for bucket in self.buckets()]
+
+
+def key_of(name: str) -> str:
+    """The key that a znode's name stands for."""
+    return name.replace(" ", "/")
+
+
+def number_of(name: str) -> int:
+    """The number of a log entry, from its name or path."""
+    return int(name.rpartition("/")[2][len(ENTRY_PREFIX) :])
+
+
+def entries_made(cversion: int, children: int) -> int:
+    """How many entries the log ever had, from the stat of its parent: ZooKeeper counts additions and removals."""
+    return ((cversion + children) % (1 << 32)) // 2
+
+
+def encode(value: bytes, session_id: str | None) -> bytes:
+    """The data of a key's znode."""
+    owner = (session_id or "").encode("ascii")
+    return bytes([len(owner)]) + owner + value
+
+
+def decode(data: bytes) -> tuple[bytes, str | None]:
+    """The value and the session's id that a key's znode holds."""
+    start = 1 + data[0]
+    return data[start:], data[1:start].decode("ascii") or None
+
+
+def encode_changes(keys: Sequence[str]) -> bytes:
+    """The data of a log entry."""
+    return "\n".join(keys).encode("ascii")
+
+
+def decode_changes(data: bytes) -> tuple[str, ...]:
+    """The keys that a log entry names."""
+    return tuple(data.decode("ascii").split("\n")) if data else ()
