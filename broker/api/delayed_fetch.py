@@ -275,13 +275,26 @@ class DelayedFetch(Delayed[Any]):
             data.high_watermark = log.high_watermark
         if self._api.selector is not None and self._goes_elsewhere(target, partition, data):
             return data
-        if target.offset != partition.end_visible(self._isolation):  # most wait there, and there is nothing to read
+        # Most wait at the end, and there is nothing to read.
+        if target.offset != partition.end_visible(self._isolation) and not self._is_held_back(partition):
             try:
                 self._plan(target, partition, nowait=True)
             except BlockingIOError:
                 self._unplanned.append(target)
                 self._is_urgent = True
         return data
+
+    def _is_held_back(self, partition: Partition) -> bool:
+        """Whether a follower that is not in sync has had its share for now (KIP-73)."""
+        throttle = self._api.throttle
+        return (
+            self._reader.is_follower
+            and throttle is not None
+            and throttle.is_set
+            and self._reader.replica not in partition.state.isr
+            and throttle.covers(self._api.metadata.image, partition.topic, partition.index)
+            and throttle.wait_s > 0
+        )
 
     def _count_progress(self, target: Target, partition: Partition) -> None:
         """A follower has everything before the offset it asks for, if that lies in our log."""
@@ -391,6 +404,9 @@ class DelayedFetch(Delayed[Any]):
             assert partition is not None
             if self._reader.is_follower:
                 partition.counters.replication_bytes_out += read.size
+                throttle = self._api.throttle
+                if throttle is not None and throttle.is_set:
+                    throttle.record_if_covered(self._api.metadata.image, partition.topic, partition.index, read.size)
             else:
                 partition.counters.bytes_out += read.size
             if self._context.api_version < BATCHES_VERSION:

@@ -23,6 +23,7 @@ from broker.network.dispatch import Handler, RequestContext
 from broker.partitions import Partitions
 from broker.purgatory import Delayed, Purgatory
 from broker.replication import ReplicaSelector
+from broker.replication.throttle import ReplicationThrottle
 from broker.tasks import TaskSet
 from broker.threads import LOOPS_OWN, Threads
 from protocol.errors import ErrorCode, KafkaError
@@ -45,11 +46,12 @@ class FetchApi:
         max_bytes: int,
         threads: Threads = LOOPS_OWN,
         selector: ReplicaSelector | None = None,
+        throttle: ReplicationThrottle | None = None,
     ) -> None:
         """``max_bytes`` bounds every answer (``fetch.max.bytes``).
 
         ``selector`` sends consumers to the replicas near them (``replica.selector.class``). Then followers are told at
-        once how far records are committed; otherwise it would only cost.
+        once how far records are committed; otherwise it would only cost. ``throttle`` bounds what goes to followers.
         """
         self.partitions = partitions
         self.metadata = metadata
@@ -58,6 +60,7 @@ class FetchApi:
         self.max_bytes = max_bytes
         self.threads = threads
         self.selector = selector
+        self.throttle = throttle
         self.failures = FailureLog(_log)
         self.purgatory = purgatory
         self.conversion = asyncio.Lock()

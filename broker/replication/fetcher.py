@@ -35,6 +35,7 @@ from broker.replication.following import (
     step_for,
 )
 from broker.replication.session import SESSION_ENDED, FollowerSession, Key
+from broker.replication.throttle import ReplicationThrottle
 from broker.tasks import TaskSet
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.api_versions import ApiVersionsRequest
@@ -69,15 +70,16 @@ class FetcherParts:
     epoch: Callable[[], int]
     """This broker's epoch."""
     rng: Random
+    throttle: ReplicationThrottle
 
 
 @dataclass(slots=True)
 class Followed:
-    """One partition that is followed; ``lag`` counts the records the leader is known to have beyond this log's end."""
+    """One partition that is followed; ``lag`` counts the committed records beyond this log's end, -1 is unknown."""
 
     partition: Partition
     leader_epoch: int
-    lag: int = 0
+    lag: int = -1
     complained: str = ""
     """The trouble that was logged last: a log line per trouble, not per attempt."""
     timer: asyncio.TimerHandle | None = None
@@ -108,8 +110,8 @@ class Fetcher:
         """The numbers of this fetcher now."""
         return FetcherMetrics(
             partitions=len(self._followed),
-            failing=sum(followed.timer is not None for followed in self._followed.values()),
-            max_lag=max((followed.lag for followed in self._followed.values()), default=0),
+            failing=sum(bool(followed.complained) for followed in self._followed.values()),
+            max_lag=max([0, *(followed.lag for followed in self._followed.values())]),
             requests=self.requests,
             fetched_bytes=self.fetched_bytes,
         )
@@ -153,6 +155,7 @@ class Fetcher:
     async def _run(self) -> None:
         while True:
             self._news.clear()
+            self._hold_back()
             if not self._session:
                 await self._news.wait()
                 continue
@@ -268,6 +271,8 @@ class Fetcher:
             log_start_offset=data.log_start_offset,
         )
         self.fetched_bytes += size
+        if size and self._parts.throttle.is_set:
+            self._parts.throttle.record_if_covered(self._parts.partitions.image, partition.topic, partition.index, size)
         log = partition.log
         followed.lag = max(0, data.high_watermark - log.log_end_offset)
         followed.complained, followed.failures = "", 0
@@ -282,6 +287,17 @@ class Fetcher:
             self._try_later(key, followed, str(error))
 
     # Partitions that must wait.
+
+    def _hold_back(self) -> None:
+        """Leave the throttled partitions that catch up out of the requests until they may go on (KIP-73)."""
+        throttle, image = self._parts.throttle, self._parts.partitions.image
+        if not throttle.is_set or not (wait_s := throttle.wait_s):
+            return
+        for key, followed in self._followed.items():
+            partition = followed.partition
+            if followed.lag and key in self._session and throttle.covers(image, partition.topic, partition.index):
+                self._away(key)
+                followed.timer = asyncio.get_running_loop().call_later(wait_s, self._resume, key)
 
     def _away(self, key: Key) -> None:
         """Leave a partition out of the requests until :meth:`_resume`."""

@@ -7,6 +7,7 @@ a change of the in-sync replicas disturbs nobody.
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from collections.abc import Callable, Iterable
 from random import Random
@@ -30,6 +31,7 @@ from broker.partitions import Partitions
 from broker.peers import Peers
 from broker.replication.fetcher import Fetcher, FetcherParts
 from broker.replication.session import Key
+from broker.replication.throttle import follower_throttle
 from broker.tasks import TaskSet
 
 
@@ -52,7 +54,14 @@ class ReplicaFetchers:
         self._partitions = partitions
         self._per_leader = config().num_replica_fetchers
         self._parts = FetcherParts(
-            broker_id=broker_id, partitions=partitions, peers=peers, config=config, tasks=tasks, epoch=epoch, rng=rng
+            broker_id=broker_id,
+            partitions=partitions,
+            peers=peers,
+            config=config,
+            tasks=tasks,
+            epoch=epoch,
+            rng=rng,
+            throttle=follower_throttle(broker_id, config, asyncio.get_running_loop().time),
         )
         self._fetchers: dict[tuple[int, int], Fetcher] = {}
         self._assigned: dict[Key, tuple[Fetcher, int]] = {}  # with the leader epoch it was assigned for

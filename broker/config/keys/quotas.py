@@ -53,7 +53,6 @@ class QuotaKeys(Keys, title="Quotas"):
         at_least=1,
         importance=LOW,
         since="0.10.1 (KIP-73)",
-        ignored=QUOTAS,
     )
     replication_quota_window_size_seconds = integer(
         "replication.quota.window.size.seconds",
@@ -63,7 +62,6 @@ class QuotaKeys(Keys, title="Quotas"):
         unit="s",
         importance=LOW,
         since="0.10.1 (KIP-73)",
-        ignored=QUOTAS,
     )
     alter_log_dirs_replication_quota_window_num = integer(
         "alter.log.dirs.replication.quota.window.num",
@@ -120,7 +118,6 @@ class QuotaKeys(Keys, title="Quotas"):
         dynamic=CLUSTER_WIDE,
         importance=LOW,
         since="0.10.1 (KIP-73)",
-        ignored=QUOTAS,
     )
     follower_replication_throttled_rate = long(
         "follower.replication.throttled.rate",
@@ -131,7 +128,6 @@ class QuotaKeys(Keys, title="Quotas"):
         dynamic=CLUSTER_WIDE,
         importance=LOW,
         since="0.10.1 (KIP-73)",
-        ignored=QUOTAS,
     )
     replica_alter_log_dirs_io_max_bytes_per_second = long(
         "replica.alter.log.dirs.io.max.bytes.per.second",

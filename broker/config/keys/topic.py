@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broker.config.definition import LOW, MAX_LONG, Keys, boolean, double, integer, long, string, strings
 from broker.config.keys.log import SEGMENT_BYTES_MIN
-from broker.config.keys.reasons import COMPACTION, FORMAT, QUOTAS, TIERED
+from broker.config.keys.reasons import COMPACTION, FORMAT, TIERED
 
 
 def _throttled_replica(text: str) -> bool:
@@ -101,7 +101,6 @@ class TopicKeys(Keys, title="Topics"):
         check=_throttled_replica,
         form="partition:broker pairs separated by commas, or *",
         since="0.10.1 (KIP-73)",
-        ignored=QUOTAS,
     )
     leader_replication_throttled_replicas = strings(
         "leader.replication.throttled.replicas",
@@ -111,7 +110,6 @@ class TopicKeys(Keys, title="Topics"):
         check=_throttled_replica,
         form="partition:broker pairs separated by commas, or *",
         since="0.10.1 (KIP-73)",
-        ignored=QUOTAS,
     )
     index_interval_bytes = integer(
         "index.interval.bytes",

@@ -24,6 +24,7 @@ from broker.dynamic_config import DynamicConfig
 from broker.metadata.changes import (
     BrokerRegistered,
     Change,
+    ConfigReplaced,
     Delta,
     PartitionChanged,
     TopicCreated,
@@ -31,7 +32,14 @@ from broker.metadata.changes import (
 )
 from broker.metadata.current import Metadata
 from broker.metadata.image import MetadataImage
-from broker.metadata.types import BrokerRegistration, Endpoint, PartitionState, TopicImage
+from broker.metadata.types import (
+    BrokerRegistration,
+    ConfigResource,
+    Endpoint,
+    PartitionState,
+    ResourceType,
+    TopicImage,
+)
 from broker.metrics import Metrics
 from broker.network.admission import Admission, Limits
 from broker.network.dispatch import Dispatcher, Handler
@@ -43,6 +51,7 @@ from broker.purgatory import Purgatory
 from broker.replication.fetchers import ReplicaFetchers
 from broker.replication.isr import InSyncReplicas
 from broker.replication.selector import load_selector
+from broker.replication.throttle import leader_throttle
 from broker.tasks import TaskSet
 from protocol.messages.replication import AlterPartitionRequest
 from protocol.records.batch import Record, build, records
@@ -139,6 +148,7 @@ class Node:
             monotonic=time.monotonic,
         )
         self.tasks.start(self.in_sync.run(), name="ISR")
+        self.metadata.subscribe(self.config.apply)
         self.metadata.subscribe(self.partitions.apply)
         self.metadata.subscribe(self.fetchers.apply)
         await self._listen()
@@ -162,6 +172,7 @@ class Node:
             self.tasks,
             max_bytes=1 << 26,
             selector=load_selector(self.config().replica_selector_class),
+            throttle=leader_throttle(self.id, self.config, time.monotonic),
         )
         apis: Sequence[Any] = (
             ApiVersionsApi(lambda: dispatcher.routes),
@@ -272,6 +283,11 @@ class Nodes:
 
     def fence(self, broker_id: int, *, fenced: bool) -> None:
         self.change(BrokerRegistered(replace(self.image.brokers[broker_id], fenced=fenced)))
+
+    def configure(self, resource_type: ResourceType, name: str, **entries: str) -> None:
+        """Set configuration entries, with underscores for dots."""
+        named = {key.replace("_", "."): value for key, value in entries.items()}
+        self.change(ConfigReplaced(ConfigResource(resource_type, name), named))
 
     def delete(self, name: str) -> None:
         self.change(TopicDeleted(name, self.image.topics[name].topic_id))
