@@ -29,6 +29,7 @@ from broker.controller.mentioned import MentionedTopics
 from broker.network.dispatch import Handler
 from broker.producer_ids import ProducerIds
 from broker.replication.selector import load_selector
+from broker.replication.throttle import leader_throttle
 
 if TYPE_CHECKING:
     from broker.server import BrokerServer
@@ -57,6 +58,7 @@ def routes(server: BrokerServer) -> dict[int, Handler]:
         max_bytes=static.fetch_max_bytes,
         threads=server.threads,
         selector=load_selector(static.replica_selector_class),
+        throttle=leader_throttle(broker_id, server.config, clock.monotonic),
     )
     apis = (
         AlterPartitionApi(controller, server.metadata),
