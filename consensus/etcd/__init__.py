@@ -29,6 +29,10 @@ before etcd proposed them (no leader, overload, a token that ran out). Everythin
 answer, or says that it has no leader. gRPC itself would stay with a server that accepts connections and nothing else.
 """
 
+import os
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it would print to standard error is in the errors we raise
+
 from consensus.etcd.backend import EtcdBackend
 
 __all__ = ["EtcdBackend"]

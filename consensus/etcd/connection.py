@@ -21,9 +21,10 @@ from consensus.etcd.address import Address, Secrets
 from consensus.etcd.calls import AUTHENTICATE, RANGE, A, Failure, Fate, Method, Q, judge
 
 REQUEST_S = 5.0
-"""How long a request may take, waiting for a connection included."""
+"""How long a request may take, waiting for a connection included; seldom a little more."""
 ANSWER_BYTES_MAX = 32 << 20
 _CONNECT_S = 2.0
+_ANSWER_S = 1.0  # at least, for a request that had to wait for its connection
 _PAUSE_MAX_S = 1.0
 
 _OPTIONS: tuple[tuple[str, Any], ...] = (
@@ -239,7 +240,7 @@ class Connection:
         while True:
             link = await self.link(deadline)
             try:
-                return await link.unary(method, request, deadline - loop.time())
+                return await link.unary(method, request, max(deadline - loop.time(), _ANSWER_S))
             except Broken as error:
                 failure = error.failure
                 if failure.error is not None:

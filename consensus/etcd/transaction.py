@@ -62,8 +62,9 @@ def refusal(checks: Sequence[Check], identity: str, answer: pb.TxnResponse) -> C
 
 def wrong_store(expected: str, found: bytes | None) -> WrongStore:
     """The store is another one than expected, or none."""
-    what = "has no store (any more)" if found is None else f"is the store {found.decode('ascii', 'replace')}"
-    return WrongStore(f"expected the store {expected}; this etcd {what}")
+    name = found.decode("ascii", "replace") if found is not None else None
+    what = "has no store (any more)" if name is None else f"is the store {name}"
+    return WrongStore(f"expected the store {expected}; this etcd {what}", found=name)
 
 
 def _is_this_store(keyspace: Keyspace, identity: str) -> pb.Compare:

@@ -26,7 +26,7 @@ SETTINGS = {
 
 
 class ClusterOfProcesses:
-    """Brokers 1 to N below one folder, on the embedded store."""
+    """Brokers 1 to N below one folder, on the embedded store unless the overrides name another."""
 
     def __init__(
         self, folder: Path, brokers: int = 3, overrides: Mapping[str, str] | None = None, *, proxied: bool = False
@@ -36,8 +36,8 @@ class ClusterOfProcesses:
         self.brokers = {number: BrokerProcess(folder / f"broker-{number}") for number in range(1, brokers + 1)}
         self.links: dict[int, FaultProxy] = {}
         for number, broker in self.brokers.items():
-            own = {"broker.id": str(number), "coordination.url": f"local://{folder}/coordination"}
-            broker.overrides.update({**SETTINGS, **(overrides or {}), **own})
+            store = {"coordination.url": f"local://{folder}/coordination"}
+            broker.overrides.update({**SETTINGS, **store, **(overrides or {}), "broker.id": str(number)})
             if proxied:
                 self.links[number] = FaultProxy("127.0.0.1", broker.port)
 
