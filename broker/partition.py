@@ -20,12 +20,13 @@ Synchronous and without I/O of its own beside the log's.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 from uuid import UUID
 
-from broker.metadata.types import PartitionState
+from broker.metadata.types import BrokerRegistration, PartitionState
 from broker.metrics import TopicMetrics
 from broker.purgatory import Purgatory
 from broker.replication.progress import FetchClock, FollowerProgress
@@ -34,6 +35,9 @@ from protocol.records.produce import ProduceRules
 from protocol.schema import Buffer
 from storage.config import NEVER, LogConfig
 from storage.log import AppendInfo, Log, LogRead
+
+LOW_WATERMARK = "low watermark"
+"""With the partition the key, in the purgatory of producers, of whoever waits for its low watermark."""
 
 NO_EPOCH = -1
 """The leader epoch of a request that does not know one: it is not checked."""
@@ -229,6 +233,7 @@ class Partition:
     def _tell_all(self) -> None:
         self._purgatories.produce.notify(self)
         self._purgatories.fetch.notify(self)
+        self.tell_low_watermark()
 
     def check_leader(self, known_epoch: int = NO_EPOCH) -> None:
         """Raise unless this broker leads, under ``known_epoch`` if the client named one (KIP-320)."""
@@ -353,13 +358,35 @@ class Partition:
         progress = self.followers.get(replica)
         if progress is None:
             raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"Broker {replica} is no replica of {self!r}")
-        had = progress.log_end_offset
+        had, began = progress.log_end_offset, progress.log_start_offset
         progress.fetched(fetch_offset, log_start_offset, self.log.log_end_offset, clock)
         progress.broker_epoch = broker_epoch
         if replica not in self.state.isr and replica not in self._asked_isr:
             self._isr_keeper.outsider_fetched(self, replica, clock.last_s)
         if fetch_offset != had:
             self._advance_high_watermark(0)
+        if log_start_offset != began:
+            self.tell_low_watermark()
+
+    def delete_before(self, offset: int) -> None:
+        """Delete the records below ``offset`` as leader; followers hear of it at once. Raises OFFSET_OUT_OF_RANGE."""
+        self.log.advance_log_start(offset)
+        self._purgatories.fetch.notify(self)
+
+    def low_watermark(self, brokers: Mapping[int, BrokerRegistration]) -> int:
+        """The offset below which no replica on a living broker has records any more."""
+        return min(
+            [self.log.log_start_offset]
+            + [
+                progress.log_start_offset
+                for replica, progress in self.followers.items()
+                if replica in brokers and not brokers[replica].fenced
+            ]
+        )
+
+    def tell_low_watermark(self) -> None:
+        """The low watermark may have moved: tell those who wait for it."""
+        self._purgatories.produce.notify((self, LOW_WATERMARK))
 
     def reconsider(self) -> None:
         """What the high watermark depends on may have changed beside the state: the configuration."""

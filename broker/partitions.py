@@ -133,6 +133,9 @@ class Partitions:
                     self._drop_topic(name, topic_id)
                 case BrokerRegistered(broker):
                     self._isr_keeper.broker_changed(broker.broker_id)
+                    for partition in self:
+                        if broker.broker_id in partition.followers:
+                            partition.tell_low_watermark()
                 case ConfigReplaced(resource):
                     self._reconfigure([resource.name] if resource.type == ResourceType.TOPIC else list(self.by_topic))
         if added:

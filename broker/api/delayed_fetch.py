@@ -153,7 +153,8 @@ class DelayedFetch(Delayed[Any]):
             self.get_loop().call_soon(self._look_again)
 
     def _may_wait(self, target: Target) -> bool:
-        """Whether what is no record can be told later: to a follower, that the high watermark has moved."""
+        """Whether what is no record can be told later: to a follower, that the high watermark has moved. (Not the start
+        of the log, for which somebody waits who deletes.)"""
         partition = target.partition
         return (
             self._reader.is_follower

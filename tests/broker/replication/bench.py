@@ -18,6 +18,7 @@ from broker.api.fetch import FetchApi
 from broker.api.fetch_sessions import FetchSessions
 from broker.api.offsets import OffsetsApi
 from broker.api.produce import ProduceApi
+from broker.api.records import RecordsApi
 from broker.config import BrokerConfig
 from broker.controller.decision import Decision
 from broker.dynamic_config import DynamicConfig
@@ -178,6 +179,7 @@ class Node:
             ApiVersionsApi(lambda: dispatcher.routes),
             self.fetch_api,
             OffsetsApi(self.partitions),
+            RecordsApi(self.partitions, self.purgatories.produce),
             ProduceApi(self.partitions, self.metadata, self.purgatories.produce, wall_ms=now_ms),
         )
         routes: dict[int, Handler] = {key: handler for api in apis for key, handler in api.routes().items()}

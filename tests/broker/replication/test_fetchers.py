@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from broker.metrics import FetcherMetrics, Metrics
 from broker.metrics.registry import Sample
 from broker.partition import Partition
 from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.topics import DeleteRecordsRequest
 from storage.config import LogConfig
 from storage.log import Log
 from tests.broker.replication.bench import Nodes, batch, eventually, nodes, now_ms, values_of
@@ -151,15 +153,29 @@ async def test_a_follower_whose_records_are_no_longer_kept_begins_anew(tmp_path:
         assert values_of(cluster[2].log("t")) == values_of(log)
 
 
+async def delete_records(cluster: Nodes, offset: int, *, timeout_ms: int = 60_000) -> tuple[int, int]:
+    """Error and low watermark."""
+    asked = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=offset)
+    topic = DeleteRecordsRequest.DeleteRecordsTopic(name="t", partitions=[asked])
+    request = DeleteRecordsRequest(topics=[topic], timeout_ms=timeout_ms)
+    answer = await cluster[2].peers.client(1).send(request)
+    result = answer.topics[0].partitions[0]
+    return result.error_code, result.low_watermark
+
+
 async def test_deleted_records_are_deleted_at_followers(tmp_path: Path) -> None:
-    async with nodes(tmp_path, 2) as cluster:
-        await cluster.create("t", [1, 2])
+    async with nodes(tmp_path, 3) as cluster:
+        await cluster.create("t", [1, 2, 3])
         for value in (b"a", b"b", b"c"):
             write(cluster[1].partition("t"), value)
         await agreed(cluster, "t", 3)
-        cluster[1].log("t").advance_log_start(2)
-        await eventually(lambda: cluster[2].log("t").log_start_offset == 2)
-        await eventually(lambda: cluster[1].partition("t").followers[2].log_start_offset == 2)
+        assert await delete_records(cluster, 2) == (ErrorCode.NONE, 2)
+        assert [node.log("t").log_start_offset for node in cluster.nodes.values()] == [2, 2, 2]
+        await cluster[3].fetchers.close()
+        assert await delete_records(cluster, 3, timeout_ms=1) == (ErrorCode.REQUEST_TIMED_OUT, -1)
+        waiting = asyncio.ensure_future(delete_records(cluster, 3))
+        cluster.fence(3, fenced=True)
+        assert await waiting == (ErrorCode.NONE, 3)
 
 
 async def test_a_partition_that_fails_stops_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
