@@ -83,7 +83,7 @@ def routes(server: BrokerServer) -> dict[int, Handler]:
         ),
         ProducersApi(server.partitions, ProducerIds(server.liveness.store)),
         ReassignmentApi(server.liveness.controller, server.unclean_allowed),
-        RecordsApi(server.partitions),
+        RecordsApi(server.partitions, server.purgatories.produce),
         TopicsApi(administration, server.metadata, server.config),
     )
     routes = {key: handler for api in apis for key, handler in api.routes().items()}
