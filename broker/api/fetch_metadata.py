@@ -33,7 +33,7 @@ class FetchMetadataApi:
             return _failed(
                 ErrorCode.STALE_BROKER_EPOCH, f"Broker {request.broker_id} is registered under epoch {known.epoch}."
             )
-        if known is not None:
+        if known is not None and known.epoch == request.broker_epoch:  # another would hide the sign of life of this one
             publication.heard(
                 request.broker_id,
                 Hearer(request.broker_epoch, context.received_at, request.controller_epoch, request.version),

@@ -35,6 +35,8 @@ BY_TOPIC_ID_SINCE = 10
 P = TypeVar("P", OffsetFetchResponse.OffsetFetchResponsePartition, OffsetFetchResponse.OffsetFetchResponsePartitions)
 """A partition of an answer: for one group, or for several."""
 
+LAST_MS = 2**63 - 1
+"""The end of time: an offset kept longer than that is kept for good."""
 NOT_COMMITTED = CommittedOffset(offset=-1, leader_epoch=-1, metadata="", commit_timestamp_ms=-1)
 
 
@@ -122,7 +124,7 @@ class GroupOffsetsApi:
             leader_epoch=partition.committed_leader_epoch,
             metadata=partition.committed_metadata or "",
             commit_timestamp_ms=dated_ms,
-            expire_at_ms=dated_ms + request.retention_time_ms if request.retention_time_ms >= 0 else -1,
+            expire_at_ms=min(dated_ms + request.retention_time_ms, LAST_MS) if request.retention_time_ms >= 0 else -1,
         )
 
     # -- OffsetFetch -------------------------------------------------------------------------------------------

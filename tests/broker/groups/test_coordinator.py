@@ -58,15 +58,21 @@ class Groups:
         answer: Any = await self.client.send(FindCoordinatorRequest(key=group, key_type=0), version=2)
         return ErrorCode(answer.error_code)
 
-    async def commit(self, offset: int, group: str = "g", *, topic: str = "t", member: str = "") -> ErrorCode:
+    async def commit(
+        self, offset: int, group: str = "g", *, topic: str = "t", member: str = "", kept_ms: int = -1
+    ) -> ErrorCode:
         partition = OffsetCommitRequest.OffsetCommitRequestPartition(
             partition_index=0, committed_offset=offset, committed_metadata=""
         )
         wanted = OffsetCommitRequest.OffsetCommitRequestTopic(name=topic, partitions=[partition])
         request = OffsetCommitRequest(
-            group_id=group, generation_id_or_member_epoch=-1, member_id=member, topics=[wanted]
+            group_id=group,
+            generation_id_or_member_epoch=-1,
+            member_id=member,
+            topics=[wanted],
+            retention_time_ms=kept_ms,
         )
-        answer: Any = await self.client.send(request, version=8)
+        answer: Any = await self.client.send(request, version=8 if kept_ms < 0 else 4)
         return ErrorCode(answer.topics[0].partitions[0].error_code)
 
     async def committed(self, group: str = "g") -> list[int] | ErrorCode:
@@ -182,6 +188,12 @@ async def test_metadata_that_no_record_holds_is_refused(groups: Groups) -> None:
     assert (await groups.join("h", metadata=bytes(1 << 20))).error_code == ErrorCode.MEMBER_ID_REQUIRED
     assert (await groups.join("g", metadata=bytes((1 << 20) + 13))).error_code == ErrorCode.INVALID_REQUEST
     assert "g" not in await groups.listed()
+
+
+async def test_an_offset_may_be_kept_for_ever(groups: Groups) -> None:
+    assert await groups.commit(5, kept_ms=2**63 - 1) == ErrorCode.NONE
+    await groups.expire()
+    assert await groups.committed() == [5]
 
 
 async def test_deleting_many_groups_lets_others_have_their_turn(groups: Groups) -> None:

@@ -1,0 +1,37 @@
+"""FetchMetadata: whom the controller takes for alive."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.api.fetch_metadata import FetchMetadataApi
+from broker.controller.publication import Publication
+from broker.metadata.current import Metadata
+from broker.purgatory import Purgatory
+from protocol.errors import ErrorCode
+from protocol.messages.cluster_metadata import FetchMetadataRequest, FetchMetadataResponse
+from tests.broker.api.bench import context
+from tests.broker.controller.clusters import epoch_of, image_with
+
+
+@pytest.mark.parametrize(
+    ("broker_id", "epoch"), [(2, -1), (2, epoch_of(2) - 1), (2, epoch_of(2) + 1), (99, epoch_of(2))]
+)
+async def test_only_the_registered_epoch_speaks_for_a_broker(broker_id: int, epoch: int) -> None:
+    metadata, waiting = Metadata(image_with()), Purgatory()
+    publication = Publication(metadata, waiting)
+    publication.open()
+    api = FetchMetadataApi(metadata, publication, waiting)
+
+    def ask(broker_id: int, epoch: int) -> ErrorCode:
+        request = FetchMetadataRequest(broker_id=broker_id, broker_epoch=epoch, max_wait_ms=0)
+        answer = api.fetch_metadata(context(0), request)
+        assert isinstance(answer, FetchMetadataResponse)
+        return ErrorCode(answer.error_code)
+
+    assert ask(2, epoch_of(2)) == ErrorCode.NONE
+    heard = dict(publication.hearers)
+    assert [(who, hearer.broker_epoch) for who, hearer in heard.items()] == [(2, epoch_of(2))]
+    is_past = broker_id == 2 and 0 <= epoch < epoch_of(2)
+    assert ask(broker_id, epoch) == (ErrorCode.STALE_BROKER_EPOCH if is_past else ErrorCode.NONE)
+    assert publication.hearers == heard
