@@ -5,7 +5,8 @@ begins: with the id in the data directories if they come from elsewhere, else wi
 ``broker.id`` keeps the id its directories name, or takes the next one above ``reserved.broker.max.id``.
 
 Each data directory remembers which store knows its topics. A store that was wiped or replaced is refused at the start:
-it would look like a cluster without topics, and their logs like leftovers.
+it would look like a cluster without topics, and their logs like leftovers. One that took over from it, in a move that
+this broker slept through, is not.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from storage.identity import DirectoryIdentity, encode_id
 
 BROKER_IDS = "broker-ids"
 STORE_FILE = "coordination.identity"
-"""In each data directory: the identity of the coordination store that knows its topics."""
+"""In each data directory: the identity of the coordination store that knows its topics, and of those before it."""
+STORES_KEPT = 100
 
 
 class NoBrokerId(ValueError):
@@ -58,22 +60,30 @@ def read_identities(directories: Sequence[Path]) -> list[DirectoryIdentity]:
     return found
 
 
-def read_store(directories: Sequence[Path]) -> str | None:
-    """The store that these directories belong to, or None where no broker has been. Blocks for the disk."""
+def read_stores(directories: Sequence[Path]) -> list[str]:
+    """The stores that these directories have belonged to, latest first; none where no broker has been.
+
+    Blocks for the disk.
+    """
+    longest: list[str] = []
     for directory in directories:
         try:
-            return (directory / STORE_FILE).read_text().strip() or None
+            found = (directory / STORE_FILE).read_text().split()
         except OSError:
             continue
-    return None
+        longest = max(longest, found, key=len)  # a directory that was away during a move knows less
+    return longest
 
 
 def remember_store(directories: Sequence[Path], identity: str) -> None:
-    """Note the store in each directory that works. Blocks for the disk."""
+    """Note in each directory that works which store knows its topics now. Blocks for the disk."""
+    stores = [identity, *(each for each in read_stores(directories) if each != identity)][:STORES_KEPT]
+    text = "".join(f"{each}\n" for each in stores).encode()
     for directory in directories:
+        path = directory / STORE_FILE
         try:
-            if not (directory / STORE_FILE).exists():
-                write_atomically(directory / STORE_FILE, f"{identity}\n".encode())
+            if not path.exists() or path.read_bytes() != text:
+                write_atomically(path, text)
         except OSError:
             continue  # the directory's own troubles are told where its logs are opened
 

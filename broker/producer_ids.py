@@ -7,6 +7,7 @@ stops is lost, and there are 2^63 of them.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from consensus.errors import CoordinationError
 from consensus.recipes.keyvalue import KeyValue
@@ -20,7 +21,8 @@ KEY = "producer-ids"
 class ProducerIds:
     """Gives out ids nobody else gets."""
 
-    def __init__(self, store: KeyValue) -> None:
+    def __init__(self, store: Callable[[], KeyValue]) -> None:
+        """``store()`` is the store in charge now."""
         self._store = store
         self._next = 0
         self._end = 0
@@ -32,7 +34,7 @@ class ProducerIds:
             async with self._lock:
                 if self._next == self._end:
                     try:
-                        first = await self._store.next_id(KEY, block=BLOCK)
+                        first = await self._store().next_id(KEY, block=BLOCK)
                     except CoordinationError as error:
                         raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, str(error)) from error
                     self._next, self._end = first, first + BLOCK

@@ -8,6 +8,7 @@ from broker.api.alter_partition import AlterPartitionApi
 from broker.api.api_versions import ApiVersionsApi
 from broker.api.cluster import ClusterApi
 from broker.api.configs import ConfigsApi
+from broker.api.coordination import CoordinationApi
 from broker.api.departures import DeparturesApi
 from broker.api.elections import ElectionsApi
 from broker.api.fetch import FetchApi
@@ -64,6 +65,7 @@ def routes(server: BrokerServer) -> dict[int, Handler]:
         AlterPartitionApi(controller, server.metadata),
         ApiVersionsApi(lambda: server.dispatcher.routes),
         ClusterApi(server.metadata),
+        CoordinationApi(server.moves),
         ConfigsApi(broker_id, administration, server.metadata, server.config),
         DeparturesApi(server.liveness.controller, server.unclean_allowed),
         ElectionsApi(server.liveness.controller),
@@ -81,7 +83,7 @@ def routes(server: BrokerServer) -> dict[int, Handler]:
             wall_ms=clock.wall_ms,
             threads=server.threads,
         ),
-        ProducersApi(server.partitions, ProducerIds(server.liveness.store)),
+        ProducersApi(server.partitions, ProducerIds(lambda: server.liveness.store)),
         ReassignmentApi(server.liveness.controller, server.unclean_allowed),
         RecordsApi(server.partitions, server.purgatories.produce),
         TopicsApi(administration, server.metadata, server.config),

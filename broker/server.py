@@ -18,11 +18,12 @@ from uuid import UUID
 
 from broker.api.fetch_sessions import FetchSessions
 from broker.clock import SYSTEM_CLOCK, Clock
-from broker.cluster_identity import Identity, identify, read_identities, read_store, refusal, remember_store
+from broker.cluster_identity import Identity, identify, read_identities, read_stores, refusal, remember_store
 from broker.config import BrokerConfig, TopicConfig, log_config
 from broker.controller.adoption import FoundPartition, adopt_partitions
 from broker.controller.leaders import look_after_leaders, rebalance_leaders
 from broker.controller.liveness import Liveness
+from broker.controller.moving import Moves
 from broker.controller.publication import Publication
 from broker.dynamic_config import DynamicConfig
 from broker.groups.coordinator import GroupCoordinator
@@ -49,6 +50,7 @@ from broker.routes import routes
 from broker.tasks import TaskSet
 from broker.threads import Threads
 from consensus.errors import WrongStore
+from consensus.finding import find_store
 from consensus.recipes.keyvalue import KeyValue
 from consensus.registry import from_kafka_config, open_backend
 from protocol.errors import KafkaError
@@ -150,7 +152,7 @@ class BrokerServer:
         self._undo.pop_all()
         for listener in self.listeners:
             listener.stop_accepting()
-        await self._backend.abandon()
+        await self.moves.store.abandon()
         await asyncio.gather(*(listener.close(0) for listener in self.listeners))
         for tasks in (self.tasks, self._membership):
             await tasks.close()
@@ -220,24 +222,32 @@ class BrokerServer:
         """Open the coordination store, and settle who we are."""
         self.health.starting("opening the coordination store")
         config = self.static_config
-        backend = open_backend(from_kafka_config(config.given, config.data_dirs[0]))
-        self._undo.push_async_callback(backend.close)
         directories = list(map(Path, config.data_dirs))
         loop = asyncio.get_running_loop()
+        known = await loop.run_in_executor(None, read_stores, directories)
+        url = from_kafka_config(config.given, config.data_dirs[0])
         try:
-            await backend.open(expect_identity=await loop.run_in_executor(None, read_store, directories))
+            store = await find_store(url, open_backend, known=known, rng=self.rng)
         except WrongStore as wrong:
             raise refusal(wrong, directories) from wrong
         found = await loop.run_in_executor(None, read_identities, directories)
-        self._backend = backend
+        self.moves = Moves(store, open_backend, self._remember_store, self.rng)
+        self._undo.push_async_callback(self._leave_store)
         self.identity = await identify(
-            KeyValue(backend, self.rng),
+            KeyValue(store, self.rng),
             found,
             broker_id=config.broker_id,
             reserved_max=config.reserved_broker_max_id,
             may_generate=config.broker_id_generation_enable,
             rng=self.rng,
         )
+
+    async def _leave_store(self) -> None:
+        await self.moves.store.close()
+
+    async def _remember_store(self, identity: str) -> None:
+        paths = [each.path for each in self.logs.directories]
+        await asyncio.get_running_loop().run_in_executor(None, remember_store, paths, identity)
 
     async def _open_logs(self) -> None:
         self.health.starting("opening logs")
@@ -265,8 +275,7 @@ class BrokerServer:
         self._undo.push_async_callback(self._upkeep.close)
         self._undo.push_async_callback(self.logs.close)
         await self.logs.open(self.identity.cluster_id, self.identity.broker_id)
-        directories = [each.path for each in self.logs.directories]
-        await asyncio.get_running_loop().run_in_executor(None, remember_store, directories, self._backend.identity)
+        await self._remember_store(self.moves.store.identity)
 
     def _compose(self) -> None:
         """Make the parts and tell each of the others. What follows the metadata subscribes in the order of need."""
@@ -327,7 +336,7 @@ class BrokerServer:
         self.hearers = Purgatory()
         self.publication = Publication(self.metadata, self.hearers)
         self.liveness = Liveness(
-            self._backend,
+            self.moves,
             BrokerRegistration(
                 broker_id=broker_id,
                 epoch=0,

@@ -372,7 +372,7 @@ class Backend(ABC):
         """Connect, prove that reading and writing work, and initialise an empty store.
 
         :param expect_identity: the store must be this one; an empty store is then refused, not initialised.
-        :raises WrongStore: the store has another identity, or none although one is expected.
+        :raises WrongStore: the store has another identity (``WrongStore.found``), or none although one is expected.
         :raises Unauthorized: these credentials may not read or write here.
         :raises Unsupported: the server lacks something that is needed.
         :raises Unavailable: no answer; calling again is safe.

@@ -14,6 +14,7 @@ Absence is a value (``None``, ``False``, an empty page); an error is an exceptio
         SessionLost                the session is over and its keys are gone or going: open another one and start anew
         LeadershipLost             another leads, or nobody: campaign again
         Fenced                     a guarded write came from a leader that has been replaced: nothing was applied
+        Moved                      the cluster has moved to another store: find that one (consensus.finding), start anew
       LimitExceeded              the call can never succeed against this store: make it smaller
         TooLarge                   a key, a value or the whole transaction (``.size``, ``.limit`` in bytes)
         TooManyOps                 too many checks and operations in a transaction (``.count``, ``.limit``)
@@ -23,6 +24,7 @@ Absence is a value (``None``, ``False``, an empty page); an error is an exceptio
         Closed                     the backend, session or watch has been closed by its owner
         BadConfig                  the address or an option makes no sense
         WrongStore                 the store is not the one expected: wiped, replaced, or another cluster's
+        CannotMove                 a move to another store was given up; the old one is in charge as before
 
 Wrong arguments (an illegal key, two operations on one key) are programming errors: ``ValueError``.
 """
@@ -96,6 +98,10 @@ class Fenced(Lost):
         self.key = key
 
 
+class Moved(Lost):
+    """The cluster's state has moved on to another store; nothing was applied here, and nothing will be."""
+
+
 class LimitExceeded(CoordinationError):
     """The call is beyond the store's limits; nothing was applied and nothing was split."""
 
@@ -147,4 +153,15 @@ class BadConfig(Permanent):
 
 
 class WrongStore(Permanent):
-    """The store is not the one expected. Never go on as if it were empty: its state is elsewhere or gone."""
+    """The store is not the one expected. Never go on as if it were empty: its state is elsewhere or gone.
+
+    :ivar found: where ``open`` raises it, the identity of the store that is there; ``None`` for an empty one.
+    """
+
+    def __init__(self, message: str, *, found: str | None = None) -> None:
+        super().__init__(message)
+        self.found = found
+
+
+class CannotMove(Permanent):
+    """A move to another store was given up, for the reason it says; the old store is in charge as before."""

@@ -343,7 +343,8 @@ class MemoryBackend(Backend):
 
     async def open(self, *, expect_identity: str | None = None) -> None:
         if expect_identity not in (None, self.store.identity):
-            raise WrongStore(f"expected the store {expect_identity}, found {self.store.identity}")
+            message = f"expected the store {expect_identity}, found {self.store.identity}"
+            raise WrongStore(message, found=self.store.identity)
         self.store.attach(self)
         self._identity = self.store.identity
         self._opened = self.connected = True

@@ -17,6 +17,7 @@ from broker.network.dispatch import Answer, Handler, RequestContext
 from broker.peers import Peers
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.configs import AlterConfigsRequest, IncrementalAlterConfigsRequest
+from protocol.messages.coordination import MigrateCoordinationRequest
 from protocol.messages.elections import (
     AlterPartitionReassignmentsRequest,
     ElectLeadersRequest,
@@ -36,6 +37,7 @@ FORWARDED = frozenset(
         ElectLeadersRequest,
         IncrementalAlterConfigsRequest,
         ListPartitionReassignmentsRequest,
+        MigrateCoordinationRequest,
         UnregisterBrokerRequest,
     )
 )

@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any, TypeVar
 
 from broker.controller.decision import Decide, Decision
@@ -102,7 +103,7 @@ class Controller:
         self,
         broker_id: int,
         candidate: bytes,
-        store: KeyValue,
+        rng: Random,
         metadata: Metadata,
         publication: Publication,
     ) -> None:
@@ -112,7 +113,7 @@ class Controller:
         self._publication = publication
         self._dead: Leader | None = None
         self._found_dead = asyncio.Event()
-        self._store = store
+        self._rng = rng
         self._metadata = metadata
         self._queue: asyncio.Queue[_Request] = asyncio.Queue(QUEUE_MAX)
         self._leadership: Leadership | None = None
@@ -139,8 +140,10 @@ class Controller:
     async def run(self, elections: Elections, in_office: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Campaign, serve, campaign again, in one session; ends when it is lost, raising SessionLost.
 
+        What it reads and writes is in the store that the elections are in.
         ``in_office()`` runs beside each term, from the moment the image is read; it is cancelled at the end.
         """
+        self._store = KeyValue(elections.backend, self._rng)
         while True:
             try:
                 await self._serve(await self._campaign(elections), in_office)

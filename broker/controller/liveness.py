@@ -5,6 +5,9 @@ for controller; when it is lost, everything is begun anew in another session, un
 broker goes on following the controller it knows. Whoever is controller turns the members of the group into
 registrations in the metadata (``members``).
 
+The store may move while the cluster runs (``moving``): then this session is given up, and another begun in the store
+that is in charge now, under the epochs that were carried over.
+
 A broker that was fenced although it lives joins the group anew, under a higher epoch. Its id is its own: the place of
 an earlier incarnation that is dead is taken at once, but a living broker with the same id makes this one give up.
 """
@@ -22,6 +25,7 @@ from broker.controller.controller import ELECTION, RETRY_SECONDS, Controller
 from broker.controller.departures import broker_leaving
 from broker.controller.following import Following
 from broker.controller.members import BROKERS_GROUP, Members
+from broker.controller.moving import Moves
 from broker.controller.publication import Publication
 from broker.controller.watchdog import is_gone
 from broker.metadata.changes import Delta
@@ -30,10 +34,10 @@ from broker.metadata.encoding import registration_from_bytes, registration_to_by
 from broker.metadata.image import MetadataImage
 from broker.metadata.types import BrokerRegistration
 from broker.peers import Peers
-from broker.tasks import race
-from consensus.backend import Backend, Session
-from consensus.errors import AlreadyExists, BadConfig, CoordinationError, Lost, Retriable
-from consensus.recipes.elections import Elections
+from broker.tasks import TaskSet, race
+from consensus.backend import Session
+from consensus.errors import AlreadyExists, BadConfig, CoordinationError, Lost, Moved, Retriable
+from consensus.recipes.elections import Elections, Leader
 from consensus.recipes.groups import Groups, Member, Membership
 from consensus.recipes.keyvalue import KeyValue
 from protocol.errors import ErrorCode, KafkaError
@@ -52,7 +56,7 @@ class Liveness:
 
     def __init__(
         self,
-        backend: Backend,
+        moves: Moves,
         registration: BrokerRegistration,
         metadata: Metadata,
         publication: Publication,
@@ -69,7 +73,7 @@ class Liveness:
         """``listener`` is the name of the one that brokers use among themselves; ``duties`` run beside each term in
         office, until they are cancelled."""
         silence_s = session_ttl_ms / 1000
-        self._backend = backend
+        self.moves = moves
         self._registration = registration
         self._metadata = metadata
         self._listener = listener
@@ -80,14 +84,14 @@ class Liveness:
         self._peers = peers
         self._monotonic = monotonic
         self._rejoin = asyncio.Event()
+        self._thawing = TaskSet()
         self._is_leaving = False
         self.broker_epoch = -1
         """Of this broker's registration, -1 before the first."""
-        self.store = KeyValue(backend, rng)
         self.controller = Controller(
             registration.broker_id,
             registration_to_bytes(registration),
-            self.store,
+            rng,
             metadata,
             publication,
         )
@@ -108,7 +112,7 @@ class Liveness:
             peers,
             listener=listener,
             broker_epoch=lambda: self.broker_epoch,
-            depose=self.controller.depose,
+            depose=self._depose,
             stale=self._rejoin.set,
             heartbeat_s=min(heartbeat_ms / 1000, silence_s / 3),
             silence_s=silence_s,
@@ -117,12 +121,23 @@ class Liveness:
 
     async def run(self) -> None:
         """Live session after session; runs until it is cancelled, or the store refuses for good."""
-        await race(self._following.run(), self._live_on())
+        try:
+            await race(self._following.run(), self._live_on())
+        finally:
+            await self._thawing.close()
+
+    @property
+    def store(self) -> KeyValue:
+        """The keys of the store that is in charge now."""
+        return KeyValue(self.moves.store, self._rng)
 
     async def _live_on(self) -> None:
         while True:
             try:
                 await self._live()
+            except Moved as moved:
+                log.warning("the coordination store has moved", extra={"reason": str(moved)})
+                await self.moves.go_on_elsewhere()
             except Lost as lost:
                 log.warning("session with the coordination store lost", extra={"reason": str(lost)})
             except Retriable as error:
@@ -131,13 +146,15 @@ class Liveness:
 
     async def _live(self) -> None:
         """One session: ends by raising, whatever part of it ends first."""
-        session = await self._backend.open_session(self._session_ttl_ms)
+        store = self.moves.store
+        session = await store.open_session(self._session_ttl_ms)
         since_s = self._monotonic()
-        elections = Elections(self._backend, session, self._rng)
-        groups = Groups(self._backend, session, self._rng)
+        elections = Elections(store, session, self._rng)
+        groups = Groups(store, session, self._rng)
         joined = asyncio.Event()
         try:
             await race(
+                self.moves.follow(str(self._registration.broker_id), session),
                 self._observe(elections),
                 self._stay_member(groups, session, joined),
                 self._candidacy(elections, groups, since_s, joined),
@@ -157,7 +174,15 @@ class Liveness:
         await self.controller.run(elections, lambda: self._in_office(groups, since_s))
 
     async def _in_office(self, groups: Groups, since_s: float) -> None:
-        await race(self._members.run(groups, since_s), *(duty(self.controller) for duty in self._duties))
+        await race(
+            self._members.run(groups, since_s),
+            self.moves.drive(groups),
+            *(duty(self.controller) for duty in self._duties),
+        )
+
+    def _depose(self, leader: Leader) -> None:
+        self._thawing.start(self.moves.thaw_after(leader.epoch), name="end of a dead controller's move")
+        self.controller.depose(leader)
 
     # -- membership ------------------------------------------------------------------------------------------------
 

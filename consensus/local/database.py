@@ -340,7 +340,7 @@ class Database:
             raise BadConfig(f"{self._path} is damaged: it has no identity")
         identity, self.sequence = rows[0]
         if expected not in (None, identity):
-            raise WrongStore(f"{self._path} is the store {identity}, but {expected} is expected")
+            raise WrongStore(f"{self._path} is the store {identity}, but {expected} is expected", found=identity)
         found = os.stat(self._path)
         self._inode = (found.st_dev, found.st_ino)
         self._wal = os.open(f"{self._path}-wal", os.O_RDWR)

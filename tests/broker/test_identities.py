@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -27,11 +28,11 @@ async def backend() -> AsyncIterator[Backend]:
 
 
 async def test_producer_ids_are_given_out_once(backend: Backend) -> None:
-    givers = [ProducerIds(KeyValue(backend, Random(i))) for i in range(3)]
+    givers = [ProducerIds(partial(KeyValue, backend, Random(i))) for i in range(3)]
     taken = await asyncio.gather(*(givers[i % 3].take() for i in range(3 * BLOCK + 30)))
     assert len(set(taken)) == len(taken)
     assert min(taken) == 0
-    again = ProducerIds(KeyValue(backend, Random(9)))
+    again = ProducerIds(lambda: KeyValue(backend, Random(9)))
     assert await again.take() > max(taken), "also after a restart"
 
 
@@ -40,13 +41,13 @@ async def test_no_producer_id_while_the_store_is_away(backend: Backend) -> None:
         async def next_id(self, *args: Any, **options: Any) -> int:
             raise Unavailable("gone")
 
-    giver = ProducerIds(KeyValue(backend, Random(1)))
-    giver._store = Away()  # type: ignore[assignment]
+    stores: list[Any] = [Away(), KeyValue(backend, Random(1))]
+    giver = ProducerIds(lambda: stores[0])
     with pytest.raises(KafkaError) as refused:
         await giver.take()
     assert refused.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert refused.value.code.retriable
-    giver._store = KeyValue(backend, Random(1))
+    del stores[0]
     assert await giver.take() == 0
 
 

@@ -91,7 +91,12 @@ def our_messages() -> dict[str, type[Message]]:
 
 
 MESSAGES = our_messages()
-OWN = {"FetchMetadataRequest", "FetchMetadataResponse"}
+OWN = {
+    "FetchMetadataRequest",
+    "FetchMetadataResponse",
+    "MigrateCoordinationRequest",
+    "MigrateCoordinationResponse",
+}
 """What Kafka does not have: the brokers of Parley speak it among themselves."""
 KAFKAS = {name: message for name, message in MESSAGES.items() if name not in OWN}
 
