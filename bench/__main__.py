@@ -90,9 +90,17 @@ def main() -> None:
     parser.add_argument("--sizes", default="100,1024", help="record sizes in bytes")
     parser.add_argument("--partitions", default="1,6", help="numbers of partitions")
     parser.add_argument("--alone", action="store_true", help="measure Parley only")
+    parser.add_argument("--cluster", action="store_true", help="three brokers with replication factor 3, and failover")
     given = parser.parse_args()
     sizes = [int(size) for size in given.sizes.split(",")]
     partitions = [int(count) for count in given.partitions.split(",")]
+    if given.cluster:
+        from bench import cluster
+
+        found = cluster.run(given.rounds, sizes, given.mb * 1_000_000, alone=given.alone or not KAFKA.exists())
+        print(table(found))
+        print(cluster.spread(found))
+        return
     kinds: list[type[Measured]] = [Parley] if given.alone or not KAFKA.exists() else [Kafka, Parley]
     figures: Figures = defaultdict(list)
     for turn in range(given.rounds):

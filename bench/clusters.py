@@ -1,4 +1,4 @@
-"""Single brokers to measure, each in processes of its own: Parley, and Apache Kafka in KRaft mode."""
+"""Brokers to measure, each in processes of its own: Parley, and Apache Kafka in KRaft mode."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 KAFKA = ROOT / ".cache" / "kafka-4.3.1"
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
-START_SECONDS_MAX = 60.0
+START_SECONDS_MAX = 180.0
 
 
 def free_port() -> int:
@@ -37,6 +37,7 @@ class Measured:
         self.folder = folder
         self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
+        self._began = 0.0
 
     @property
     def bootstrap(self) -> str:
@@ -48,11 +49,21 @@ class Measured:
 
     def start(self) -> float:
         """Start, and answer the seconds until the first metadata answer."""
+        self.launch()
+        return self.wait_until_ready()
+
+    def launch(self) -> None:
+        """Start, and do not wait."""
         self.folder.mkdir(parents=True, exist_ok=True)
         command = self.command()
         output = (self.folder / "output.log").open("ab")
-        began = time.perf_counter()
+        self._began = time.perf_counter()
         self.process = subprocess.Popen(command, stdout=output, stderr=output, cwd=self.folder)
+
+    def wait_until_ready(self) -> float:
+        """Wait for the first metadata answer; the seconds since the start."""
+        assert self.process is not None
+        began = self._began
         while time.perf_counter() - began < START_SECONDS_MAX:
             if self._answers():
                 return time.perf_counter() - began
@@ -109,17 +120,28 @@ class Parley(Measured):
 class Kafka(Measured):
     name = "Apache Kafka 4.3.1"
 
+    def settings(self) -> dict[str, str]:
+        """What a node that is alone needs; others are told where the controllers are."""
+        controller = free_port()
+        return {
+            "node.id": "1",
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{controller}",
+            "offsets.topic.replication.factor": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+        }
+
     def command(self) -> list[str]:
         properties = self.folder / "server.properties"
-        controller = free_port()
-        properties.write_text(
-            "process.roles=broker,controller\nnode.id=1\n"
-            f"controller.quorum.voters=1@127.0.0.1:{controller}\ncontroller.listener.names=CONTROLLER\n"
-            "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT\n"
-            f"listeners=PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{controller}\n"
-            f"log.dirs={self.folder / 'data'}\noffsets.topic.replication.factor=1\n"
-            "transaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\n"
-        )
+        settings = {
+            "process.roles": "broker,controller",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "log.dirs": str(self.folder / "data"),
+            **self.settings(),
+        }
+        properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         logging = self.folder / "log4j2.properties"
         logging.write_text("rootLogger.level=off\n")
         java = ["java", "-cp", f"{KAFKA / 'libs'}/*", f"-Dlog4j2.configurationFile={logging}"]

@@ -1,0 +1,187 @@
+"""``python -m bench --cluster``: three brokers with replication factor 3, beside Apache Kafka's, with the same client.
+
+Each turn starts a new cluster of each kind and measures: producing with acks=all as fast as it goes (processor time of
+all brokers per GB, and records per second), the time to an acknowledgement at 1000 records per second, and how long a
+producer waits when the leader is killed with ``kill -9``. The client of the last has librdkafka's own settings; what it
+was told is compared with what can be read afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+
+from bench.clusters import Kafka, Measured, Parley, free_port
+from bench.replication import BROKERS, SMALL_BATCHES, ReplicatedCluster
+from tools.checker import Trial
+
+Figures = dict[tuple[str, str], list[float]]
+LATENCY_RATE, LATENCY_SECONDS = 1000, 10
+FAILOVER_RATE = 1000
+RECOVERY_SECONDS_MAX = 120.0
+DEFAULT_CLIENT = {
+    "reconnect.backoff.ms": 100,
+    "reconnect.backoff.max.ms": 10_000,
+    "retry.backoff.ms": 100,
+    "topic.metadata.refresh.fast.interval.ms": 100,
+}
+"""librdkafka's defaults, where the history checker has quicker ones."""
+
+
+class KafkaMember(Kafka):
+    """One of several nodes of Apache Kafka, each broker and controller."""
+
+    def __init__(self, folder: Path, broker_id: int, controllers: list[int]) -> None:
+        super().__init__(folder)
+        self.broker_id = broker_id
+        self._controllers = controllers
+
+    def settings(self) -> dict[str, str]:
+        """Its properties, besides those of a single broker."""
+        voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(self._controllers, start=1))
+        return {
+            "node.id": str(self.broker_id),
+            "controller.quorum.voters": voters,
+            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{self._controllers[self.broker_id - 1]}",
+            "offsets.topic.replication.factor": str(BROKERS),
+            "transaction.state.log.replication.factor": str(BROKERS),
+            "transaction.state.log.min.isr": "2",
+        }
+
+
+class KafkaCluster(ReplicatedCluster):
+    """Apache Kafka on three nodes."""
+
+    name = Kafka.name
+
+    def __init__(self, folder: Path) -> None:
+        controllers = [free_port() for _ in range(BROKERS)]
+        self.members: list[Measured] = [
+            KafkaMember(folder / f"broker-{number}", number, controllers) for number in range(1, BROKERS + 1)
+        ]
+
+    def start(self) -> None:
+        """All at once: a node alone has no quorum, and answers nobody."""
+        for member in self.members:
+            member.launch()
+        for member in self.members:
+            member.wait_until_ready()
+
+    def stop(self) -> None:
+        """At once: a node that shuts down waits for a quorum, which the last ones have no more."""
+        for member in self.members:
+            if member.process is not None:
+                member.process.kill()
+        super().stop()
+
+
+class ParleyCluster(ReplicatedCluster):
+    """Parley on three brokers."""
+
+    name = Parley.name
+
+
+def latencies_ms(bootstrap: str, topic: str) -> list[float]:
+    """The time from sending to acknowledgement of each record, at a steady rate."""
+    found: list[float] = []
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0})
+
+    def told(sent: float) -> Callable[[Any, Any], None]:
+        return lambda error, message: found.append((time.perf_counter() - sent) * 1000)
+
+    began = time.perf_counter()
+    for number in range(LATENCY_RATE * LATENCY_SECONDS):
+        due = began + number / LATENCY_RATE
+        while (left := due - time.perf_counter()) > 0:
+            producer.poll(left)
+        producer.produce(topic, b"x" * 100, partition=0, on_delivery=told(time.perf_counter()))
+    producer.flush()
+    return found[LATENCY_RATE:]  # the first second warms up
+
+
+def failover(cluster: ReplicatedCluster) -> tuple[float, int]:
+    """The pause of a producer when its leader is killed, in seconds, and how many rules of the checker were broken."""
+    trial = Trial(cluster.bootstrap, "failover", partitions=1, readers=0, rate=FAILOVER_RATE, client=DEFAULT_CLIENT)
+    trial.create_topic(BROKERS)
+    with trial:
+        trial.wait_for_acknowledged(3 * FAILOVER_RATE)
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        leader = admin.list_topics("failover", timeout=30).topics["failover"].partitions[0].leader
+        process = cluster.members[leader - 1].process
+        assert process is not None
+        process.kill()
+        trial.wait_for_acknowledged(3 * FAILOVER_RATE, within_s=RECOVERY_SECONDS_MAX)
+    verdict = trial.verdict()
+    return verdict.longest_pause_s, len(verdict.violations)
+
+
+def produce(cluster: ReplicatedCluster, label: str, size: int, total: int, extra: list[str], figures: Figures) -> None:
+    """Produce as fast as it goes to six partitions."""
+    topic = f"bench-{len(figures)}"
+    cluster.create(topic, 6)
+    before = cluster.cpu_seconds()
+    command = [sys.executable, "-m", "bench.load", "produce", cluster.bootstrap, topic, "--size", str(size)]
+    command += ["--partitions", "6", "--bytes", str(total), "--set", "acks=all", *extra]
+    result: Any = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    cpu = (cluster.cpu_seconds() - before) / (result["bytes"] / 1e9)
+    cluster.delete(topic)
+    figures[f"produce {label}: broker CPU s/GB", cluster.name].append(cpu)
+    figures[f"produce {label}: records/s", cluster.name].append(result["records"] / result["seconds"])
+
+
+def measure(cluster: ReplicatedCluster, sizes: list[int], total: int, figures: Figures) -> None:
+    """One turn of one cluster."""
+    began = time.perf_counter()
+    cluster.start()
+    figures["start of three, s", cluster.name].append(time.perf_counter() - began)
+    try:
+        produce(cluster, "warm-up", 100, total // 4, [], defaultdict(list))
+        for size in sizes:
+            produce(cluster, f"{size} B, 6 partitions", size, total, [], figures)
+            produce(cluster, f"{size} B, 16 KB batches", size, total // 2, SMALL_BATCHES, figures)
+        cluster.create("latency", 1)
+        found = sorted(latencies_ms(cluster.bootstrap, "latency"))
+        for percent in (50, 99):
+            figures[f"latency at {LATENCY_RATE}/s, p{percent} ms", cluster.name].append(
+                found[len(found) * percent // 100]
+            )
+        figures["resident memory of three, MB", cluster.name].append(
+            sum(member.resident_mb() for member in cluster.members)
+        )
+        pause, broken = failover(cluster)
+        figures["pause after kill -9 of the leader, s", cluster.name].append(pause)
+        figures["rules broken by that", cluster.name].append(broken)
+    finally:
+        cluster.stop()
+
+
+def run(rounds: int, sizes: list[int], total: int, *, alone: bool) -> Figures:
+    """The figures of so many turns."""
+    kinds: list[type[ReplicatedCluster]] = [ParleyCluster] if alone else [KafkaCluster, ParleyCluster]
+    figures: Figures = defaultdict(list)
+    for turn in range(rounds):
+        for kind in kinds:
+            print(f"round {turn + 1} of {rounds}: {kind.name}", file=sys.stderr, flush=True)
+            with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
+                measure(kind(Path(folder)), sizes, total, figures)
+    return figures
+
+
+def spread(figures: Figures) -> str:
+    """Every pause that was measured: a median of few hides much."""
+    lines = [
+        f"{name}: {', '.join(f'{value:.2f}' for value in values)} s"
+        for (label, name), values in figures.items()
+        if label.startswith("pause")
+    ]
+    return "pauses, one by one\n  " + "\n  ".join(lines)
