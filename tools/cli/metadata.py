@@ -7,6 +7,7 @@ other are shown where the controller answers FetchMetadata.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -242,8 +243,19 @@ def metadata(
         if fits(one.topic) and (not under_replicated_partitions or len(one.isr) < len(one.replicas))
     ]
     if json_output:
-        data = asdict(cluster)
-        data["partitions"] = [{**asdict(one), "state": one.state} for one in chosen]
-        print(json.dumps(data, indent=2))
+        print(json.dumps(_as_data(cluster, chosen), indent=2))
     else:
         show(cluster, chosen)
+
+
+def _as_data(cluster: ClusterView, partitions: Sequence[PartitionView]) -> dict[str, object]:
+    return {
+        **_camel(asdict(cluster)),
+        "brokers": [_camel(asdict(one)) for one in cluster.brokers],
+        "partitions": [{**_camel(asdict(one)), "state": one.state} for one in partitions],
+    }
+
+
+def _camel(values: dict[str, object]) -> dict[str, object]:
+    """The same with names as all JSON here has them."""
+    return {re.sub("_(.)", lambda match: match[1].upper(), name): value for name, value in values.items()}

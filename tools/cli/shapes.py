@@ -24,6 +24,11 @@ _SENT: Final = {
     **_LATENCIES,
 }
 
+_PLAN: Final = {
+    "version": "integer",
+    "partitions": [{**_PARTITION, "replicas": ["integer"], "log_dirs": ["string"]}],
+}
+
 SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
     "topics --list": ("the names", ["string"]),
     "topics --describe": (
@@ -105,6 +110,104 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
     ),
     "offsets": ("", [{**_PARTITION, "offset": "integer", "timestamp": "integer"}]),
     "delete-records": ("", [{**_PARTITION, "lowWatermark": "integer", "error": "string|null"}]),
+    "elect-leaders": (
+        "elected is false where the right one led already, or with an error",
+        [{**_PARTITION, "elected": "boolean", "error": "string|null"}],
+    ),
+    "reassign --list": ("", [{**_PARTITION, "replicas": ["integer"], "adding": ["integer"], "removing": ["integer"]}]),
+    "reassign --generate": ("both can be given to --execute", {"current": _PLAN, "proposed": _PLAN}),
+    "reassign --verify": (
+        "progress is of replicas that are being added between brokers",
+        {
+            "completed": "boolean",
+            "partitions": [{**_PARTITION, "current": ["integer"], "target": ["integer"], "inProgress": "boolean"}],
+            "logDirs": [
+                {
+                    **_PARTITION,
+                    "broker": "integer",
+                    "current": "string|null",
+                    "future": "string|null",
+                    "target": "string",
+                }
+            ],
+            "progress": [{**_PARTITION, "broker": "integer", "bytes": "integer", "ofBytes": "integer"}],
+        },
+    ),
+    "cluster list-endpoints": (
+        "state is fenced or unfenced",
+        [{"id": "integer", "host": "string", "port": "integer", "rack": "string|null", "state": "string"}],
+    ),
+    "log-dirs --describe": (
+        "the same as without --json, but for Kafka's two lines before it",
+        {
+            "brokers": [
+                {
+                    "broker": "integer",
+                    "logDirs": [
+                        {
+                            "partitions": [
+                                {
+                                    "partition": "string",
+                                    "size": "integer",
+                                    "offsetLag": "integer",
+                                    "isFuture": "boolean",
+                                }
+                            ],
+                            "error": "string|null",
+                            "logDir": "string",
+                        }
+                    ],
+                }
+            ],
+            "version": "integer",
+        },
+    ),
+    "metadata": (
+        "null where the cluster does not tell, or there is no leader",
+        {
+            "clusterId": "string",
+            "controllerId": "integer",
+            "controllerEpoch": "integer|null",
+            "version": "integer|null",
+            "brokers": [
+                {
+                    "id": "integer",
+                    "host": "string",
+                    "port": "integer",
+                    "rack": "string|null",
+                    "fenced": "boolean",
+                    "epoch": "integer|null",
+                    "listeners": "any",
+                    "leads": "integer",
+                    "replicas": "integer",
+                    "inSync": "integer",
+                }
+            ],
+            "partitions": [
+                {
+                    **_PARTITION,
+                    "leader": "integer|null",
+                    "leaderEpoch": "integer",
+                    "replicas": ["integer"],
+                    "isr": ["integer"],
+                    "offline": ["integer"],
+                    "state": "string",
+                }
+            ],
+        },
+    ),
+    "check": (
+        "",
+        {
+            "ok": "boolean",
+            "sent": "integer",
+            "acknowledged": "integer",
+            "found": "integer",
+            "longestPauseMs": "integer",
+            "violations": [{"kind": "string", "text": "string"}],
+            "clientErrors": ["string"],
+        },
+    ),
     "dump-log": (
         "one object on each line, with the fields of what the line is about",
         {"file": "string", "problem?": "string", "record?": "any", "<field>": "any"},
