@@ -10,6 +10,7 @@ until the cluster has taken the machine out of its ISRs. Everything else may ove
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
@@ -35,7 +36,7 @@ class Kind(Enum):
     CUT = "cut connections"
     """The connections between two brokers are reset once."""
     LOSE_STORE = "lose store"
-    """A broker cannot reach the coordination store."""
+    """A broker cannot reach the coordination store: what it asks fails, or arrives when it can be reached again."""
     LOSE_ANSWER = "lose answer"
     """A broker does not hear whether its next write to the store was made."""
     SKEW = "skew clock"
@@ -69,7 +70,8 @@ class Fault:
     """The second broker, where there is one."""
     lasts: float
     amount: float
-    """Seconds by which a clock jumps; of a lost answer, whether the write was made (above 0)."""
+    """Seconds by which a clock jumps; of a lost answer, whether the write was made (above 0); of a lost store, whether
+    what is asked of it comes late (above 0) or fails."""
 
     def __str__(self) -> str:
         between = f" and broker {self.other}" if self.kind in (Kind.PART, Kind.DEAFEN, Kind.CUT) else ""
@@ -78,12 +80,13 @@ class Fault:
         return f"{self.at:8.2f} s  {self.kind.value} broker {self.broker}{between}{how_much}{how_long}"
 
 
-def plan(rng: Random, brokers: int, seconds: float) -> list[Fault]:
-    """The faults of a run of so many seconds, in order of their moments."""
+def plan(rng: Random, brokers: int, seconds: float, kinds_wanted: Collection[Kind] = ()) -> list[Fault]:
+    """The faults of a run of so many seconds, in order of their moments; of the kinds wanted, if any are named."""
     faults = []
     at = rng.uniform(0.5, 5.0)
     rate = rng.choice((1.0, 3.0, 8.0))  # seconds between faults, on average
-    kinds, weights = zip(*_mood(rng).items(), strict=True)
+    mood = {kind: WEIGHTS[kind] for kind in kinds_wanted} or _mood(rng)
+    kinds, weights = zip(*mood.items(), strict=True)
     while at < seconds - 2.0:
         kind = rng.choices(kinds, weights)[0]
         broker, other = rng.sample(range(1, brokers + 1), 2) if brokers > 1 else (1, 1)

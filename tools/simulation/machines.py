@@ -43,7 +43,7 @@ class SharedStore(MemoryStore):
 
     def __init__(self, rng: Random, latency: Callable[[], float]) -> None:
         super().__init__(rng=rng)
-        self._latency = latency
+        self.latency = latency
         self.clients: dict[Process, MemoryBackend] = {}
         """By the process that opened it."""
         self.on_write: Callable[[Sequence[Op]], None] = lambda ops: None
@@ -57,7 +57,7 @@ class SharedStore(MemoryStore):
     def attach(self, client: MemoryBackend) -> None:
         process = CURRENT.get()
         if process is not None:
-            client.delay_s = self._latency
+            client.delay_s = self.latency
             self.clients[process] = client
         super().attach(client)
 
@@ -217,13 +217,28 @@ class Machine:
             self._history.note("world", f"resume {self.host}")
             self.process.resume(self._loop)
 
-    def cut_from_store(self) -> None:
-        """Nothing passes between the broker and the coordination store."""
-        self._in_process("store gone", lambda client: client.disconnect())
+    def cut_from_store(self, seconds: float, *, silently: bool) -> None:
+        """Nothing passes between the broker and the coordination store. :meth:`join_store` is to follow.
+
+        The broker is told so; or ``silently`` what it asks meanwhile reaches the store after ``seconds``, late.
+        """
+        until = self._loop.time() + seconds
+
+        def cut(client: MemoryBackend) -> None:
+            client.disconnect()
+            if silently:
+                client.delay_s = lambda: max(0.0, until - self._loop.time()) + self._store.latency()
+
+        self._in_process("store gone", cut)
 
     def join_store(self) -> None:
         """The store is in reach again."""
-        self._in_process("store back", lambda client: client.reconnect())
+
+        def join(client: MemoryBackend) -> None:
+            client.delay_s = self._store.latency
+            client.reconnect()
+
+        self._in_process("store back", join)
 
     def lose_store_answer(self, *, applied: bool) -> None:
         """The next write's answer is lost, after or before the write was made."""

@@ -31,6 +31,8 @@ class Settings:
     brokers: int = 3
     partitions: int = 2
     seconds: float = 30.0
+    kinds: tuple[Kind, ...] = ()
+    """The kinds of faults; empty: those that the seed has a mood for."""
     faults: Sequence[Fault] | None = None
     """In place of those that the seed would plan."""
 
@@ -99,7 +101,7 @@ class _Run:
         self.faults = (
             settings.faults
             if settings.faults is not None
-            else plan(world.random("faults"), settings.brokers, settings.seconds)
+            else plan(world.random("faults"), settings.brokers, settings.seconds, settings.kinds)
         )
         self._flushes = flushes
         self._rng = world.random("crashes")
@@ -213,7 +215,7 @@ class _Run:
             case Kind.CUT:
                 world.network.cut_connections(machine.host, other.host)
             case Kind.LOSE_STORE:
-                machine.cut_from_store()
+                machine.cut_from_store(fault.lasts, silently=fault.amount > 0)
             case Kind.LOSE_ANSWER:
                 machine.lose_store_answer(applied=fault.amount > 0)
             case Kind.SKEW:
