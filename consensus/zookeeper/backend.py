@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Self
 
 from consensus.backend import (
@@ -28,7 +28,7 @@ from consensus.backend import (
     TxnResult,
     Watch,
 )
-from consensus.errors import Closed, CoordinationError, Retriable, SessionLost, Unavailable, WrongStore
+from consensus.errors import Closed, CoordinationError, SessionLost, Unavailable, WrongStore
 from consensus.zookeeper.address import Address, parse
 from consensus.zookeeper.bounds import granted_bounds
 from consensus.zookeeper.connection import Connection
@@ -36,7 +36,7 @@ from consensus.zookeeper.feed import Feed
 from consensus.zookeeper.layout import Layout
 from consensus.zookeeper.reading import Reader
 from consensus.zookeeper.sessions import Link, ZookeeperSession, ephemeral
-from consensus.zookeeper.tree import prepared
+from consensus.zookeeper.tree import look, prepared
 from consensus.zookeeper.trimming import Trimmer
 from consensus.zookeeper.watch import ZookeeperWatch
 from consensus.zookeeper.writing import Applied, Writer
@@ -53,7 +53,8 @@ CAPABILITIES = Capabilities(
     expiry_factor_max=2.0,  # rounded up to the next tick, and told to the leader half a tick late
     crash_seen_ms_max=None,
 )
-_WAIT_S = 3.0
+_WAIT_S = 5.0
+_DOUBT_S, _DOUBT_MAX_S = 0.5, 4.0
 
 
 class ZookeeperBackend(Backend):
@@ -75,6 +76,7 @@ class ZookeeperBackend(Backend):
         self._watches: dict[ZookeeperWatch, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._following: asyncio.Task[None] | None = None
+        self._doubting: asyncio.Task[None] | None = None
 
     @classmethod
     def from_url(cls, url: str, **options: object) -> Self:
@@ -112,9 +114,7 @@ class ZookeeperBackend(Backend):
 
     async def _learn_bounds(self) -> None:
         try:
-            shortest, longest = await asyncio.to_thread(
-                granted_bounds, self._address.endpoint, self._address.connect_s
-            )
+            shortest, longest = await asyncio.to_thread(granted_bounds, self._address.endpoint, self._address.connect_s)
         except OSError as error:
             raise Unavailable(f"no ZooKeeper server of {self._address.endpoint.hosts} answers: {error}") from error
         self._capabilities = dataclasses.replace(CAPABILITIES, ttl_ms_min=shortest, ttl_ms_max=longest)
@@ -246,14 +246,22 @@ class ZookeeperBackend(Backend):
         if self._wrong is not None:
             raise WrongStore(str(self._wrong))
 
-    def _watching_the_store(self) -> _StoreWatch:
-        return _StoreWatch(self)
+    @contextmanager
+    def _watching_the_store(self) -> Iterator[None]:
+        """Around what asks the store: that it is gone concerns all, not only the one who finds it out."""
+        try:
+            yield
+        except WrongStore as error:
+            raise self._lost_store(error) from error
 
     def _lost_store(self, error: WrongStore) -> WrongStore:
         """Nothing of what we had is there: all sessions and watches end, and every call fails from now on."""
         if self._wrong is None:
             self._wrong = error
+            if self._connection is not None:
+                self._connection.fail(error)
             for link in tuple(self._links.values()):
+                link.connection.fail(error)
                 for session in tuple(link.sessions.values()):
                     session.lose()
             self._feed.error = self._feed.error or error
@@ -266,11 +274,29 @@ class ZookeeperBackend(Backend):
             self._lost_store(self._feed.error)
 
     def _on_state(self, connected: bool | None) -> None:
-        if connected and self._opened:
+        if not self._opened:
+            return
+        if connected:
             self._spawn(self._look_at_store(), "look at the store")
+        elif self._doubting is None or self._doubting.done():
+            self._doubting = self._spawn(self._doubt(), "doubts about the store")
+
+    async def _doubt(self) -> None:
+        """While there is no connection, look whether the store is there at all.
+
+        A server whose data was deleted turns away everybody who knew more than it does, and says nothing else.
+        """
+        connection, pause_s = self._connection, _DOUBT_S
+        while connection is not None and not connection.is_connected:
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _DOUBT_MAX_S)
+            if connection.is_connected or self._wrong is not None:
+                return
+            with suppress(CoordinationError), self._watching_the_store():
+                await look(self._address, self._layout, self.identity, _WAIT_S)
 
     async def _look_at_store(self) -> None:
-        with suppress(Retriable), self._watching_the_store():
+        with suppress(CoordinationError), self._watching_the_store():
             await self._reader.state(fresh=True)
 
     def _on_session_end(self, session: ZookeeperSession) -> None:
@@ -315,24 +341,11 @@ class ZookeeperBackend(Backend):
         with suppress(CoordinationError):
             await self._writer.sweep(dead)
 
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def _name(self) -> str:
         return f"{self._rng.getrandbits(128):032x}"
-
-
-class _StoreWatch:
-    """Around a call: that the store is gone concerns all, not only this call."""
-
-    def __init__(self, backend: ZookeeperBackend) -> None:
-        self._backend = backend
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, WrongStore):
-            self._backend._lost_store(error)

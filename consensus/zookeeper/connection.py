@@ -2,7 +2,9 @@
 
 kazoo runs one thread for each connection, reconnects by itself, and keeps what is asked of it meanwhile in a queue
 without bound or deadline. So here nothing is asked while there is no connection, what is asked at once is limited, and
-an answer that stays out breaks the connection: kazoo's own pings do not notice while requests are being sent.
+an answer that stays out breaks the connection: kazoo's own pings do not notice while requests are being sent. It also
+gives one server that does not answer a whole session timeout to connect, in which the session would be lost; here each
+attempt gets a part of it.
 """
 
 from __future__ import annotations
@@ -22,12 +24,13 @@ from kazoo.protocol.serialization import Sync
 from kazoo.protocol.states import KazooState, KeeperState, WatchedEvent
 from kazoo.retry import KazooRetry
 
-from consensus.errors import Unauthorized, Unavailable
+from consensus.errors import Permanent, Unauthorized, Unavailable
 
 READ_FRACTION = 2 / 3
 """Of a session's timeout: a server that has not answered for so long is given up, as by every client of ZooKeeper."""
 _IN_FLIGHT_MAX = 128
 _STOP_S = 5.0
+_ATTEMPT_S = 2.0
 
 log = logging.getLogger("consensus.zookeeper")
 _kazoo_log = logging.getLogger("consensus.zookeeper.client")
@@ -97,10 +100,11 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._on_state = on_state
         self._connected = asyncio.Event()
-        self._refused = False
+        self._failure: Permanent | None = None
         self._closed = False
         self._slots = asyncio.Semaphore(_IN_FLIGHT_MAX)
-        self._client = endpoint.client(timeout_ms, _LoopHandler(self.post))
+        self._attempt_s = min(timeout_ms / 3000, _ATTEMPT_S)
+        self._client = endpoint.client(timeout_ms, _LoopHandler(self.post, self._on_socket, self._attempt_s))
         self._client.add_listener(lambda state: self.post(self._on_kazoo_state, state))
 
     def start(self) -> None:
@@ -111,13 +115,13 @@ class Connection:
         """Wait for the connection.
 
         :raises Unavailable: it did not come in time.
-        :raises Unauthorized: the servers refuse the credentials.
+        :raises Permanent: it never will, for this reason.
         """
-        if not self._connected.is_set() and not self._closed and not self._refused:
+        if not self._connected.is_set() and not self._closed:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._connected.wait(), within_s)
-        if self._refused:
-            raise Unauthorized("ZooKeeper refuses these credentials")
+        if self._failure is not None:
+            raise self._failure
         if not self._connected.is_set() or self._closed:
             raise Unavailable("there is no connection to ZooKeeper")
 
@@ -127,7 +131,7 @@ class Connection:
         :param within_s: how long to wait for a connection.
         :raises Unavailable: there is none; nothing was sent.
         :raises LostAnswer: it broke meanwhile.
-        :raises Unauthorized: the servers refuse the credentials.
+        :raises Permanent: there never will be one.
         :raises KazooException: ZooKeeper answered with an error.
         """
         async with self._slots:
@@ -156,11 +160,23 @@ class Connection:
             self._client._call(request, answer)
             return await answer.future
         except (ConnectionLoss, SessionExpiredError, ConnectionClosedError) as error:
+            if not self._client.connected and self._failure is None:
+                self._connected.clear()  # before kazoo says so: it answers what was pending first
             raise LostAnswer(f"the connection to ZooKeeper broke: {type(error).__name__}") from error
         except AuthFailedError as error:
             raise Unauthorized("ZooKeeper refuses these credentials") from error
         finally:
             deadline.cancel()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection now."""
+        return self._connected.is_set() and self._failure is None
+
+    def fail(self, failure: Permanent) -> None:
+        """Nothing can come of this connection any more; nobody waits for it, and every call raises this."""
+        self._failure = self._failure or failure
+        self._connected.set()
 
     def drop(self) -> None:
         """Break the connection; kazoo makes another one."""
@@ -204,24 +220,40 @@ class Connection:
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(call, *arguments)
 
+    def _on_socket(self, attempt: Any) -> None:
+        """A server took the connection; it has to make the session, too, before long."""
+        self._loop.call_later(self._attempt_s, self._give_up, attempt)
+
+    def _give_up(self, attempt: Any) -> None:
+        if not self._client.connected and self._client._connection._socket is attempt:
+            self.drop()
+
     def _on_kazoo_state(self, state: KazooState) -> None:
-        self._refused = self._client.client_state == KeeperState.AUTH_FAILED
-        if state == KazooState.CONNECTED and self._client.connected:
+        if self._client.client_state == KeeperState.AUTH_FAILED:
+            self.fail(Unauthorized("ZooKeeper refuses these credentials"))
+        elif state == KazooState.CONNECTED and self._client.connected:
             self._connected.set()
-        else:
+        elif self._failure is None:
             self._connected.clear()
-        if self._refused:
-            self._connected.set()  # nobody need wait
         if not self._closed:
             self._on_state({KazooState.CONNECTED: True, KazooState.SUSPENDED: False}.get(state))
 
 
-class _LoopHandler(SequentialThreadingHandler):
+class _LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
     """kazoo's handler without its two threads for callbacks: watches are told on the loop."""
 
-    def __init__(self, post: Callable[..., None]) -> None:
+    def __init__(self, post: Callable[..., None], on_socket: Callable[[Any], None], attempt_s: float) -> None:
         super().__init__()
         self._post = post
+        self._on_socket = on_socket
+        self._attempt_s = attempt_s
+
+    def create_connection(self, *arguments: Any, **options: Any) -> Any:
+        """Connect to a server."""
+        options["timeout"] = self._attempt_s
+        connection = super().create_connection(*arguments, **options)
+        self._post(self._on_socket, connection)
+        return connection
 
     def start(self) -> None:
         """There is nothing to start."""

@@ -145,4 +145,3 @@ class Feed:
         self._kept.clear()
         self._kept_keys = 0
         self.following.clear()
-

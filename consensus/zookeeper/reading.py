@@ -7,21 +7,23 @@ is over is absent. For a range the log tells what changed between the reads; tha
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from kazoo.exceptions import NoAuthError, UnimplementedError
-from kazoo.protocol.serialization import GetChildren
 
 from consensus.backend import Entry, Revision
 from consensus.errors import Unauthorized, Unavailable, Unsupported, WrongStore
 from consensus.zookeeper.connection import Connection, LostAnswer
-from consensus.zookeeper.layout import Layout, decode, decode_changes, entries_made, key_of, number_of
+from consensus.zookeeper.layout import Layout, decode, decode_changes, entries_made, key_of
 from consensus.zookeeper.wire import NO_AUTH, NO_NODE, Children, Data, Failed, MultiRead, Stat
 
 _REPLY_BYTES = 1 << 20
 _KEYS_MIN, _KEYS_MAX = 16, 1000
 _LOOKAHEAD = 16
 _BATCH = 128
+_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,11 @@ class Reader:
         """
         layout = self._layout
         paths = [*map(layout.key, keys), *buckets, *map(layout.entry, entries)]
-        common = [Data(f"{layout.identities}/{self._identity}"), Children(layout.sessions), Data(layout.log)]
+        common: list[Data | Children] = [
+            Data(f"{layout.identities}/{self._identity}"),
+            Children(layout.sessions),
+            Data(layout.log),
+        ]
         results = await self.read([*common, *map(Data, paths)], fresh=fresh)
         sessions, (_, log_stat) = frozenset(results[1]), results[2]
         rest = results[len(common) :]
@@ -125,13 +131,10 @@ class Reader:
         end = entries_made(log_stat.cversion, log_stat.children)
         return State(sessions, found, versions, tuple(changes), end)
 
-    async def read(self, reads: Sequence[Data | Children], *, fresh: bool) -> list:  # type: ignore[type-arg]
+    async def read(self, reads: Sequence[Data | Children], *, fresh: bool) -> list[Any]:
         """The results of these reads, the first of which is of the identity."""
         try:
-            call = self._connection.sync_and_call if fresh else self._connection.call
-            results: list[object] = await call(MultiRead(reads), self._within_s)
-        except LostAnswer as error:
-            raise Unavailable(str(error)) from error
+            results: list[Any] = await self._answered(MultiRead(reads), fresh=fresh)
         except UnimplementedError as error:
             raise Unsupported("this ZooKeeper does not know multiRead; 3.6 or newer is needed") from error
         except NoAuthError as error:
@@ -143,21 +146,27 @@ class Reader:
             raise WrongStore(f"the store {self._identity} is not there any more; was ZooKeeper's data deleted?")
         return results
 
+    async def _answered(self, request: MultiRead, *, fresh: bool) -> list[Any]:
+        """What is answered to a request; asked again where the connection broke, which does no harm to a read."""
+        call = self._connection.sync_and_call if fresh else self._connection.call
+        for _ in range(_ATTEMPTS - 1):
+            with suppress(LostAnswer):
+                first: list[Any] = await call(request, self._within_s)
+                return first
+        try:
+            last: list[Any] = await call(request, self._within_s)
+        except LostAnswer as error:
+            raise Unavailable(str(error)) from error
+        return last
+
     async def names(self, *, fresh: bool) -> tuple[list[str], int]:
         """All keys that have a znode, unsorted, and the number of the log's next entry."""
-        identity, log = Data(f"{self._layout.identities}/{self._identity}"), Data(self._layout.log)
-        results = await self.read([identity, log, *map(Children, self._layout.buckets())], fresh=fresh)
+        reads: list[Data | Children] = [Data(f"{self._layout.identities}/{self._identity}"), Data(self._layout.log)]
+        reads += map(Children, self._layout.buckets())
+        results = await self.read(reads, fresh=fresh)
         stat: Stat = results[1][1]
         names = [key_of(name) for bucket in results[2:] for name in bucket]
         return names, entries_made(stat.cversion, stat.children)
-
-    async def log_floor(self) -> int:
-        """The number of the oldest entry that the log still has; where it has none, of the next one."""
-        try:
-            names = await self._connection.call(GetChildren(self._layout.log, None), self._within_s)
-        except LostAnswer as error:
-            raise Unavailable(str(error)) from error
-        return min(map(number_of, names), default=0)
 
     async def changes(self, position: int) -> State:
         """The next entries of the log from this number on."""
@@ -180,7 +189,7 @@ class Reader:
             there = [each for each in stored if each is not None]
             alive = [each for each in there if each.owner is None or each.owner in view.sessions]
             more = count < len(wanted)
-            if not more or len(alive) >= (limit or 0):
+            if limit is None or not more or len(alive) >= limit:
                 dead = [each.key for each in there if each.owner is not None and each.owner not in view.sessions]
                 return Range(alive, view.position, more, dead)
             count += limit - len(alive)

@@ -17,7 +17,7 @@ from consensus.errors import CoordinationError, Unauthorized, Unavailable, Wrong
 from consensus.session import Session, SessionState
 from consensus.zookeeper.connection import Connection, Endpoint, LostAnswer
 from consensus.zookeeper.layout import Layout
-from consensus.zookeeper.wire import EPHEMERAL, NO_AUTH, NO_NODE, Acl, CheckVersion, Create, Failed, Multi
+from consensus.zookeeper.wire import EPHEMERAL, NO_AUTH, NO_NODE, Acl, CheckVersion, Create, Failed, Multi, WriteOp
 
 Spawn = Callable[[Coroutine[Any, Any, None], str], object]
 
@@ -145,7 +145,10 @@ async def ephemeral(link: Link, layout: Layout, identity: str, session_id: str, 
     :raises Unauthorized: these credentials may not write the tree.
     :raises Unavailable: no answer.
     """
-    ops = [CheckVersion(f"{layout.identities}/{identity}"), Create(layout.session(session_id), b"", acl, EPHEMERAL)]
+    ops: list[WriteOp] = [
+        CheckVersion(f"{layout.identities}/{identity}"),
+        Create(layout.session(session_id), b"", acl, EPHEMERAL),
+    ]
     await link.connection.connected(within_s)
     sent_at = asyncio.get_running_loop().time()
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kazoo.exceptions import NoAuthError, NoNodeError
+from kazoo.exceptions import KazooException, NoAuthError, NoNodeError
 from kazoo.protocol.serialization import GetChildren, GetData
 
 from consensus.errors import BadConfig, Unauthorized, Unavailable, Unsupported, WrongStore
@@ -42,7 +42,7 @@ async def prepared(
         if found is None:
             raise Unavailable(f"the store at {layout.root} was removed while it was opened")
         if expected not in (None, found):
-            raise WrongStore(f"expected the store {expected}, found {found} at {layout.root}")
+            raise WrongStore(f"expected the store {expected}, found {found} at {layout.root}", found=found)
         await Reader(connection, layout, found, address.connect_s).state(fresh=True)
         await _prove_writing(connection, address, layout, found, new_name)
     except LostAnswer as error:
@@ -50,6 +50,25 @@ async def prepared(
     except NoAuthError as error:
         raise Unauthorized(f"these credentials may not read or write {layout.root}") from error
     return found
+
+
+async def look(address: Address, layout: Layout, identity: str, within_s: float) -> None:
+    """Look at the store over a connection of its own, whose server need not know what an older one has seen.
+
+    :raises WrongStore: it is gone, or another one.
+    :raises CoordinationError: it could not be seen.
+    """
+    connection = Connection(address.endpoint, address.timeout_ms, lambda connected: None)
+    connection.start()
+    try:
+        await connection.connected(within_s)
+        found = await _identity(connection, layout, within_s)
+    except (LostAnswer, KazooException) as error:
+        raise Unavailable(f"the store could not be seen: {error!r}") from error
+    finally:
+        await connection.close()
+    if found != identity:
+        raise WrongStore(f"the store {identity} is not there any more; was ZooKeeper's data deleted?", found=found)
 
 
 async def _identity(connection: Connection, layout: Layout, within_s: float) -> str | None:

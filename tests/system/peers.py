@@ -30,6 +30,7 @@ PROGRAMS: Final = {
     "curl": "curl",
     "etcd": "etcd-server",
     "etcdctl": "etcd-client",
+    "/usr/share/zookeeper/bin/zkServer.sh": "zookeeper",
 }
 """The programs needed, and the Debian package that has each."""
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from tests.support.stores.etcd import etcd_servers
+from tests.support.stores.zookeeper import zookeeper_servers
 
 
 @contextmanager
@@ -14,5 +15,11 @@ def _etcd() -> Iterator[str]:
         yield servers.url
 
 
-STORES: dict[str, Callable[[], AbstractContextManager[str]]] = {"etcd": _etcd}
+@contextmanager
+def _zookeeper() -> Iterator[str]:
+    with zookeeper_servers() as servers:
+        yield servers.url
+
+
+STORES: dict[str, Callable[[], AbstractContextManager[str]]] = {"etcd": _etcd, "zookeeper": _zookeeper}
 """For each scheme what starts a server and gives its address, to which a path of one's own may be added."""

@@ -140,8 +140,7 @@ class ZookeeperServers:
             lines.append(f"clientPort={node.client_port}\nclientPortAddress=127.0.0.1")
         if len(self.nodes) > 1:
             (node.data / "myid").write_text(f"{node.number}\n")
-            for each in self.nodes:
-                lines.append(f"server.{each.number}=127.0.0.1:{each.quorum_port}:{each.election_port}")
+            lines += [f"server.{each.number}=127.0.0.1:{each.quorum_port}:{each.election_port}" for each in self.nodes]
         config = self.directory / f"n{node.number}.cfg"
         config.write_text("\n".join(lines).replace("{port}", str(node.client_port)) + "\n")
         java = ["java", "-Xms16m", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
@@ -197,7 +196,8 @@ def zookeeper_servers(count: int = 1, settings: str = "", java: Sequence[str] = 
         servers = ZookeeperServers(Path(name), settings=settings, java=java, environment=clock.environment, clock=clock)
         ports = free_ports(3 * count)
         for n in range(count):
-            servers.nodes.append(Node(n + 1, *ports[3 * n : 3 * n + 3], Path(name, f"n{n + 1}")))
+            client, quorum, election = ports[3 * n : 3 * n + 3]
+            servers.nodes.append(Node(n + 1, client, quorum, election, Path(name, f"n{n + 1}")))
         try:
             servers.start()
             yield servers
