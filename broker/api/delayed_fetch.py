@@ -75,7 +75,7 @@ def reader_of(context: RequestContext, request: FetchRequest) -> Reader:
         replica, epoch = request.replica_state.replica_id, request.replica_state.replica_epoch
     else:
         replica, epoch = request.replica_id, -1
-    if replica != CONSUMER:
+    if replica >= 0:
         return Reader(replica, epoch, Isolation.LOG_END)
     committed = request.isolation_level == 1
     return Reader(replica, epoch, Isolation.READ_COMMITTED if committed else Isolation.READ_UNCOMMITTED)

@@ -30,6 +30,8 @@ from protocol.messages.metadata import (
 )
 from protocol.schema import ZERO_UUID
 
+TOPIC_IDS_SINCE = 12
+"""From this version of Metadata on a topic may be asked for by its id."""
 PARTITIONS_PER_ANSWER_MAX = 2000
 """The bound of one DescribeTopicPartitions answer, whatever the client asks (KIP-966)."""
 
@@ -78,7 +80,8 @@ class MetadataApi:
             topics = await in_slices(partial(_topic, vantage, operations), image.topics.values())
         else:
             once = {(asked.name, asked.topic_id): asked for asked in request.topics}
-            topics = await in_slices(partial(_asked_topic, image, vantage, operations), once.values())
+            describe = _asked_topic if context.api_version >= TOPIC_IDS_SINCE else _named_topic
+            topics = await in_slices(partial(describe, image, vantage, operations), once.values())
         return MetadataResponse(
             brokers=_brokers(self._outages.listed(image), context.listener),
             cluster_id=image.cluster_id,
@@ -144,6 +147,14 @@ def _brokers(brokers: Iterable[BrokerRegistration], listener: str) -> list[Metad
 
 def _topic_error(name: str | None, topic_id: UUID, code: ErrorCode) -> MetadataResponse.MetadataResponseTopic:
     return MetadataResponse.MetadataResponseTopic(error_code=code, name=name, topic_id=topic_id, partitions=[])
+
+
+def _named_topic(
+    image: MetadataImage, vantage: Vantage, operations: int, asked: MetadataRequest.MetadataRequestTopic
+) -> MetadataResponse.MetadataResponseTopic:
+    if asked.name is None or asked.topic_id != ZERO_UUID:  # versions 10 and 11 have room for it, and no answer to it
+        return _topic_error(asked.name or "", ZERO_UUID, ErrorCode.INVALID_REQUEST)
+    return _asked_topic(image, vantage, operations, asked)
 
 
 def _asked_topic(

@@ -291,6 +291,13 @@ async def test_consumers_wait_for_what_the_isr_has(bench: FetchBench) -> None:
     await ahead
 
 
+@pytest.mark.parametrize("replica", [-2, -3, -(2**31)])
+async def test_who_is_no_broker_reads_what_the_isr_has(bench: FetchBench, replica: int) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER))
+    bench.write("t", 3)
+    assert found(await bench.fetch(ask("t"), replica_id=replica)) == [("t", 0, 0, [])]
+
+
 # Old clients.
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from uuid import UUID
+
+import pytest
 
 from broker.api.metadata import CREATED_PER_REQUEST_MAX, MetadataApi
 from broker.api.outages import Outages
 from broker.controller.topics import NewTopic, TopicOutcome
+from protocol.codec import encode
 from protocol.errors import ErrorCode
 from protocol.messages.metadata import MetadataRequest
 from tests.broker.api.bench import Bench, context
@@ -38,4 +42,27 @@ async def test_one_request_creates_so_many_topics_and_the_next_one_more(tmp_path
         codes = [topic.error_code for topic in answer.topics]
         absent = len(names) - known
         assert codes == [ErrorCode.NONE] * known + [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * absent
+    await bench.tasks.close()
+
+
+@pytest.mark.parametrize("version", [10, 11])
+async def test_topics_are_not_asked_for_by_id_before_that_can_be_answered(tmp_path: Path, version: int) -> None:
+    bench = Bench(tmp_path)
+    api = MetadataApi(bench.metadata, Creation(bench), Outages(bench.metadata, lambda broker: None))
+    await bench.create("t")
+    asked = [
+        MetadataRequest.MetadataRequestTopic(name="t", topic_id=UUID(int=1)),
+        MetadataRequest.MetadataRequestTopic(name=None, topic_id=bench.metadata.image.topics["t"].topic_id),
+        MetadataRequest.MetadataRequestTopic(name=None),
+        MetadataRequest.MetadataRequestTopic(name="t"),
+    ]
+    answer = await api.metadata(context(version), MetadataRequest(topics=asked, allow_auto_topic_creation=True))
+    invalid = ErrorCode.INVALID_REQUEST
+    assert [(topic.name, topic.error_code) for topic in answer.topics] == [
+        ("t", invalid),
+        ("", invalid),
+        ("", invalid),
+        ("t", ErrorCode.NONE),
+    ]
+    assert encode(answer, version)
     await bench.tasks.close()
