@@ -4,7 +4,7 @@
 
     <prefix>/identity            the store's name, 32 hexadecimal digits
     <prefix>/identity/<name>     there for as long as the store is this one: every transaction asks for it
-    <prefix>/data/<key>          the keys; those bound to a session are locked by it
+    <prefix>/keys/<key>          the keys; those bound to a session are locked by it
 
 **Transactions.** A call is one request to ``/v1/txn`` (txn.py): the identity, the checks (``check-index``,
 ``check-not-exists``, ``get``), the operations. Consul applies all of it as one entry of its log, or nothing. Locks are

@@ -7,6 +7,7 @@ reads, is tried at each of them; a write that was sent is not.
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -16,11 +17,11 @@ from yarl import URL
 
 from consensus.consul.address import Address
 from consensus.errors import (
-    BadConfig,
     Closed,
     CoordinationError,
     MaybeApplied,
     TooLarge,
+    TooManyOps,
     Unauthorized,
     Unavailable,
 )
@@ -50,6 +51,10 @@ class Answer:
     index: int
 
 
+class Untrusted(Unavailable):
+    """Client and agent cannot agree on TLS: a matter of certificates, which waiting seldom mends."""
+
+
 class _AnswerLost(Exception):
     """The connection broke after the request was sent; no exception of aiohttp's, or it would repeat a PUT."""
 
@@ -62,8 +67,12 @@ def refusal(status: int, text: str, *, writes: bool) -> CoordinationError:
     said = f"Consul answered {status}: {text.strip()[:300]}"
     if status in (401, 403) or "ACL not found" in text or "Permission denied" in text:
         return Unauthorized(f"{said} (is the ACL token right, and does its policy allow writing keys and sessions?)")
-    if status == 413:
-        return TooLarge("the request, for this agent (see kv_max_value_size and txn_max_req_len),", 0, 0)
+    if status == 413 and len(sizes := re.findall(r"[0-9]+", text)) >= 2:
+        if "operations" in text:
+            return TooManyOps(int(sizes[0]), int(sizes[1]))
+        return TooLarge("the request to Consul", int(sizes[0]), int(sizes[1]))
+    if status == 400 and "HTTPS" in text:
+        return Untrusted(f"{said} (the address needs tls=true)")
     if writes and status >= 500 and status != 503 and not any(words in text for words in _NOT_APPLIED):
         return MaybeApplied(said)
     return Unavailable(said)
@@ -118,7 +127,7 @@ class Client:
         :param path: with the query, percent-encoded.
         :raises Unavailable: not applied; all agents of the address were tried.
         :raises MaybeApplied: it writes, was sent, and the answer was lost.
-        :raises Unauthorized, TooLarge, Closed, BadConfig: as they say.
+        :raises Unauthorized, LimitExceeded, Closed: as they say.
         """
         for attempt in range(len(self._address.endpoints), 0, -1):
             at = self._at
@@ -175,15 +184,17 @@ class Client:
                     return Answer(response.status, answer, _index(response.headers.get("X-Consul-Index")))
                 text = answer.decode("utf-8", "replace")
                 raise refusal(response.status, text, writes=writes)
+        except (aiohttp.ClientSSLError, aiohttp.ClientConnectorCertificateError) as error:
+            raise Untrusted(f"{endpoint}: no TLS with it: {error}") from error
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            if isinstance(error, aiohttp.ClientConnectorCertificateError):
-                raise BadConfig(f"{endpoint}: its certificate is not trusted: {error}") from error
             raise Unavailable(f"{endpoint} cannot be reached: {error}") from error
         except (_AnswerLost, aiohttp.ClientError, TimeoutError) as error:
             if session.closed:
                 raise Closed("the backend was closed") from error
+            if "ALERT" in str(error) and "CERTIFICATE" in str(error):  # TLS 1.3 says so after the request was sent
+                raise Untrusted(f"{endpoint} asks for another certificate than ours: {error}") from error
             kind = MaybeApplied if writes else Unavailable
-            raise kind(f"{endpoint} did not answer: {error or type(error).__name__}") from error
+            raise kind(f"{endpoint} did not answer: {str(error) or type(error).__name__}") from error
 
     async def __aenter__(self) -> Self:
         await self.open()

@@ -10,7 +10,7 @@ import asyncio
 from contextlib import suppress
 from typing import Protocol
 
-from consensus.errors import CoordinationError, Permanent
+from consensus.errors import Closed, CoordinationError, WrongStore
 from consensus.session import Session, SessionState
 
 RENEW_S_MAX = 5.0
@@ -65,8 +65,8 @@ class ConsulSession(Session):
             sent_at = self._loop.time()
             try:
                 alive = await self._sessions.renew(self.id, max(between_s, 1.0))
-            except Permanent:
-                self.lose()
+            except (Closed, WrongStore):
+                self.gone()
                 return
             except CoordinationError:
                 self.suspend()

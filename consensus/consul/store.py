@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from consensus.backend import Capabilities, Read, Session
 from consensus.consul.address import Address
-from consensus.consul.client import TIMEOUT_S, Answer, Client
+from consensus.consul.client import TIMEOUT_S, Answer, Client, Untrusted
 from consensus.consul.txn import (
     KV,
     Layout,
@@ -76,8 +76,10 @@ class Store:
         try:
             self.identity = await self._identify(expect_identity)
             await self._prove_writing()
-        except BaseException:
+        except BaseException as error:
             await self._client.close()
+            if isinstance(error, Untrusted):
+                raise BadConfig(str(error)) from error
             raise
 
     async def close(self) -> None:
@@ -158,7 +160,8 @@ class Store:
             await self._refuse_foreign()
             found = await self._initialise()
         if expected not in (None, found):
-            raise WrongStore(f"expected the store {expected} below {self.layout.prefix}/, found {found or 'none'}")
+            where = f"below {self.layout.prefix}/"
+            raise WrongStore(f"expected the store {expected} {where}, found {found or 'none'}", found=found)
         assert found is not None
         return found
 

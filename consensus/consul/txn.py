@@ -63,11 +63,11 @@ class Layout:
 
     def data(self, key: str) -> str:
         """Where one of our keys is, or what the keys below a prefix begin with."""
-        return f"{self.prefix}/data/{key}"
+        return f"{self.prefix}/keys/{key}"
 
     def key(self, stored: str) -> str:
         """The way back from ``data``."""
-        return stored[len(self.prefix) + len("/data/") :]
+        return stored[len(self.prefix) + len("/keys/") :]
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,6 +174,8 @@ class ConsulServers:
             "retry_interval": "500ms",
             "ports": {**ports, "serf_wan": -1, "dns": -1, "grpc": -1},
             "performance": {"raft_multiplier": 1},
+            # Else a server that was killed loses its vote, and has it again ten seconds after it is back.
+            "autopilot": {"cleanup_dead_servers": False},
             "disable_update_check": True,
             "connect": {"enabled": False},
             "session_ttl_min": f"{self.ttl_ms_min}ms",

@@ -1,0 +1,156 @@
+"""What is Consul's own: addresses, what refusals mean, what fits into a request."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from consensus.backend import At, Check, Delete, Presence, Put, Revision
+from consensus.consul.address import PREFIX_BYTES_MAX, Address
+from consensus.consul.client import BODY_BYTES_MAX, refusal
+from consensus.consul.txn import OPS_MAX, Layout, Refused, capabilities, plan_txn, refused
+from consensus.errors import (
+    AlreadyExists,
+    BadConfig,
+    Conflict,
+    CoordinationError,
+    Fenced,
+    MaybeApplied,
+    NotFound,
+    SessionLost,
+    TooLarge,
+    Unauthorized,
+    Unavailable,
+    WrongStore,
+)
+
+LAYOUT = Layout("p" * PREFIX_BYTES_MAX)
+IDENTITY = "0" * 32
+
+
+def test_addresses() -> None:
+    assert Address.parse("consul://h", {}).endpoints == ("http://h:8500",)
+    many = Address.parse("consul://h1:1,[::1]:2,10.0.0.1/some/folder/?tls=true&session-ttl-min-ms=500", {})
+    assert many.endpoints == ("https://h1:1", "https://[::1]:2", "https://10.0.0.1:8501")
+    assert (many.prefix, many.ttl_ms_min) == ("some/folder", 500)
+    assert Address.parse("consul://h", {"ca_file": "/ca"}).endpoints == ("https://h:8501",)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "consul://",
+        "consul:h",
+        "http://h",
+        "consul://h:0",
+        "consul://h:99999",
+        "consul://h,",
+        "consul://h/a//b",
+        "consul://h/" + "p" * (PREFIX_BYTES_MAX + 1),
+        "consul://h?token=secret-one",
+        "consul://user:secret-one@h",
+        "consul://h?cert-file=/c",
+        "consul://h?tls=maybe",
+        "consul://h?tls=false&ca-file=/ca",
+        "consul://h?session-ttl-min-ms=1",
+        "consul://h?token-file=",
+        "consul://h?secret-one",
+    ],
+)
+def test_addresses_that_make_no_sense(url: str) -> None:
+    with pytest.raises(BadConfig) as caught:
+        Address.parse(url, {})
+    assert "secret-one" not in str(caught.value)
+
+
+def test_a_token_is_read_from_its_file_and_shown_nowhere(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    address = Address.parse(f"consul://h?token-file={file}", {})
+    for wrong in (None, "", "\n", "a\0b"):
+        if wrong is not None:
+            file.write_text(wrong)
+        with pytest.raises(BadConfig, match="token-file"):
+            address.read_token()
+    file.write_text("secret-one\n")
+    assert address.read_token() == "secret-one"
+    assert "secret-one" not in repr(address)
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "writes", "meaning"),
+    [
+        (500, "No cluster leader", True, Unavailable),
+        (500, "rpc error making call: node is not the leader", True, Unavailable),
+        (500, "rpc error making call: leadership lost while committing log", True, MaybeApplied),
+        (500, "rpc error making call: EOF", True, MaybeApplied),
+        (500, "rpc error making call: EOF", False, Unavailable),
+        (429, "Your IP is issuing too many concurrent connections", True, Unavailable),
+        (503, "", True, Unavailable),
+        (403, "Permission denied", True, Unauthorized),
+        (403, "ACL not found", False, Unauthorized),
+        (500, "rpc error making call: ACL not found", True, Unauthorized),
+        (413, "Request body too large", True, TooLarge),
+    ],
+)
+def test_what_a_status_means(status: int, text: str, writes: bool, meaning: type[CoordinationError]) -> None:
+    assert type(refusal(status, text, writes=writes)) is meaning
+
+
+def _refused(checks: list[Check], ops: list[Put | Delete], *failures: tuple[int, str]) -> Refused:
+    plan = plan_txn(LAYOUT, IDENTITY, checks, ops, random.Random(0))
+    body = json.dumps({"Results": None, "Errors": [{"OpIndex": index, "What": what} for index, what in failures]})
+    return refused(plan, body.encode())
+
+
+def test_what_a_refused_transaction_means() -> None:
+    at = Check("exists", At(Revision(5)))
+    checks = [Check("any", Presence.ANY), Check("a", Presence.ABSENT), Check("b", Presence.PRESENT, fences=True), at]
+    gone = (3, 'failed to check index, key "p/exists" doesn\'t exist')
+    moved = (3, 'failed index check for key "p/exists", current modify index 7 != 5')
+    for failures, meaning in (
+        ([(0, 'key "x" doesn\'t exist'), (1, 'key "p/a" exists')], WrongStore),
+        ([(2, 'key "p/b" doesn\'t exist'), (1, 'key "p/a" exists')], AlreadyExists),
+        ([(2, 'key "p/b" doesn\'t exist'), gone], Fenced),
+        ([gone], Conflict),
+        ([moved], Conflict),
+        ([(1, "Permission denied")], Unauthorized),
+        ([(4, "something new")], Unavailable),
+        ([], Unavailable),
+        ([(99, "nothing of ours")], Unavailable),
+    ):
+        assert type(_refused(checks, [Delete("d")], *failures).error) is meaning
+    assert "any more" in str(_refused(checks, [], gone).error)
+    assert "another revision" in str(_refused(checks, [], moved).error)
+    assert type(_refused([Check("b", Presence.PRESENT)], [], (1, 'key "p/b" doesn\'t exist')).error) is NotFound
+
+
+async def test_an_unknown_session_is_told_from_what_failed() -> None:
+    from consensus.session import Session
+
+    class Bound(Session):
+        async def close(self) -> None:
+            self.lose()
+
+    session = Bound("some-id", 10_000, 0.0)
+    found = _refused([], [Put("a", b"", session)], (2, 'invalid session "some-id"'))
+    assert (type(found.error), found.session) == (SessionLost, session)
+    await session.close()
+
+
+def test_the_heaviest_transactions_fit_into_a_request() -> None:
+    limits = capabilities(10_000)
+    long = [f"{n:02}{chr(34) * (limits.key_bytes_max - 2)}" for n in range(limits.txn_ops_max)]
+    left = limits.txn_bytes_max - sum(map(len, long))
+    heavy = [Put(key, bytes(left // len(long))) for key in long]
+    checked = limits.txn_ops_max // 2
+    mixed = [Put(key, b"") for key in long[checked:]]
+    checks = [Check(key, At(Revision((1 << 64) - 2))) for key in long[:checked]]
+    largest = [Put("k", bytes(limits.value_bytes_max))]
+    for given, ops in (([], heavy), (checks, mixed), ([], largest)):
+        limits.admit(given, ops)
+        plan = plan_txn(LAYOUT, IDENTITY, given, ops, random.Random(0))
+        assert len(plan.ops) <= OPS_MAX
+        assert len(plan.body) <= BODY_BYTES_MAX
