@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from os import PathLike, fspath
 from pathlib import Path
+from urllib.parse import urlencode
 
 from consensus.backend import Backend
 from consensus.errors import BadConfig
@@ -26,6 +27,13 @@ _BUILT_IN = {
     "local": "consensus.local:LocalBackend",
     "memory": "consensus.memory:MemoryBackend",
     "zookeeper": "consensus.zookeeper:ZookeeperBackend",
+}
+
+_ZOOKEEPER_OPTIONS = {
+    "zookeeper.set.acl": "acl",
+    "zookeeper.connection.timeout.ms": "connect-timeout-ms",
+    "zookeeper.ssl.client.enable": "tls",
+    "zookeeper.ssl.truststore.location": "ca-file",
 }
 
 
@@ -75,14 +83,15 @@ def from_kafka_config(config: Mapping[str, str], data_dir: str | PathLike[str] |
     """The address that a broker's configuration asks for.
 
     ``coordination.url`` as it stands; else ``zookeeper.connect`` (``h1:2181,h2:2181/chroot``) as a ``zookeeper:``
-    address; else the embedded store below ``data_dir``, or without one below the first of ``log.dirs``, ``log.dir``.
+    address, with what else Kafka's keys say of ZooKeeper; else the embedded store below ``data_dir``, or without one
+    below the first of ``log.dirs``, ``log.dir``.
 
     :raises BadConfig: ``zookeeper.connect`` is malformed, or nothing says where to keep the embedded store.
     """
     if url := config.get("coordination.url", "").strip():
         return url
     if connect := config.get("zookeeper.connect", "").strip():
-        return _zookeeper_url(connect)
+        return f"{_zookeeper_url(connect)}{_zookeeper_options(config)}"
     if data_dir is None:
         dirs = config.get("log.dirs") or config.get("log.dir") or ""
         data_dir = dirs.split(",")[0].strip() or None
@@ -102,6 +111,22 @@ def _zookeeper_url(connect: str) -> str:
         if colon and not address.endswith("]") and not (host and port.isdecimal() and 0 < int(port) < 65536):
             raise BadConfig(f"zookeeper.connect={connect!r}: {address!r} is not host:port")
     return f"zookeeper://{','.join(addresses)}{slash if chroot else ''}{chroot}"
+
+
+def _zookeeper_options(config: Mapping[str, str]) -> str:
+    """Kafka's keys as options of the address; no secret is among them."""
+    options = {name: config[key] for key, name in _ZOOKEEPER_OPTIONS.items() if config.get(key)}
+    if options.get("tls", "true").lower() == "true":
+        if keystore := config.get("zookeeper.ssl.keystore.location"):
+            options |= {"cert-file": keystore, "key-file": keystore}
+        if config.get("zookeeper.ssl.endpoint.identification.algorithm", "HTTPS") == "" and "tls" in options:
+            options["verify-host"] = "false"
+    else:
+        options.pop("ca-file", None)
+    for key in ("zookeeper.ssl.keystore.type", "zookeeper.ssl.truststore.type"):
+        if config.get(key, "PEM").upper() != "PEM":
+            raise BadConfig(f"{key}={config[key]}: only PEM can be read; convert it with `openssl pkcs12`")
+    return f"?{urlencode(options, safe='/:')}" if options else ""
 
 
 def _third_party() -> dict[str, str]:

@@ -1,26 +1,15 @@
-"""From an address and options to where ZooKeeper is and who we are to it.
+"""``zookeeper://host:port,host:port/chroot?option=value``: where the servers are, and as whom to speak to them.
 
-``zookeeper://[user:password@]host[:2181][,host[:2181]...][/chroot][?option=value&...]``. The options, which can also be
-given beside the address (and should be where they are secret), are named as Kafka's, without ``zookeeper.``:
-
-``connection.timeout.ms``
+``user``, ``password-file``
+    credentials; ``auth=digest`` (the default) or ``auth=sasl`` (DIGEST-MD5) says how they are shown.
+``acl``
+    ``true``: only these credentials may read and change what is created here.
+``tls``, ``ca-file``, ``cert-file``, ``key-file``, ``key-password-file``
+    TLS; any of the files means yes. Without ``ca-file`` the system's authorities are trusted.
+``verify-host``
+    ``false``: the servers' certificates need not be made for their names.
+``connect-timeout-ms``
     how long ``open`` waits for a server; 18000.
-``session.timeout.ms``
-    timeout of the connection for reads and writes; 6000. Sessions have TTLs of their own.
-``set.acl``
-    ``true``: what is created can be read and changed with these credentials only.
-``auth``
-    ``digest:user:password``; the same as a user in the address.
-``sasl.username``, ``sasl.password``
-    authenticate by SASL (DIGEST-MD5).
-``ssl.client.enable``
-    ``true``: TLS.
-``ssl.truststore.location``
-    the certificates to trust (PEM); without it those of the system.
-``ssl.keystore.location``, ``ssl.keystore.password``
-    our own certificate and its key (PEM, in one file), and the key's password.
-``ssl.endpoint.identification.algorithm``
-    ``HTTPS``: the server's certificate must be made for its name; empty: that is not looked at.
 """
 
 from __future__ import annotations
@@ -42,18 +31,19 @@ OPEN_ACL: Acl = ((_ALL, "world", "anyone"),)
 CREATOR_ACL: Acl = ((_ALL, "auth", ""),)
 _FLAGS = {"true": True, "false": False}
 _DEFAULTS = {
-    "connection.timeout.ms": "18000",
-    "session.timeout.ms": "6000",
-    "set.acl": "false",
-    "auth": "",
-    "sasl.username": "",
-    "sasl.password": "",
-    "ssl.client.enable": "false",
-    "ssl.truststore.location": "",
-    "ssl.keystore.location": "",
-    "ssl.keystore.password": "",
-    "ssl.endpoint.identification.algorithm": "HTTPS",
+    "user": "",
+    "password-file": "",
+    "auth": "digest",
+    "acl": "false",
+    "tls": "",
+    "ca-file": "",
+    "cert-file": "",
+    "key-file": "",
+    "key-password-file": "",
+    "verify-host": "true",
+    "connect-timeout-ms": "18000",
 }
+EXPECTED = "zookeeper://host:port[,host:port...][/chroot][?user=...&password-file=...&acl=true&ca-file=...]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +54,11 @@ class Address:
     :ivar parents: the paths above it, outermost first.
     :ivar acl: for what is created in the tree. ``parent_acl``: for what is created above it.
     :ivar connect_s: how long ``open`` waits for a server, in seconds.
-    :ivar timeout_ms: the timeout of the connection for reads and writes.
     """
 
     endpoint: Endpoint
     root: str
     connect_s: float
-    timeout_ms: int
     acl: Acl = field(default=OPEN_ACL)
     parent_acl: Acl = field(default=OPEN_ACL)
 
@@ -88,23 +76,23 @@ def parse(url: str, options: Mapping[str, object]) -> Address:
     """
     scheme, separator, rest = url.partition("://")
     if scheme != "zookeeper" or not separator:
-        raise BadConfig("expected zookeeper://host:port[,host:port...][/chroot]")
+        raise BadConfig(f"expected {EXPECTED}")
     place, _, query = rest.partition("?")
-    given = dict(parse_qsl(query, keep_blank_values=True)) | {name: str(value) for name, value in options.items()}
+    given = {name.replace("_", "-"): str(value) for name, value in options.items()}
+    given = dict(parse_qsl(query, keep_blank_values=True)) | given
     if unknown := sorted(given.keys() - _DEFAULTS.keys()):
         raise BadConfig(f"zookeeper: no option is called {unknown[0]}; there are {', '.join(_DEFAULTS)}")
     settings = _DEFAULTS | given
-    authority, _, chroot = place.partition("/")
-    user, at, hosts = authority.rpartition("@")
-    auth = f"digest:{unquote(user)}" if at else settings["auth"]
-    root = _root(chroot)
-    secure = _flag(settings, "set.acl")
-    endpoint = Endpoint(_hosts(hosts), _auth(auth), _sasl(settings), _tls(settings))
-    if secure and not (endpoint.auth or endpoint.sasl or endpoint.tls.get("certfile")):
-        raise BadConfig("zookeeper: set.acl=true needs credentials: auth, sasl.username or ssl.keystore.location")
-    connect_s = _milliseconds(settings, "connection.timeout.ms") / 1000
-    acl = CREATOR_ACL if secure else OPEN_ACL
-    return Address(endpoint, root, connect_s, _milliseconds(settings, "session.timeout.ms"), acl)
+    hosts, _, chroot = place.partition("/")
+    if "@" in hosts:
+        raise BadConfig("a zookeeper address holds no password: use ?user=NAME&password-file=FILE")
+    secure = _flag(settings, "acl")
+    auth, sasl = _credentials(settings)
+    endpoint = Endpoint(_hosts(hosts), auth, sasl, _tls(settings))
+    if secure and not (auth or sasl or endpoint.tls.get("certfile")):
+        raise BadConfig("zookeeper: acl=true needs credentials: user and password-file, or cert-file and key-file")
+    connect_s = _milliseconds(settings, "connect-timeout-ms") / 1000
+    return Address(endpoint, _root(chroot), connect_s, CREATOR_ACL if secure else OPEN_ACL)
 
 
 def _hosts(text: str) -> str:
@@ -129,44 +117,44 @@ def _root(chroot: str) -> str:
     return root
 
 
-def _auth(text: str) -> tuple[tuple[str, str], ...]:
-    if not text:
-        return ()
-    scheme, _, credential = text.partition(":")
-    user, colon, _ = credential.partition(":")
-    if scheme != "digest" or not user or not colon:
-        raise BadConfig("zookeeper: the credentials are not digest:user:password")
-    return ((scheme, credential),)
-
-
-def _sasl(settings: Mapping[str, str]) -> dict[str, str] | None:
-    username, password = settings["sasl.username"], settings["sasl.password"]
-    if not username and not password:
-        return None
-    if not username or not password:
-        raise BadConfig("zookeeper: sasl.username and sasl.password belong together")
-    return {"mechanism": "DIGEST-MD5", "username": username, "password": password}
+def _credentials(settings: Mapping[str, str]) -> tuple[tuple[tuple[str, str], ...], dict[str, str] | None]:
+    user, file, how = settings["user"], settings["password-file"], settings["auth"]
+    if how not in ("digest", "sasl"):
+        raise BadConfig(f"zookeeper: auth={how}: expected digest or sasl")
+    if not user and not file:
+        return (), None
+    if not user or not file or ":" in user:
+        raise BadConfig("zookeeper: user (without a colon) and password-file need each other")
+    password = _secret(file, "password-file")
+    if how == "digest":
+        return (("digest", f"{user}:{password}"),), None
+    return (), {"mechanism": "DIGEST-MD5", "username": user, "password": password}
 
 
 def _tls(settings: Mapping[str, str]) -> dict[str, Any]:
-    if not _flag(settings, "ssl.client.enable"):
-        if settings["ssl.keystore.location"] or settings["ssl.truststore.location"]:
-            raise BadConfig("zookeeper: certificates are given, but ssl.client.enable is not true")
+    files = [name for name in ("ca-file", "cert-file", "key-file") if settings[name]]
+    if not (_flag(settings, "tls") if settings["tls"] else files):
+        if files:
+            raise BadConfig(f"zookeeper: tls=false and {files[0]} contradict each other")
         return {}
-    tls: dict[str, Any] = {"use_ssl": True}
-    tls["check_hostname"] = _identification(settings["ssl.endpoint.identification.algorithm"])
-    if trusted := settings["ssl.truststore.location"]:
-        tls["ca"] = _file(trusted, "ssl.truststore.location")
-    if own := settings["ssl.keystore.location"]:
-        tls["certfile"] = tls["keyfile"] = _file(own, "ssl.keystore.location")
-        tls["keyfile_password"] = settings["ssl.keystore.password"] or None
+    tls: dict[str, Any] = {"use_ssl": True, "check_hostname": _flag(settings, "verify-host")}
+    if settings["ca-file"]:
+        tls["ca"] = _file(settings["ca-file"], "ca-file")
+    if bool(settings["cert-file"]) != bool(settings["key-file"]):
+        raise BadConfig("zookeeper: cert-file and key-file need each other")
+    if settings["cert-file"]:
+        tls["certfile"] = _file(settings["cert-file"], "cert-file")
+        tls["keyfile"] = _file(settings["key-file"], "key-file")
+    if settings["key-password-file"]:
+        tls["keyfile_password"] = _secret(settings["key-password-file"], "key-password-file")
     return tls
 
 
-def _identification(algorithm: str) -> bool:
-    if algorithm.upper() not in ("HTTPS", ""):
-        raise BadConfig(f"zookeeper: ssl.endpoint.identification.algorithm={algorithm}: expected HTTPS or nothing")
-    return bool(algorithm)
+def _secret(path: str, option: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadConfig(f"zookeeper: {option}={path} cannot be read: {type(error).__name__}") from error
 
 
 def _file(path: str, option: str) -> str:

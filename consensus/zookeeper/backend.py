@@ -31,7 +31,7 @@ from consensus.backend import (
 from consensus.errors import Closed, CoordinationError, SessionLost, Unavailable, WrongStore
 from consensus.zookeeper.address import Address, parse
 from consensus.zookeeper.bounds import granted_bounds
-from consensus.zookeeper.connection import Connection
+from consensus.zookeeper.connection import MAIN_TIMEOUT_MS, Connection
 from consensus.zookeeper.feed import Feed
 from consensus.zookeeper.layout import Layout
 from consensus.zookeeper.reading import Reader
@@ -120,7 +120,7 @@ class ZookeeperBackend(Backend):
         self._capabilities = dataclasses.replace(CAPABILITIES, ttl_ms_min=shortest, ttl_ms_max=longest)
 
     def _main_timeout_ms(self) -> int:
-        return self._capabilities.ttl(self._address.timeout_ms)
+        return self._capabilities.ttl(MAIN_TIMEOUT_MS)
 
     async def close(self) -> None:
         await self._close(Connection.close)

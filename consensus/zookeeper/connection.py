@@ -28,6 +28,8 @@ from consensus.errors import Permanent, Unauthorized, Unavailable
 
 READ_FRACTION = 2 / 3
 """Of a session's timeout: a server that has not answered for so long is given up, as by every client of ZooKeeper."""
+MAIN_TIMEOUT_MS = 6000
+"""The session timeout of a connection that holds nothing ephemeral."""
 _IN_FLIGHT_MAX = 128
 _STOP_S = 5.0
 _ATTEMPT_S = 2.0

@@ -7,7 +7,7 @@ from kazoo.protocol.serialization import GetChildren, GetData
 
 from consensus.errors import BadConfig, Unauthorized, Unavailable, Unsupported, WrongStore
 from consensus.zookeeper.address import Address
-from consensus.zookeeper.connection import Connection, LostAnswer
+from consensus.zookeeper.connection import MAIN_TIMEOUT_MS, Connection, LostAnswer
 from consensus.zookeeper.layout import FORMAT, Layout
 from consensus.zookeeper.reading import Reader
 from consensus.zookeeper.wire import (
@@ -58,7 +58,7 @@ async def look(address: Address, layout: Layout, identity: str, within_s: float)
     :raises WrongStore: it is gone, or another one.
     :raises CoordinationError: it could not be seen.
     """
-    connection = Connection(address.endpoint, address.timeout_ms, lambda connected: None)
+    connection = Connection(address.endpoint, MAIN_TIMEOUT_MS, lambda connected: None)
     connection.start()
     try:
         await connection.connected(within_s)

@@ -1,0 +1,242 @@
+"""ZooKeeper with users and with TLS: a tree that nobody else can read or change."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
+from kazoo.security import OPEN_ACL_UNSAFE
+
+from consensus.backend import Changed, Put
+from consensus.errors import BadConfig, Unauthorized, Unavailable
+from consensus.registry import from_kafka_config, open_backend
+from consensus.zookeeper import ZookeeperBackend
+from consensus.zookeeper.address import parse
+from consensus.zookeeper.connection import synchronous_client
+from tests.support.stores.zookeeper import ZookeeperServers, zookeeper_servers
+
+pytestmark = pytest.mark.system
+
+Query = Callable[[str, str, str], str]
+_JAAS = """\
+Server { org.apache.zookeeper.server.auth.DigestLoginModule required user_parley="right" user_other="other"; };
+"""
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZookeeperServers]:
+    jaas = tmp_path_factory.mktemp("jaas") / "jaas.conf"
+    jaas.write_text(_JAAS)
+    settings = "authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider"
+    with zookeeper_servers(settings=settings, java=[f"-Djava.security.auth.login.config={jaas}"]) as servers:
+        yield servers
+
+
+@pytest.fixture
+def query(tmp_path: Path) -> Query:
+    """Makes the options of a user."""
+
+    def make(user: str, password: str, auth: str) -> str:
+        path = tmp_path / f"{user}-{password}"
+        path.write_text(f"{password}\n")
+        return f"user={user}&password-file={path}&auth={auth}"
+
+    return make
+
+
+@pytest.mark.parametrize("auth", ["digest", "sasl"])
+async def test_a_locked_tree_is_for_its_user_alone(servers: ZookeeperServers, query: Query, auth: str) -> None:
+    url = f"{servers.url}/locked-{auth}"
+    right, other = query("parley", "right", auth), query("other", "other", auth)
+    async with ZookeeperBackend.from_url(f"{url}?acl=true&{right}") as client:
+        session = await client.open_session(5000)
+        watch = client.watch("a/")
+        await anext(watch)
+        await client.txn([], [Put("a/bound", b"1", session), Put("a/lasting", b"secret")])
+        event = await anext(watch)
+        assert isinstance(event, Changed)
+        for stranger in (url, f"{url}?{other}", f"{url}?acl=true&{other}"):
+            with pytest.raises(Unauthorized):
+                await ZookeeperBackend.from_url(stranger).open()
+        await session.close()
+    _nobody_can_touch(f"{url}?{other}", url)
+    async with ZookeeperBackend.from_url(f"{url}?acl=true&{right}") as client:
+        assert [entry.key for entry in (await client.list("", limit=9)).entries] == ["a/lasting"]
+
+
+def _nobody_can_touch(*urls: str) -> None:
+    for url in urls:
+        address = parse(url, {})
+        with synchronous_client(address.endpoint) as client:
+            assert not _touchable(client, address.root)
+
+
+def _touchable(client: KazooClient, root: str) -> list[str]:
+    touched = []
+    calls: dict[str, Callable[[], object]] = {
+        "get": lambda: client.get(root),
+        "list": lambda: client.get_children(root),
+        "create": lambda: client.create(f"{root}/new"),
+        "set": lambda: client.set(f"{root}/log", b""),
+        "delete": lambda: client.delete(f"{root}/identity", recursive=True),
+        "acl": lambda: client.set_acls(root, OPEN_ACL_UNSAFE),
+    }
+    for name, call in calls.items():
+        try:
+            call()
+        except NoAuthError:
+            continue
+        touched.append(name)
+    return touched
+
+
+async def test_a_wrong_password_is_told(servers: ZookeeperServers, query: Query) -> None:
+    for auth in ("sasl", "digest"):
+        url = f"{servers.url}/password-{auth}?acl=true"
+        async with ZookeeperBackend.from_url(f"{url}&{query('parley', 'right', auth)}") as client:
+            await client.put("a", b"")
+        with pytest.raises((Unauthorized, Unavailable)):
+            await ZookeeperBackend.from_url(f"{url}&connect-timeout-ms=3000&{query('parley', 'wrong', auth)}").open()
+
+
+def _migrate(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tools.cli", "zookeeper-security-migration", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env={**os.environ})
+
+
+async def test_a_tree_is_locked_and_unlocked_while_it_is_used(
+    servers: ZookeeperServers, query: Query, tmp_path: Path
+) -> None:
+    url, right = f"{servers.url}/moved", query("parley", "right", "sasl")
+    connect = servers.url.removeprefix("zookeeper://") + "/moved"
+    as_user = ["--user", "parley", "--password-file", str(tmp_path / "parley-right"), "--auth", "sasl"]
+    nothing = _migrate("--zookeeper.acl", "secure", "--zookeeper.connect", connect, "--enable.path.check", *as_user)
+    assert nothing.returncode == 1
+    assert "nothing at /moved/parley" in nothing.stderr
+    async with (
+        ZookeeperBackend.from_url(url) as before,
+        ZookeeperBackend.from_url(f"{url}?acl=true&{right}") as locking,
+    ):
+        await before.put("a", b"open")
+        refused = _migrate("--zookeeper.acl", "secure", "--zookeeper.connect", connect)
+        assert refused.returncode == 1
+        assert "credentials" in refused.stderr
+        done = _migrate("--zookeeper.acl", "secure", "--zookeeper.connect", connect, *as_user)
+        assert (done.returncode, done.stderr) == (0, "")
+        await locking.put("a", b"locked")
+        with pytest.raises(Unauthorized):
+            await before.get("a")
+        _nobody_can_touch(url)
+        assert _migrate("--zookeeper.acl", "unsecure", "--zookeeper.connect", connect, *as_user).returncode == 0
+        entry = await before.get("a")
+        assert entry is not None
+        assert entry.value == b"locked"
+        await before.put("a", b"open again")
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ("acl=true", "needs credentials"),
+        ("user=x", "need each other"),
+        ("user=x&password-file=/none", "cannot be read"),
+        ("auth=kerberos", "digest or sasl"),
+        ("ca-file=/none", "no such file"),
+        ("tls=false&ca-file=/none", "contradict"),
+        ("acl=perhaps", "true or false"),
+        ("colour=red", "no option"),
+        ("connect-timeout-ms=soon", "milliseconds"),
+    ],
+)
+def test_options_that_make_no_sense(options: str, problem: str) -> None:
+    with pytest.raises(BadConfig, match=problem):
+        ZookeeperBackend.from_url(f"zookeeper://h?{options}")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["zookeeper:", "zookeeper://", "zookeeper://h:0", "zookeeper://h,,i", "zookeeper://h/a//b", "zookeeper://u:p@h"],
+)
+def test_addresses_that_make_no_sense(url: str) -> None:
+    with pytest.raises(BadConfig) as caught:
+        ZookeeperBackend.from_url(url)
+    assert "u:p" not in str(caught.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """An authority, and what it signed: for the server, and for a client. The names are those of the files."""
+
+    directory: Path
+
+    @classmethod
+    def made(cls, directory: Path) -> Certificates:
+        made = cls(directory)
+        made.openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=authority",
+                     "-keyout", "ca.key", "-out", "ca.pem")  # fmt: skip
+        for name in ("server", "client"):
+            made.openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}", "-keyout", f"{name}.key",
+                         "-out", f"{name}.csr")  # fmt: skip
+            (directory / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+            made.openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
+                         "-days", "2", "-extfile", "names", "-out", f"{name}.pem")  # fmt: skip
+            joined = (directory / f"{name}.key").read_text() + (directory / f"{name}.pem").read_text()
+            (directory / f"{name}-both.pem").write_text(joined)
+        return made
+
+    def openssl(self, *words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=self.directory, check=True, capture_output=True, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ZookeeperServers, Path]]:
+    made = Certificates.made(tmp_path_factory.mktemp("certificates")).directory
+    settings = f"""\
+secureClientPort={{port}}
+serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory
+ssl.clientAuth=need
+ssl.keyStore.location={made}/server-both.pem
+ssl.trustStore.location={made}/ca.pem
+"""
+    with zookeeper_servers(settings=settings) as servers:
+        yield servers, made
+
+
+async def test_tls_with_certificates_of_both_sides(tls: tuple[ZookeeperServers, Path]) -> None:
+    servers, made = tls
+    ours = f"cert-file={made}/client.pem&key-file={made}/client.key"
+    url = f"{servers.url}/tls?ca-file={made}/ca.pem&connect-timeout-ms=10000"
+    async with ZookeeperBackend.from_url(f"{url}&acl=true&{ours}") as client:
+        session = await client.open_session(5000)
+        await client.put("a", b"1", session=session)
+        entry = await client.get("a")
+        assert entry is not None
+        assert entry.value == b"1"
+    with pytest.raises(Unavailable):
+        await ZookeeperBackend.from_url(f"{url}").open()
+    strangers = f"{servers.url}/tls?tls=true&connect-timeout-ms=5000&{ours}"
+    with pytest.raises(Unavailable):
+        await ZookeeperBackend.from_url(strangers).open()
+
+
+async def test_kafkas_keys_are_those_of_the_address(tls: tuple[ZookeeperServers, Path]) -> None:
+    servers, made = tls
+    config = {
+        "zookeeper.connect": servers.url.removeprefix("zookeeper://") + "/kafkas",
+        "zookeeper.ssl.client.enable": "true",
+        "zookeeper.ssl.truststore.location": f"{made}/ca.pem",
+        "zookeeper.ssl.keystore.location": f"{made}/client-both.pem",
+        "zookeeper.set.acl": "true",
+        "zookeeper.connection.timeout.ms": "10000",
+    }
+    async with open_backend(from_kafka_config(config)) as client:
+        await client.put("a", b"1")
+    with pytest.raises(BadConfig, match="only PEM"):
+        from_kafka_config({**config, "zookeeper.ssl.keystore.type": "JKS"})
