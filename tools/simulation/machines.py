@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import Context
 from random import Random
+from typing import Any
 
 from broker.config import BrokerConfig
 from broker.server import BrokerServer
@@ -58,6 +59,7 @@ class SharedStore(MemoryStore):
         process = CURRENT.get()
         if process is not None:
             client.delay_s = self.latency
+            client.txn = _arriving(client.txn)  # type: ignore[method-assign]
             self.clients[process] = client
         super().attach(client)
 
@@ -66,6 +68,17 @@ class SharedStore(MemoryStore):
         process = next((process for process, each in self.clients.items() if each is client), None)
         context = process.context if process is not None else None
         asyncio.get_running_loop().call_soon(client._expired, session_id, context=context)
+
+
+def _arriving(txn: Callable[..., Coroutine[Any, Any, TxnResult]]) -> Callable[..., Coroutine[Any, Any, TxnResult]]:
+    """Transactions that reach the store once they are sent, though whoever sent them waits no longer."""
+
+    async def arrive(checks: Sequence[Check], ops: Sequence[Op]) -> TxnResult:
+        sent = asyncio.ensure_future(txn(checks, ops))
+        sent.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(sent)
+
+    return arrive
 
 
 class Machine:

@@ -1,0 +1,91 @@
+"""Brokers with one bug each, of the kinds that lose data: what the simulation is for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from broker.controller import election
+from broker.partition import Partition
+from broker.replication import fetcher, in_sync
+from consensus.recipes.keyvalue import KeyValue
+from protocol.errors import ErrorCode
+from tools.simulation.faults import Fault, Kind
+from tools.simulation.scenario import Outcome, Settings, simulate
+
+Mutate = Callable[[pytest.MonkeyPatch], None]
+
+
+def acknowledge_early(patch: pytest.MonkeyPatch) -> None:
+    """acks=all is answered as soon as the leader has the records."""
+    patch.setattr(Partition, "is_acknowledged", lambda self, offset: ErrorCode.NONE if self.is_leader else None)
+
+
+def skip_truncation(patch: pytest.MonkeyPatch) -> None:
+    """A follower does not say which epoch its log ends with, so nobody finds where it has parted from the leader's."""
+    position_of = fetcher.position_of
+    patch.setattr(fetcher, "position_of", lambda *args: position_of(*args)._replace(last_fetched_epoch=-1))
+
+
+def reuse_epoch(patch: pytest.MonkeyPatch) -> None:
+    """A new leader gets the epoch of the one before."""
+
+    def keep_epoch(state: Any, **changes: Any) -> Any:
+        changes.pop("leader_epoch", None)
+        return replace(state, **changes)
+
+    patch.setattr(election, "replace", keep_epoch)
+
+
+def write_unguarded(patch: pytest.MonkeyPatch) -> None:
+    """A controller writes to the store without proving that it is in office."""
+    txn = KeyValue.txn
+
+    async def unguarded(self: KeyValue, checks: Any, ops: Any, *, guard: Any = None) -> Any:
+        return await txn(self, checks, ops)
+
+    patch.setattr(KeyValue, "txn", unguarded)
+
+
+def join_early(patch: pytest.MonkeyPatch) -> None:
+    """A follower is asked into the ISR before it has what is committed."""
+    patch.setattr(in_sync, "has_arrived", lambda view, progress, *times: True)
+
+
+def late_writes(broker: int) -> list[Fault]:
+    """A broker cannot reach the store for longer than its session lasts, while another one dies."""
+    other = broker % 3 + 1
+    return [Fault(2.0, Kind.LOSE_STORE, broker, other, 11.0, 1.0), Fault(3.0, Kind.KILL, other, broker, 4.0, 0.0)]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A bug, and how it is to be found: with the faults of so many seeds, or with these."""
+
+    mutate: Mutate
+    seeds: int
+    faults: Callable[[int], list[Fault]] | None = None
+    """Made for each broker in turn."""
+
+
+MUTANTS = (
+    Mutant(acknowledge_early, 5),
+    Mutant(skip_truncation, 30),
+    Mutant(reuse_epoch, 5),
+    Mutant(write_unguarded, 4, late_writes),
+    Mutant(join_early, 5),
+)
+
+
+def hunt(mutant: Mutant) -> Outcome | None:
+    """Run seeds until one fails; None if none does."""
+    for seed in range(1, mutant.seeds + 1):
+        for broker in (1, 2, 3) if mutant.faults else (0,):
+            faults = mutant.faults(broker) if mutant.faults else None
+            outcome = simulate(seed, Settings(seconds=20.0, faults=faults))
+            if not outcome.passed:
+                return outcome
+    return None

@@ -1,0 +1,119 @@
+"""The simulation replays, the brokers stand it, and brokers with a bug do not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from storage.checkpoints import write_atomically
+from tests.tools.simulation.mutants import MUTANTS, Mutant, hunt
+from tools.simulation.disk import Disks, torn
+from tools.simulation.loop import SimulatedLoop, Stuck, run
+from tools.simulation.scenario import Settings, simulate
+from tools.simulation.world import World
+
+SHORT = Settings(seconds=10.0)
+ALONE = {"default.replication.factor": "1", "min.insync.replicas": "1", "offsets.topic.replication.factor": "1"}
+
+
+def test_time_passes_only_when_nothing_is_left_to_do() -> None:
+    loop = SimulatedLoop()
+
+    async def sleep() -> float:
+        before = loop.time()
+        await asyncio.sleep(3600)
+        assert await loop.run_in_executor(None, lambda: 7) == 7
+        return loop.time() - before
+
+    assert run(loop, sleep()) == 3600
+
+
+def test_waiting_for_ever_is_an_error() -> None:
+    with pytest.raises(Stuck):
+        run(SimulatedLoop(), asyncio.Event().wait())
+
+
+def test_a_broker_is_killed_stopped_crashed_and_shut_down() -> None:
+    async def live(world: World) -> list[float]:
+        machine = world.add_machine(1)
+        starts = []
+        for end in (machine.kill, lambda: machine.crash(world.rng), machine.shut_down):
+            machine.boot()
+            await world.until(lambda: machine.serves, what="start")
+            starts.append(world.loop.time())
+            machine.stop()
+            await asyncio.sleep(20)
+            machine.resume()
+            await asyncio.sleep(5)
+            end()
+            await world.until(lambda: not machine.is_up, what="end")
+        return starts
+
+    with World("one", properties=ALONE) as world:
+        starts = world.run(live)
+    assert len(starts) == 3
+    assert not world.failures
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_crash_leaves_what_was_synced(tmp_path: Path, seed: int) -> None:
+    with Disks(tmp_path) as disks:
+        disk = disks.disk("machine")
+        write_atomically(disk.path / "checkpoint", b"old")
+        disk.process_died()
+        fd = os.open(disk.path / "log", os.O_RDWR | os.O_CREAT)
+        os.write(fd, b"x" * 1000)
+        os.fsync(fd)
+        write_atomically(disk.path / "checkpoint", b"new")
+        os.write(fd, b"y" * 2000)
+        os.close(fd)
+        rng = Random(seed)
+        disk.machine_crashed(rng)
+        assert (disk.path / "checkpoint").read_bytes() == b"new"
+        assert (disk.path / "log").read_bytes()[:1000] == b"x" * 1000
+        assert disk.machine_crashed(rng) == [], "what is left after a crash is on the disk"
+
+
+def test_pages_may_be_lost_one_by_one() -> None:
+    written = b"".join(bytes([page]) * 512 for page in range(1, 9))
+    fates = {torn(b"", written, Random(seed)) for seed in range(100)}
+    assert {b"", written} < fates
+    assert any(fate.count(0) and fate[-1] for fate in fates), "a page in the middle is lost, a later one is not"
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_brokers_keep_their_promises(seed: int) -> None:
+    outcome = simulate(seed, SHORT)
+    assert outcome.passed, "\n".join(map(str, outcome.violations))
+    assert outcome.records_acknowledged
+
+
+def test_a_seed_replays_exactly() -> None:
+    code = "from tools.simulation.scenario import *; print(simulate(4, Settings(seconds=5.0)).digest)"
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert digests == {f"{simulate(4, Settings(seconds=5.0)).digest}\n"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 51))
+def test_fifty_seeds(seed: int) -> None:
+    outcome = simulate(seed)
+    assert outcome.passed, "\n".join(map(str, outcome.violations))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.mutate.__name__)
+def test_a_bug_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant.mutate(monkeypatch)
+    assert hunt(mutant) is not None
