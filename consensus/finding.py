@@ -74,7 +74,7 @@ async def open_existing(url: str, open_url: Open) -> Backend:
     except WrongStore as wrong:
         await backend.close()
         if wrong.found is None:
-            raise
+            raise WrongStore("nothing of Parley's is stored there") from wrong
         return await _opened(open_url(url), wrong.found)
     raise AssertionError("a store of that name")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from broker import Broker
+from consensus.registry import open_backend
 from protocol.records.batch import Record, build
 from tools.cli.shapes import SHAPES, differences
 
+LOCAL = ("dump-log", "coordination check", "coordination status", "version")
 BY_LINE = ("consume", "dump-log")
 WORDS = {
     "topics --list": (),
@@ -39,6 +42,9 @@ WORDS = {
                      "--warmup-records", "5"),
     "perf consume": ("--topic", "{topic}", "--num-records", "2"),
     "perf latency": ("--topic", "{topic}", "--num-records", "2", "--producer-acks", "1", "--record-size", "1"),
+    "coordination check": ("{store}",),
+    "coordination status": ("{store}",),
+    "coordination migrate": ("--status",),
     "version": (),
 }  # fmt: skip
 
@@ -64,13 +70,28 @@ def names(broker: Broker, topic: str, tmp_path: Path) -> dict[str, Any]:
         "log_dirs": [broker.server.logs.directories[0].path.as_posix()],
     }
     moves.write_text(json.dumps({"partitions": [place], "version": 1}))
-    return {"topic": topic, "log": log, "plan": plan, "topics": topics, "moves": moves, "broker": number}
+    store = f"local://{tmp_path}/store"
+    asyncio.run(_begin(store))
+    return {
+        "topic": topic,
+        "log": log,
+        "plan": plan,
+        "topics": topics,
+        "moves": moves,
+        "broker": number,
+        "store": store,
+    }
+
+
+async def _begin(store: str) -> None:
+    async with open_backend(store):
+        pass
 
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_what_is_printed_has_its_shape(parley, broker: Broker, names: dict[str, Any], name: str) -> None:
     words = [word.format(**names) for word in WORDS[name]]
-    at = [] if name in ("dump-log", "version") else ["--bootstrap-server", broker.bootstrap_servers]
+    at = [] if name in LOCAL else ["--bootstrap-server", broker.bootstrap_servers]
     typed = parley(*name.split(), *at, *words, "--json")
     values = [json.loads(line) for line in typed.lines] if name in BY_LINE else [json.loads(typed.out)]
     assert values

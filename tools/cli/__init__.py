@@ -37,10 +37,14 @@ COMMANDS: dict[str, Command] = {
     "cluster": Command("cluster_tool", "show the cluster's id and brokers, forget one", "kafka-cluster"),
     "log-dirs": Command("log_dirs", "show what is in the brokers' log directories", "kafka-log-dirs"),
     "metadata": Command("metadata", "show controller, brokers, leaders and replicas", "kafka-metadata-quorum"),
+    "coordination": Command("coordination", "try, show, save and change the coordination store", ""),
     "dump-log": Command("dump_log", "print what is in segment and index files", "kafka-dump-log"),
     "check": Command("check", "break a cluster, and see whether it loses anything", ""),
     "perf": Command("perf", "measure producing, consuming and latency", "kafka-*-perf-test, kafka-e2e-latency"),
     "simulate": Command("simulate", "look for broken promises in clusters under virtual time", ""),
+    "zookeeper-security-migration": Command(
+        "zookeeper_security_migration", "lock or unlock a tree in ZooKeeper", "zookeeper-security-migration"
+    ),
     "version": Command("version", "show versions and which modules run compiled", ""),
     "docs": Command("docs", "write the documentation pages that come from code", ""),
 }

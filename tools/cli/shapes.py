@@ -227,6 +227,38 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
         },
     ),
     "perf latency": ("", {"avgMs": "number", **_LATENCIES, "records": "integer"}),
+    "coordination check": (
+        "runs is false where a cluster would not run on the store",
+        {
+            "store": "string",
+            "identity": "string",
+            "runs": "boolean",
+            "runsWell": "boolean",
+            "passed": ["string"],
+            "problems": ["string"],
+            "remarks": ["string"],
+            "latenciesMs": {"<name>": "number"},
+        },
+    ),
+    "coordination status": (
+        "a controller of null is none; the keys by their kind",
+        {
+            "store": "string",
+            "identity": "string",
+            "state": "string",
+            "term": "integer",
+            "move": {"id": "string", "other": "string|null", "note": "string"},
+            "clusterId": "string|null",
+            "controller": "integer|null",
+            "controllerEpoch": "integer",
+            "members": [{"broker": "integer", "epoch": "integer", "session": "string", "endpoints": ["string"]}],
+            "keys": {"<kind>": {"count": "integer", "bytes": "integer"}},
+        },
+    ),
+    "coordination migrate": (
+        "a state of none, under way, done or failed",
+        {"move": "string", "state": "string", "step": "string", "detail": "string", "store": "string"},
+    ),
     "version": (
         "",
         {"parley": "string", "python": "string", "librdkafka": "string", "modules": {"<module>": "string"}},

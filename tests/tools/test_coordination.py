@@ -1,0 +1,180 @@
+"""``parley coordination`` on the embedded store of a cluster that runs, and of one that does not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker import Cluster
+from consensus.errors import Unavailable
+from consensus.memory import MemoryBackend, MemoryStore
+from consensus.recipes.keyvalue import KeyValue
+from consensus.registry import open_backend
+from tests.tools.conftest import Parley
+from tools.coordination.checking import Found, check
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cluster")
+
+
+@pytest.fixture(scope="module")
+def cluster(folder: Path) -> Iterator[Cluster]:
+    with Cluster(brokers=2, data_dir=folder) as running:
+        yield running
+
+
+@pytest.fixture
+def store(cluster: Cluster, folder: Path, parley: Parley) -> str:
+    """The address of the store where the cluster is now."""
+    told = parley("coordination", "migrate", "--status", "--json", "--bootstrap-server", cluster.bootstrap_servers)
+    address: str = json.loads(told.out)["store"]
+    return address
+
+
+def test_status_shows_who_is_there(cluster: Cluster, store: str, parley: Parley, tmp_path: Path) -> None:
+    config = tmp_path / "server.properties"
+    config.write_text(f"coordination.url={store}\n")
+    shown = json.loads(parley("coordination", "status", "--config", str(config), "--json").out)
+    assert shown["state"] == "in charge"
+    assert [each["broker"] for each in shown["members"]] == [1, 2]
+    assert shown["controller"] in (1, 2)
+    assert shown["controllerEpoch"] >= 1
+    assert shown["keys"]["data/brokers"]["count"] == 2
+    text = parley("coordination", "status", store).out
+    assert f"Cluster ID:   {shown['clusterId']}" in text
+    assert f"Controller:   {shown['controller']} (epoch {shown['controllerEpoch']})" in text
+
+
+def test_a_cluster_is_moved_and_moved_back(cluster: Cluster, store: str, parley: Parley, tmp_path: Path) -> None:
+    at = ("--bootstrap-server", cluster.bootstrap_servers)
+    assert parley("topics", "--create", "--topic", "moved", *at).code == 0
+    other = f"local://{tmp_path}/other"
+    moved = parley("coordination", "migrate", "--to", other, *at)
+    assert moved.out == f"The cluster has moved. It is at {other}.\n", moved.err
+    assert "State:        moved (latest move: " in parley("coordination", "status", store).out
+    assert parley("topics", "--create", "--topic", "after", *at).code == 0
+    back = parley("coordination", "migrate", "--to", store, *at, "--json")
+    assert json.loads(back.out)["state"] == "done"
+    assert {"moved", "after"} <= set(parley("topics", "--list", *at).lines)
+
+
+def test_a_move_that_makes_no_sense_is_refused(cluster: Cluster, store: str, parley: Parley, tmp_path: Path) -> None:
+    at = ("--bootstrap-server", cluster.bootstrap_servers)
+    full = f"local://{tmp_path}/full"
+    asyncio.run(_put(full, {"k": b"v"}))
+    for words, reason in (
+        (("--to", full), "it is not empty: it has 1 keys, such as data/k"),
+        (("--to", store), "this is the store that the cluster is in"),
+        (("--to", "nowhere://x"), "no coordination store is known as 'nowhere'"),
+        (("--abort",), "No move is under way"),
+        (("--abort", "--status"), "Name exactly one of --to, --status, --abort"),
+        ((), "Name exactly one of --to, --status, --abort"),
+    ):
+        refused = parley("coordination", "migrate", *words, *at)
+        assert refused.code == 1
+        assert reason in refused.out + refused.err
+    assert json.loads(parley("coordination", "migrate", "--status", "--json", *at).out)["store"] == store
+
+
+async def _put(url: str, values: dict[str, bytes]) -> None:
+    async with open_backend(url) as backend:
+        for key, value in values.items():
+            await KeyValue(backend).put(key, value)
+
+
+def test_a_dump_is_restored_and_a_cluster_goes_on_with_it(parley: Parley, tmp_path: Path) -> None:
+    lost, other = f"local://{tmp_path}/coordination", f"local://{tmp_path}/restored"
+    dumped = tmp_path / "store.json"
+    with Cluster(brokers=1, data_dir=tmp_path) as cluster:
+        at = ("--bootstrap-server", cluster.bootstrap_servers)
+        assert parley("topics", "--create", "--topic", "kept", *at).code == 0
+        in_use = parley("coordination", "dump", lost)
+        dumped.write_text(in_use.out)
+        refused = parley("coordination", "restore", str(dumped), lost, "--overwrite")
+        assert (refused.code, "brokers are running on this store" in refused.err) == (1, True)
+    restored = parley("coordination", "restore", str(dumped), other)
+    assert restored.code == 0, restored.err
+    assert json.loads(parley("coordination", "dump", other).out)["entries"] == json.loads(in_use.out)["entries"]
+    again = parley("coordination", "restore", str(dumped), other)
+    assert (again.code, "the store is not empty" in again.err) == (1, True)
+    assert parley("coordination", "restore", str(dumped), other, "--overwrite").code == 0
+    with Cluster({"coordination.url": other}, brokers=1, data_dir=tmp_path) as cluster:
+        assert "kept" in parley("topics", "--list", "--bootstrap-server", cluster.bootstrap_servers).lines
+
+
+def test_secrets_are_masked_unless_asked_for(parley: Parley, tmp_path: Path) -> None:
+    store, other = f"local://{tmp_path}/a", f"local://{tmp_path}/b"
+    settings = {"listener.name.x.ssl.keystore.password": "hush", "log.retention.ms": "1"}
+    asyncio.run(_put(store, {"configs/broker/1": json.dumps(settings).encode(), "raw": b"\xff\x00"}))
+    shown = parley("coordination", "dump", store)
+    assert "hush" not in shown.out
+    entries = json.loads(shown.out)["entries"]
+    assert entries["data/configs/broker/1"] == {**settings, "listener.name.x.ssl.keystore.password": "<hidden>"}
+    (tmp_path / "masked.json").write_text(shown.out)
+    refused = parley("coordination", "restore", str(tmp_path / "masked.json"), other)
+    assert (refused.code, "secrets are masked in it" in refused.err) == (1, True)
+    (tmp_path / "whole.json").write_text(parley("coordination", "dump", store, "--show-secrets").out)
+    assert parley("coordination", "restore", str(tmp_path / "whole.json"), other).code == 0
+    assert asyncio.run(_values(other)) == asyncio.run(_values(store))
+
+
+async def _values(url: str) -> dict[str, bytes]:
+    async with open_backend(url) as backend:
+        return {entry.key: _same(entry.value) async for entry in KeyValue(backend).entries()}
+
+
+def _same(value: bytes) -> Any:
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+@pytest.mark.parametrize("text", ["no json", "[]", "{}", '{"format": "parley-coordination-1", "entries": {"//": 1}}'])
+def test_what_is_no_dump_is_not_restored(parley: Parley, tmp_path: Path, text: str) -> None:
+    (tmp_path / "dump.json").write_text(text)
+    refused = parley("coordination", "restore", str(tmp_path / "dump.json"), f"local://{tmp_path}/x")
+    assert refused.code == 1
+    assert len(refused.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["status", "dump"])
+def test_looking_at_an_empty_place_begins_nothing(parley: Parley, tmp_path: Path, command: str) -> None:
+    looked = parley("coordination", command, f"local://{tmp_path}/none")
+    assert (looked.code, looked.out) == (1, "")
+    assert "nothing of Parley's is stored there" in looked.err
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_store_is_tried_and_left_as_it_was(parley: Parley, tmp_path: Path) -> None:
+    store = f"local://{tmp_path}/store"
+    asyncio.run(_put(store, {"k": b"1"}))
+    tried = parley("coordination", "check", store)
+    assert tried.code == 0
+    assert "A cluster would run well on this store." in tried.out or "but: a write takes" in tried.out
+    assert json.loads(parley("coordination", "dump", store).out)["entries"] == {"data/k": 1}
+    assert parley("coordination", "check", "nowhere://x").code == 1
+    assert parley("coordination", "status").code == 1
+
+
+async def test_a_store_that_does_not_do_what_it_must_is_found_out() -> None:
+    class Deaf(MemoryBackend):
+        async def open_session(self, ttl_ms: int) -> Any:
+            raise Unavailable("no session for you")
+
+    backend = Deaf(MemoryStore())
+    async with backend:
+        backend.delay_s = lambda: 0.06
+        found = await check(backend, 0.0)
+        assert not (await backend.list("", limit=10)).entries
+    assert any("no session for you" in problem for problem in found.problems)
+    assert found.verdict.startswith("A cluster would not run on this store: sessions: Unavailable")
+    assert any("every change of a leader" in remark for remark in found.remarks)
+    assert Found(remarks=["x"]).verdict == "A cluster would run on this store, but: x."

@@ -1,0 +1,1 @@
+"""What ``parley coordination`` does with a coordination store."""

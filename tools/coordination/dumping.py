@@ -1,0 +1,134 @@
+"""The lasting content of a store as JSON that a person can read, and back.
+
+``entries`` has every key that outlives sessions: topics, partitions, settings, the counters of ids, the epochs of
+elections, the incarnations of members. A value that is JSON stands as it is, any other as ``{"$base64": ...}``. Secret
+settings are masked unless they are asked for; a dump with masks cannot be restored.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from broker.config import BrokerConfig
+from broker.controller.stored import CONFIGS
+from consensus.backend import Backend, Entry, Revision
+from consensus.charge import FOLDER, HOLDS_STATE, Charge, State, expected, read_charge, write_charge
+from consensus.copying import Content, carry_out, content, difference, everything, too_large
+from consensus.keys import check_key
+from consensus.recipes.keyvalue import FOLDER as DATA
+from consensus.recipes.writing import Writer, unwrap, wrap
+
+FORMAT = "parley-coordination-1"
+MASK = "<hidden>"
+_RAW = "$base64"
+
+
+class NotRestored(Exception):
+    """The dump cannot or must not be restored there; the text says why."""
+
+
+async def dump(backend: Backend, *, show_secrets: bool) -> dict[str, Any]:
+    """Everything that lasts in a store.
+
+    :raises CoordinationError: what the store raises.
+    """
+    charge, _ = await read_charge(backend)
+    entries = {
+        key: _readable(unwrap(Entry(key, value, Revision(None))).value)
+        for key, value in (await content(backend)).items()
+    }
+    return {
+        "format": FORMAT,
+        "identity": backend.identity,
+        "term": charge.term,
+        "past": list(charge.past),
+        "entries": entries if show_secrets else {key: _masked(key, value) for key, value in entries.items()},
+    }
+
+
+def _readable(value: bytes) -> Any:
+    try:
+        return json.loads(value)
+    except ValueError:
+        return {_RAW: base64.b64encode(value).decode()}
+
+
+def _stored(value: Any) -> bytes:
+    if isinstance(value, dict) and value.keys() == {_RAW}:
+        return base64.b64decode(value[_RAW], validate=True)
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _masked(key: str, value: Any) -> Any:
+    if not key.startswith(DATA + CONFIGS) or not isinstance(value, dict):
+        return value
+    return {name: MASK if _is_secret(name) else one for name, one in value.items()}
+
+
+def _is_secret(name: str) -> bool:
+    """Whether a setting is a secret, also under a prefix such as that of a listener."""
+    for known, key in BrokerConfig.KEYS.items():
+        if key.is_sensitive and (name == known or name.endswith(f".{known}")):
+            return True
+    return False
+
+
+async def restore(backend: Backend, dumped: Mapping[str, Any], *, overwrite: bool) -> int:
+    """Make a store hold what the dump holds, and be in charge of it; the number of keys.
+
+    Brokers whose data belongs to the store that was dumped take this one for its successor.
+
+    :raises NotRestored: the dump makes no sense or has masks; the store is in use, or not empty and not to be
+        overwritten.
+    :raises CoordinationError: what the store raises; it is then not in charge, and restoring again does no harm.
+    """
+    wanted, successor = _read(dumped)
+    if backend.identity == dumped["identity"] and not overwrite:
+        raise NotRestored("this is the store that the dump was made of; --overwrite puts it back to what it was then")
+    entries = [each for each in await everything(backend) if not each.key.startswith(FOLDER)]
+    if any(each.session for each in entries):
+        raise NotRestored("brokers are running on this store; stop all of them first")
+    if entries and not overwrite:
+        raise NotRestored(
+            f"the store is not empty: it has {len(entries)} keys, such as {entries[0].key}; see --overwrite"
+        )
+    if (wrong := too_large(backend.capabilities, wanted)) is not None:
+        raise NotRestored(f"the store cannot take it: {wrong}")
+    was, revision = await read_charge(backend)
+    if was.state not in HOLDS_STATE and not overwrite:
+        raise NotRestored(f"the store is {was.state.value}: a cluster that moved knows it; see --overwrite")
+    writer = Writer(backend)
+    successor = replace(successor, term=max(successor.term, was.term + 1))
+    filling = replace(successor, state=State.CLAIMED, note="being restored")
+    revision = await write_charge(writer, filling, revision)
+    has = {each.key: each.value for each in entries}
+    await carry_out(backend, difference(has, wanted), expected(revision))
+    await write_charge(writer, replace(successor, note="restored from a dump"), revision)
+    return len(wanted)
+
+
+def _read(dumped: Mapping[str, Any]) -> tuple[Content, Charge]:
+    """What is to be stored, and the record that goes with it."""
+    if not isinstance(dumped, dict) or dumped.get("format") != FORMAT:
+        raise NotRestored("this is no dump of a coordination store")
+    nonce = (secrets.token_hex(8),)
+    try:
+        masked = [key for key, value in dumped["entries"].items() if isinstance(value, dict) and MASK in value.values()]
+        if masked:
+            raise NotRestored(
+                f"secrets are masked in it ({masked[0]}); only a dump with --show-secrets can be restored"
+            )
+        wanted = {}
+        for key, value in dumped["entries"].items():
+            check_key(key)
+            wanted[key] = wrap(_stored(value), nonce)
+        past = (str(dumped["identity"]), *map(str, dumped["past"]))
+        return wanted, Charge(term=int(dumped["term"]) + 1, past=past)
+    except (KeyError, TypeError, AttributeError, ValueError, binascii.Error) as error:
+        raise NotRestored(f"the dump is damaged: {error!r}") from error

@@ -1,0 +1,139 @@
+"""What there is in a store: who is in charge, who is there, how much of what."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from broker.controller.controller import ELECTION
+from broker.controller.members import BROKERS_GROUP
+from broker.metadata.encoding import registration_from_bytes
+from broker.metadata.types import BrokerRegistration
+from consensus.backend import Backend, Entry
+from consensus.charge import FOLDER as CHARGE
+from consensus.charge import Charge, read_charge
+from consensus.copying import everything
+from consensus.recipes.elections import FOLDER as ELECTIONS
+from consensus.recipes.groups import FOLDER as GROUPS
+from consensus.recipes.keyvalue import FOLDER as DATA
+from consensus.recipes.writing import unwrap
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """A broker with a session, and the epoch it has by it."""
+
+    broker: BrokerRegistration
+    epoch: int
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A store at about one moment.
+
+    :ivar controller: the broker in office, None where nobody is.
+    :ivar controller_epoch: of the latest controller.
+    :ivar sizes: for each kind of key, how many there are and how many bytes their keys and values have.
+    """
+
+    store: str
+    identity: str
+    charge: Charge
+    cluster_id: str | None
+    controller: int | None
+    controller_epoch: int
+    members: tuple[Present, ...]
+    sizes: dict[str, tuple[int, int]]
+
+    def as_data(self) -> dict[str, Any]:
+        """For programs."""
+        other = self.charge.other
+        return {
+            "store": self.store,
+            "identity": self.identity,
+            "state": self.charge.state.value,
+            "term": self.charge.term,
+            "move": {"id": self.charge.move, "other": other.url if other else None, "note": self.charge.note},
+            "clusterId": self.cluster_id,
+            "controller": self.controller,
+            "controllerEpoch": self.controller_epoch,
+            "members": [
+                {"broker": each.broker.broker_id, "epoch": each.epoch, "session": each.session, "endpoints": _at(each)}
+                for each in self.members
+            ],
+            "keys": {kind: {"count": count, "bytes": size} for kind, (count, size) in self.sizes.items()},
+        }
+
+    def as_text(self) -> list[str]:
+        """For people."""
+        state = self.charge.state.value
+        if self.charge.other is not None:
+            state += f" (latest move: {self.charge.other.url}{'; ' if self.charge.note else ''}{self.charge.note})"
+        controller = "none" if self.controller is None else str(self.controller)
+        lines = [
+            f"Store:        {self.store}",
+            f"Identity:     {self.identity}",
+            f"State:        {state}",
+            f"Cluster ID:   {self.cluster_id or 'none'}",
+            f"Controller:   {controller} (epoch {self.controller_epoch})",
+            f"Members:      {len(self.members)}",
+        ]
+        lines += [
+            f"  broker {each.broker.broker_id}  epoch {each.epoch}  session {each.session}  {' '.join(_at(each))}"
+            for each in self.members
+        ]
+        lines += ["Keys:"]
+        width = max(map(len, self.sizes), default=0)
+        return lines + [
+            f"  {kind:<{width}}  {count:>7}  {size:>10} bytes" for kind, (count, size) in self.sizes.items()
+        ]
+
+
+def _at(present: Present) -> list[str]:
+    return [f"{each.listener}://{each.host}:{each.port}" for each in present.broker.endpoints]
+
+
+async def status_of(backend: Backend, url: str) -> Status:
+    """Read the whole store, and count.
+
+    :raises CoordinationError: what the store raises, BadConfig where the keys are not a cluster's.
+    """
+    charge, _ = await read_charge(backend)
+    entries = {each.key: each for each in await everything(backend)}
+    election = f"{ELECTIONS}{ELECTION}/"
+    leader, epoch = entries.get(f"{election}leader"), entries.get(f"{election}epoch")
+    cluster = entries.get(f"{DATA}cluster")
+    return Status(
+        store=url,
+        identity=backend.identity,
+        charge=charge,
+        cluster_id=json.loads(unwrap(cluster).value)["cluster_id"] if cluster else None,
+        controller=_carried(leader, "candidate").broker_id if leader else None,
+        controller_epoch=int(unwrap(epoch).value) if epoch else 0,
+        members=tuple(
+            Present(_carried(each, "data"), json.loads(unwrap(each).value)["incarnation"], each.session or "")
+            for key, each in entries.items()
+            if key.startswith(f"{GROUPS}{BROKERS_GROUP}/")
+        ),
+        sizes=_sizes(entries),
+    )
+
+
+def _carried(entry: Entry, field: str) -> BrokerRegistration:
+    """What a broker says of itself, in its membership or as the leader."""
+    return registration_from_bytes(json.loads(unwrap(entry).value)[field].encode("latin-1"))
+
+
+def _sizes(entries: dict[str, Entry]) -> dict[str, tuple[int, int]]:
+    counts: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for key, entry in entries.items():
+        if key.startswith(CHARGE):
+            continue
+        kind = "/".join(key.split("/")[: 2 if key.startswith(DATA) else 1])
+        counts[kind] += 1
+        sizes[kind] += len(key) + len(entry.value)
+    return {kind: (counts[kind], sizes[kind]) for kind in sorted(counts)}
