@@ -42,7 +42,6 @@ UNSERVED: Final = {
     "TxnOffsetCommit": _TRANSACTIONS,
     "DescribeTransactions": _TRANSACTIONS,
     "ListTransactions": _TRANSACTIONS,
-    "AlterReplicaLogDirs": "not yet: moving a replica between directories",
     "DescribeClientQuotas": _QUOTAS,
     "AlterClientQuotas": _QUOTAS,
     "UpdateFeatures": "not yet: feature levels",
@@ -97,8 +96,8 @@ FEATURES: Final = (
     Feature("Data of Apache Kafka 3.9 and older", True, "a data directory is opened as it is, with all formats of "
             "messages"),
     Feature("Replication, several brokers", False, "every topic has one replica"),
-    Feature("Coordination stores", True, "the embedded one (`local`), one in memory, and those of others by entry "
-            "point; ZooKeeper, etcd and Consul not yet"),
+    Feature("Coordination stores", True, "the embedded one, one in memory, the servers that docs/stores.md has, and "
+            "those of others by entry point"),
     Feature("Encryption, authentication, authorization", False, "listeners are PLAINTEXT; bind them to addresses you "
             "trust"),
     Feature("Quotas", False, "limits of connections and of request sizes do hold"),

@@ -18,9 +18,7 @@ This page is made from the definitions in `broker/config/keys/` by `make docs`; 
 
 A broker is configured by a file of `key=value` lines, with Kafka's names and defaults. The `server.properties` that
 comes with Apache Kafka 4 starts a broker; so does one of your own, unless it asks for what is not in this release:
-
-* `zookeeper.connect`, and any `coordination.url` but those below: the store is not there.
-* listeners with `SSL` or `SASL`, or `authorizer.class.name`: what is meant to keep others out is refused, not ignored.
+listeners with `SSL` or `SASL`, or `authorizer.class.name`. What is meant to keep others out is refused, not ignored.
 
 A key without effect is a warning that says why, a key that nobody knows is one with the key that was probably meant. A
 value that is not allowed stops the start, and all such values are reported at once.

@@ -1,6 +1,7 @@
 """``python -m consensus.conformance STORE [--json FILE] [--check NAME]...``: run the kit and print what was found.
 
-STORE is ``memory:`` or ``local:``, or the harness of your backend as ``package.module:Class``. Exit code 0 if every
+STORE is ``memory:`` or ``local:``, the address of a server of yours (``etcd://host:2379``; each check works below a
+prefix of its own and deletes it), or the harness of your backend as ``package.module:Class``. Exit code 0 if every
 check passed, 1 if one did not, 2 if there is no such store or check.
 """
 
@@ -11,6 +12,7 @@ import importlib
 import json
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from consensus.conformance.harness import Harness
@@ -20,12 +22,18 @@ _BUILT_IN = {
     "memory": "consensus.conformance.stores.memory:MemoryHarness",
     "local": "consensus.conformance.stores.local:LocalHarness",
 }
+_ON_A_SERVER = {
+    "consul": "consensus.conformance.stores.consul:ConsulHarness",
+    "etcd": "consensus.conformance.stores.etcd:EtcdHarness",
+}
+"""Harnesses that are made with an address."""
+_STORE_HELP = "memory:, local:, the address of a server, or the harness of your backend as package.module:Class"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; its exit code."""
     parser = argparse.ArgumentParser(prog="python -m consensus.conformance", description="Prove a coordination store.")
-    parser.add_argument("store", help="memory:, local:, or the harness of your backend as package.module:Class")
+    parser.add_argument("store", help=_STORE_HELP)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results there, for machines")
     parser.add_argument("--check", action="append", metavar="NAME", help="only this one (while you work on it)")
     options = parser.parse_args(arguments)
@@ -52,9 +60,18 @@ def find_harness(store: str) -> Callable[[], Harness]:
 
     :raises ImportError, AttributeError, TypeError: there is none.
     """
-    module, _, name = _BUILT_IN.get(store.rstrip(":"), store).partition(":")
+    scheme, on_a_server, _ = store.partition("://")
+    if on_a_server:
+        if scheme not in _ON_A_SERVER:
+            raise TypeError(f"expected the address of {' or '.join(_ON_A_SERVER)}")
+        return partial(_harness_class(_ON_A_SERVER[scheme]), store)
+    return _harness_class(_BUILT_IN.get(store.rstrip(":"), store))
+
+
+def _harness_class(target: str) -> Callable[..., Harness]:
+    module, _, name = target.partition(":")
     if not name:
-        raise TypeError("expected memory:, local:, or a harness as package.module:Class")
+        raise TypeError(f"expected {_STORE_HELP}")
     found: object = getattr(importlib.import_module(module), name)
     if not (isinstance(found, type) and issubclass(found, Harness)):
         raise TypeError("not a consensus.conformance.Harness")

@@ -264,6 +264,8 @@ class EtcdBackend(Backend):
         txn = transaction.read(self.keyspace, self.identity, request, stale=how is STALE)
         answer = await self._send(txn, link=link, fresh=how is not STALE)
         if not answer.succeeded:
+            if how is STALE:  # a server that lags far behind may not have heard of the store yet
+                return await self._range(request, LINEARIZABLE)
             raise self._refused([], answer)
         return answer.responses[0].response_range, answer.header.revision
 

@@ -60,12 +60,13 @@ class EtcdWatch(Watch):
         self._arrived = asyncio.Event()
         self._taken = asyncio.Event()
         self._position = 0  # the revision to go on from; 0: begin with a Snapshot
-        self._end: CoordinationError | None = None
+        self._end: BaseException | None = None
         self._reader: asyncio.Task[None] | None = None
 
     async def _next(self) -> Event:
         if self._reader is None and self._end is None:
             self._reader = asyncio.get_running_loop().create_task(self._read(), name=f"etcd watch {self._prefix}")
+            self._reader.add_done_callback(self._on_end)
         while not self._events:
             if self._end is not None:
                 raise self._end
@@ -101,12 +102,17 @@ class EtcdWatch(Watch):
                 await self._follow()
             except Compacted:
                 self._position = 0
-            except (Retriable, Broken):
+            except Retriable:
                 await asyncio.sleep(_RETRY_S)
-            except CoordinationError as error:
-                self._end = self._end or error
-                self._arrived.set()
-                return
+            except Broken as error:
+                if isinstance(error.failure.error, CoordinationError):
+                    raise error.failure.error from error
+                await asyncio.sleep(_RETRY_S)
+
+    def _on_end(self, reader: asyncio.Task[None]) -> None:
+        if not reader.cancelled() and (error := reader.exception()) is not None:
+            self._end = self._end or error
+            self._arrived.set()
 
     async def _follow(self) -> None:
         """Pass on what the stream says, until it breaks."""

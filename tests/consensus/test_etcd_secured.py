@@ -1,8 +1,9 @@
-"""etcd with users and with TLS: a store that nobody else can read or change."""
+"""etcd with users, made as docs/stores.md says, and with TLS: a store that nobody else can read or change."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,17 +18,20 @@ from tests.support.stores.etcd import EtcdServers, etcd_servers, free_ports
 
 pytestmark = pytest.mark.system
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "stores.md"
+PREFIX = "/parley/production"
+
 
 @dataclass(frozen=True, slots=True)
 class Users:
-    """An etcd with ``root``, ``parley`` who has ``/parley``, ``reader`` who may only read it, and ``other`` elsewhere.
+    """An etcd with ``root``, ``parley`` who has ``PREFIX``, ``reader`` who may only read it, and ``other`` elsewhere.
 
     The password of each is his name.
     """
 
     servers: EtcdServers
 
-    def url(self, user: str, prefix: str = "/parley", password: str | None = None) -> str:
+    def url(self, user: str, prefix: str = PREFIX, password: str | None = None) -> str:
         path = self.servers.directory / f"password-{user}-{password}"
         path.write_text(f"{password or user}\n")
         return f"{self.servers.url}{prefix}?user={user}&password-file={path}"
@@ -39,19 +43,21 @@ class Users:
 @pytest.fixture(scope="module")
 def users() -> Iterator[Users]:
     with etcd_servers() as servers:
-        for user, permission, prefix in (
-            ("parley", "readwrite", "/parley/"),
-            ("reader", "read", "/parley/"),
-            ("other", "readwrite", "/other/"),
-        ):
+        for user, permission, prefix in (("reader", "read", f"{PREFIX}/"), ("other", "readwrite", "/other/")):
             servers.etcdctl("role", "add", user)
             servers.etcdctl("role", "grant-permission", user, permission, prefix, "--prefix=true")
             servers.etcdctl("user", "add", f"{user}:{user}")
             servers.etcdctl("user", "grant-role", user, user)
-        servers.etcdctl("user", "add", "root:root")
-        servers.etcdctl("user", "grant-role", "root", "root")
-        servers.etcdctl("auth", "enable")
+        for command in _documented():
+            servers.etcdctl(*command)
         yield Users(servers)
+
+
+def _documented() -> Iterator[list[str]]:
+    """What docs/stores.md says to type, with the passwords that etcd would ask for."""
+    for line in re.findall(r"^etcdctl (.+)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE):
+        words = line.split()
+        yield [*words[:2], f"{words[2]}:{words[2]}"] if words[:2] == ["user", "add"] else words
 
 
 async def test_a_user_with_a_role_of_his_own_is_enough(users: Users) -> None:
@@ -78,7 +84,7 @@ async def test_others_are_refused_at_once(users: Users, user: str, password: str
 
 async def test_without_a_user_one_is_refused(users: Users) -> None:
     with pytest.raises(Unauthorized):
-        await EtcdBackend.from_url(f"{users.servers.url}/parley").open()
+        await EtcdBackend.from_url(f"{users.servers.url}{PREFIX}").open()
 
 
 async def test_tokens_that_are_not_valid_any_more_are_replaced(users: Users) -> None:
@@ -192,3 +198,32 @@ async def test_tls_with_a_client_s_certificate(tls_servers: EtcdServers, authori
         await EtcdBackend.from_url(good).open(expect_identity="another")
     async with EtcdBackend.from_url(good) as client:
         assert client.identity == identity
+
+
+async def test_a_certificate_s_name_is_the_user(tls_servers: EtcdServers, authority: Authority) -> None:
+    ca = authority.folder / "ca.crt"
+    certificates = {name: authority.issue(name) for name in ("root", "parley", "somebody")}
+
+    def etcdctl(*arguments: str) -> None:
+        cert, key = certificates["root"]
+        tls_servers.etcdctl(f"--cacert={ca}", f"--cert={cert}", f"--key={key}", *arguments)
+
+    def url(name: str) -> str:
+        cert, key = certificates[name]
+        return f"{tls_servers.url}/named?ca-file={ca}&cert-file={cert}&key-file={key}"
+
+    etcdctl("role", "add", "parley")
+    etcdctl("role", "grant-permission", "parley", "readwrite", "/named/", "--prefix=true")
+    for name in certificates:
+        etcdctl("user", "add", f"{name}:{name}")
+    etcdctl("user", "grant-role", "root", "root")
+    etcdctl("user", "grant-role", "parley", "parley")
+    etcdctl("auth", "enable")
+    async with EtcdBackend.from_url(url("parley")) as client:
+        watch = client.watch("")
+        await anext(watch)
+        session = await client.open_session(10_000)
+        await client.put("a", b"1", session=session)
+        assert isinstance(await anext(watch), Changed)
+    with pytest.raises(Unauthorized):
+        await EtcdBackend.from_url(url("somebody")).open()

@@ -38,7 +38,11 @@ KINDS = {
     "mermaid": "a drawing",
     "text": "shown, not typed; only on pages made from code",
 }
-TYPED_ELSEWHERE = {"pip install": "test_installing.py"}
+TYPED_ELSEWHERE = {
+    "pip install": "test_installing.py",
+    "etcdctl ": "../consensus/test_etcd_secured.py",
+    "consul acl": "../consensus/test_consul_servers.py",
+}
 """What ``sh`` blocks may begin with besides ``make``, and the test that does it."""
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

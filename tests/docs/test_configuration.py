@@ -77,13 +77,13 @@ def test_what_keeps_others_out_is_refused(given: dict[str, str]) -> None:
 
 
 async def test_a_store_that_is_not_there_is_refused() -> None:
-    for given in ({"zookeeper.connect": "127.0.0.1:1"}, {"coordination.url": "etcd://127.0.0.1:1"}):
-        with pytest.raises(BadConfig):
-            await Broker(given).__aenter__()
+    with pytest.raises(BadConfig):
+        await Broker({"coordination.url": "nosuch://127.0.0.1:1"}).__aenter__()
 
 
 def test_the_stores_that_are_named_are_those_there_are() -> None:
-    named = re.findall(r"\b([a-z]+):(?=//|\s)", BrokerConfig.KEYS["coordination.url"].doc)
+    assert "docs/stores.md" in BrokerConfig.KEYS["coordination.url"].doc
+    named = re.findall(r"^\| `([a-z]+):", (ROOT / "docs" / "stores.md").read_text(), re.MULTILINE)
     assert set(named) == set(schemes())
 
 

@@ -26,6 +26,9 @@ app = App(
 )
 
 TOOLS_PAGE: Final = "docs/tools.md"
+STORES_PAGE: Final = "docs/stores.md"
+_TABLE_BEGIN: Final = "<!-- measured: made by `parley docs` of docs/measured/ -->\n\n"
+_TABLE_END: Final = "\n<!-- end of measured -->"
 _DIFFERENCE_LINES: Final = 20
 _INTRODUCTION: Final = """\
 # The `parley` command
@@ -52,7 +55,23 @@ def pages() -> dict[str, str]:
     """The text of every page, by its path below the repository's root."""
     from broker.pages import PAGES
 
-    return {**{path: make() for path, make in PAGES.items()}, TOOLS_PAGE: tools_page()}
+    made = {path: make() for path, make in PAGES.items()}
+    return {**made, TOOLS_PAGE: tools_page(), STORES_PAGE: stores_page()}
+
+
+def stores_page() -> str:
+    """What is written there, with the table of what runs of the conformance kit measured, kept in docs/measured/."""
+    from consensus.conformance.table import table
+
+    page = (_root() / STORES_PAGE).read_text(encoding="utf-8")
+    reports = {
+        path.stem: json.loads(path.read_text(encoding="utf-8"))
+        for path in (_root() / "docs" / "measured").glob("*.json")
+    }
+    ordered = sorted(reports, key=lambda store: (store not in ("memory", "local"), store))
+    before, begin, rest = page.partition(_TABLE_BEGIN)
+    _, end, after = rest.partition(_TABLE_END)
+    return f"{before}{begin}{table({store: reports[store] for store in ordered})}{end}{after}"
 
 
 def tools_page() -> str:

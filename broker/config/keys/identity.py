@@ -50,9 +50,9 @@ class IdentityKeys(Keys, title="Identity and coordination"):
     coordination_url = string(
         "coordination.url",
         "",
-        "The address of the store that coordinates the brokers of one cluster. local:///path is the embedded one "
-        "in a folder, memory: one that is gone with the process, and packages may bring others, each with the "
-        "scheme it registers. An address that nothing here understands stops the start. Empty: the store that "
+        "The address of the store that coordinates the brokers of one cluster; what it begins with says which one. "
+        "docs/stores.md has those there are, and packages may bring others, each with the scheme it registers. An "
+        "address that nothing here understands stops the start. Empty: the store that "
         "zookeeper.connect names, else the embedded one in the folder coordination of the first log directory.",
         importance=HIGH,
         since="",

@@ -1,0 +1,72 @@
+"""``python -m tests.support.stores.measuring STORE...``: run the kit and keep what it measured in docs/measured/.
+
+From there ``make docs`` takes the table of docs/stores.md. Real servers are started for it, and stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+from consensus.conformance.harness import Harness
+from consensus.conformance.runner import Result, run
+from consensus.conformance.stores.local import LocalHarness
+from consensus.conformance.stores.memory import MemoryHarness
+from tests.support.stores.consul import OwnConsulHarness, consul_servers
+from tests.support.stores.etcd import OwnEtcdHarness, etcd_servers
+
+FOLDER = Path(__file__).resolve().parents[3] / "docs" / "measured"
+
+
+@contextmanager
+def _consul() -> Iterator[Harness]:
+    with consul_servers() as servers:
+        yield OwnConsulHarness(servers)
+
+
+@contextmanager
+def _etcd() -> Iterator[Harness]:
+    with etcd_servers() as servers:
+        yield OwnEtcdHarness(servers)
+
+
+@contextmanager
+def _memory() -> Iterator[Harness]:
+    yield MemoryHarness()
+
+
+@contextmanager
+def _local() -> Iterator[Harness]:
+    yield LocalHarness()
+
+
+HARNESSES: Mapping[str, Callable[[], AbstractContextManager[Harness]]] = {
+    "memory": _memory,
+    "local": _local,
+    "etcd": _etcd,
+    "consul": _consul,
+}
+
+
+def main(stores: list[str]) -> int:
+    """Measure these stores; 1 if one does not conform."""
+    FOLDER.mkdir(exist_ok=True)
+    failed = 0
+    for store in stores:
+        with HARNESSES[store]() as harness:
+            results = run(harness, on_result=_show)
+        failed += sum(not result.passed for result in results)
+        report = {"store": store, "checks": [result.as_json() for result in results]}
+        (FOLDER / f"{store}.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    return 1 if failed else 0
+
+
+def _show(result: Result) -> None:
+    print(result.name, "passed" if result.passed else f"FAILED: {result.error}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
