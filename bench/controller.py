@@ -87,7 +87,7 @@ def decisions(image: MetadataImage, rng: Random) -> dict[str, Callable[[], Decis
         f"the ISR of {ALTERED} partitions changes": lambda: grown_isrs(image, 3, ALTERED),
         "the ISR of one partition changes": lambda: grown_isrs(image, 3, 1),
         f"a topic of {PARTITIONS} partitions is created": lambda: new_topics(image, rng, 1, "new"),
-        "a topic is deleted": lambda: delete_topics(image, ["topic0007"]),
+        "a topic is deleted": lambda: delete_topics(image, ["topic0007"], {}),
         "preferred leaders everywhere": lambda: elect_leaders(lost, ElectionType.PREFERRED, None),
         "leaders are balanced (nothing to do)": lambda: balance_leaders(image, 10, 1000),
         f"{TOPICS} partitions move": lambda: alter_reassignments(image, moves, never),

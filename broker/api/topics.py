@@ -97,16 +97,18 @@ class TopicsApi:
         ]
         twice = named_twice(name or str(topic_id) for name, topic_id in asked)
         responses, names = [], []
+        ids: dict[str, UUID] = {}  # of those asked for by id: when their turn comes the name may be another topic's
         for name, topic_id in dict.fromkeys(asked):
             try:
                 names.append(self._name_to_delete(name, topic_id, twice))
+                if name is None:
+                    ids[names[-1]] = topic_id
             except KafkaError as error:
                 responses.append(_deleted(name, topic_id, TopicOutcome(name or "", error=error)))
         try:
-            outcomes = await self._administration.delete_topics(names)
+            outcomes = await self._administration.delete_topics(names, ids)
         except KafkaError as error:
             outcomes = [TopicOutcome(name, error=error) for name in names]
-        ids = dict(asked)
         for outcome in outcomes:
             topic_id = outcome.topic.topic_id if outcome.topic else ids.get(outcome.name, ZERO_UUID)
             responses.append(_deleted(outcome.name, topic_id, outcome))

@@ -108,13 +108,16 @@ class Administration:
             raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
         self._topic_policy.check_topic(topic, configs)
 
-    async def delete_topics(self, names: Sequence[str]) -> list[TopicOutcome]:
-        """Delete topics; each fails for itself. Raises TOPIC_DELETION_DISABLED where that is configured."""
+    async def delete_topics(self, names: Sequence[str], ids: Mapping[str, UUID]) -> list[TopicOutcome]:
+        """Delete topics, those in ``ids`` only if they have this id; each fails for itself.
+
+        Raises TOPIC_DELETION_DISABLED where that is configured.
+        """
         if not self._config().delete_topic_enable:
             raise KafkaError(
                 ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled (delete.topic.enable=false)."
             )
-        return await self._controller.submit(lambda image: delete_topics(image, names))
+        return await self._controller.submit(lambda image: delete_topics(image, names, ids))
 
     async def add_partitions(
         self, wanted: Sequence[MorePartitions], *, validate_only: bool = False

@@ -172,8 +172,8 @@ def _born(image: MetadataImage, replicas: tuple[int, ...]) -> PartitionState:
     return PartitionState(replicas=replicas, isr=live, leader=live[0])
 
 
-def delete_topics(image: MetadataImage, names: Iterable[str]) -> Decision[list[TopicOutcome]]:
-    """Delete each topic that exists, its configuration with it."""
+def delete_topics(image: MetadataImage, names: Iterable[str], ids: Mapping[str, UUID]) -> Decision[list[TopicOutcome]]:
+    """Delete each topic that exists, its configuration with it; of those in ``ids`` only the topic that has this id."""
     changes: list[Change] = []
     outcomes: list[TopicOutcome] = []
     gone: set[str] = set()
@@ -182,6 +182,10 @@ def delete_topics(image: MetadataImage, names: Iterable[str]) -> Decision[list[T
         if topic is None or name in gone:
             unknown = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' does not exist.")
             outcomes.append(TopicOutcome(name, error=unknown))
+            continue
+        if ids.get(name, topic.topic_id) != topic.topic_id:
+            other = KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"Topic '{name}' has been made anew, under another id.")
+            outcomes.append(TopicOutcome(name, error=other))
             continue
         gone.add(name)
         resource = ConfigResource(ResourceType.TOPIC, name)

@@ -164,7 +164,7 @@ class Controlling(RuleBasedStateMachine):
 
     @rule(topic=names, again=st.booleans())
     def delete(self, topic: str, again: bool) -> None:
-        self.decide(delete_topics(self.image, [topic]))
+        self.decide(delete_topics(self.image, [topic], {}))
         if again:
             self.create(topic, 3, 2)
         assert ConfigResource(ResourceType.TOPIC, topic) not in self.image.configs

@@ -102,9 +102,16 @@ def test_a_policy_has_the_last_word() -> None:
     assert (code(decision.result[0]), decision.changes) == (ErrorCode.POLICY_VIOLATION, ())
 
 
+def test_a_topic_that_was_made_anew_is_not_deleted_under_its_old_id() -> None:
+    image, _ = create(image_of(3), NewTopic("t"))
+    refused = delete_topics(image, ["t"], {"t": UUID(int=77)})
+    assert (code(refused.result[0]), refused.changes) == (ErrorCode.UNKNOWN_TOPIC_ID, ())
+    assert delete_topics(image, ["t"], {"t": image.topics["t"].topic_id}).changes
+
+
 def test_delete_takes_the_configuration_along() -> None:
     image, _ = create(image_of(3), NewTopic("t", configs={"retention.ms": "5"}), NewTopic("u"))
-    decision = delete_topics(image, ["t", "absent", "t"])
+    decision = delete_topics(image, ["t", "absent", "t"], {})
     after = image.with_changes(decision.changes)
     assert [code(o) for o in decision.result] == [
         ErrorCode.NONE,
