@@ -148,8 +148,9 @@ async def test_limits(backend: Backend) -> None:
 
 async def test_listing_is_bytewise_and_paged(backend: Backend) -> None:
     keys = sorted({f"p/{n:x}" for n in range(150)} | {"p", "p-", "p/~", "p/A", "q"})
-    for start in range(0, len(keys), 64):
-        await backend.txn([], [Put(key, key.encode()) for key in keys[start : start + 64]])
+    step = backend.capabilities.txn_ops_max
+    for start in range(0, len(keys), step):
+        await backend.txn([], [Put(key, key.encode()) for key in keys[start : start + step]])
     found, after, pages = [], None, 0
     while True:
         page = await backend.list("p/", limit=40, after=after)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
+import shlex
 import ssl
 import subprocess
 import uuid
@@ -21,6 +23,7 @@ from consensus.recipes.writing import unwrap
 from tests.support.stores.consul import ConsulServers, consul_binary, consul_servers
 
 pytestmark = pytest.mark.system
+DOCUMENTED = Path(__file__).resolve().parents[2] / "docs" / "stores.md"
 POLICY = 'key_prefix "parley/" { policy = "write" } session_prefix "" { policy = "write" }'
 
 
@@ -89,6 +92,27 @@ async def test_a_token_that_may_write_keys_and_sessions_is_enough(guarded: Guard
 async def test_a_token_that_may_not_is_refused_when_opening(guarded: Guarded, rules: str) -> None:
     async with ConsulBackend.from_url(guarded.url(guarded.token(POLICY))):
         await _refused(guarded.url(guarded.token(rules)), Unauthorized)
+
+
+async def test_the_commands_of_the_documentation_make_such_a_token(guarded: Guarded) -> None:
+    environment = {
+        "CONSUL_HTTP_ADDR": f"127.0.0.1:{guarded.servers.nodes[0].http_port}",
+        "CONSUL_HTTP_TOKEN": guarded.servers.token,
+    }
+    commands = [line for line in DOCUMENTED.read_text().splitlines() if line.startswith("consul acl ")]
+    assert len(commands) == 2
+    for command in commands:
+        words = [consul_binary(), *shlex.split(command)[1:]]
+        said = (await asyncio.to_thread(_typed, words, environment)).stdout
+    (secret,) = re.findall(r"SecretID: +(\S+)", said)
+    url = guarded.url(secret)
+    await _refused(url, Unauthorized)
+    async with ConsulBackend.from_url(url.replace("?", "/parley/production?")) as client:
+        await client.put("a", b"")
+
+
+def _typed(words: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, env=environment, check=True, capture_output=True, text=True)
 
 
 async def test_without_a_token_or_with_an_unknown_one_nothing_opens(guarded: Guarded) -> None:

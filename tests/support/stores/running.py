@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
+from tests.support.stores.consul import consul_servers
 from tests.support.stores.etcd import etcd_servers
 from tests.support.stores.zookeeper import zookeeper_servers
+
+
+@contextmanager
+def _consul() -> Iterator[str]:
+    with consul_servers() as servers:
+        yield f"consul://{servers.hosts}"
 
 
 @contextmanager
@@ -21,5 +28,9 @@ def _zookeeper() -> Iterator[str]:
         yield servers.url
 
 
-STORES: dict[str, Callable[[], AbstractContextManager[str]]] = {"etcd": _etcd, "zookeeper": _zookeeper}
+STORES: dict[str, Callable[[], AbstractContextManager[str]]] = {
+    "consul": _consul,
+    "etcd": _etcd,
+    "zookeeper": _zookeeper,
+}
 """For each scheme what starts a server and gives its address, to which a path of one's own may be added."""
