@@ -68,7 +68,9 @@ def backend_class(scheme: str) -> type[Backend]:
         for attribute in name.split("."):
             found = getattr(found, attribute)
     except (ImportError, AttributeError) as error:
-        raise BadConfig(f"the coordination store {scheme!r} ({target}) cannot be loaded: {error}") from error
+        missing = scheme in _BUILT_IN and isinstance(error, ModuleNotFoundError)
+        install = f"; `pip install 'parley[{scheme}]'` brings what it needs" if missing else ""
+        raise BadConfig(f"the coordination store {scheme!r} ({target}) cannot be loaded: {error}{install}") from error
     if not (isinstance(found, type) and issubclass(found, Backend)):
         raise BadConfig(f"the coordination store {scheme!r} ({target}) is not a consensus.backend.Backend")
     return found

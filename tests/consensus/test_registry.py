@@ -67,6 +67,19 @@ def test_broken_entry_points_are_named(monkeypatch: pytest.MonkeyPatch, value: s
         open_backend("thirdparty://x")
 
 
+def test_what_to_install_is_said() -> None:
+    code = (
+        "import sys; sys.modules['grpc'] = None\n"
+        "from consensus.registry import open_backend\n"
+        "try: open_backend('etcd://h')\n"
+        "except Exception as error: print(error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(registry.__file__).parents[1], capture_output=True, text=True
+    )
+    assert "pip install 'parley[etcd]'" in done.stdout
+
+
 def test_built_in_schemes_do_not_read_the_installed_distributions() -> None:
     code = (
         "import sys; from consensus.registry import open_backend; open_backend('memory:'); "
