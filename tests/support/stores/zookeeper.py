@@ -45,7 +45,7 @@ def class_path() -> str:
         return named
     if not _DEBIAN.exists() or shutil.which("java") is None:
         raise RuntimeError("these tests need a real ZooKeeper: run `make peers`, or name one in PARLEY_ZOOKEEPER")
-    return str(_DEBIAN)
+    return ":".join(str(_DEBIAN.parent / name) for name in ("zookeeper.jar", "netty-codec.jar", "slf4j-simple.jar"))
 
 
 @dataclass(slots=True)
@@ -136,7 +136,7 @@ class ZookeeperServers:
     def _launch(self, node: Node) -> None:
         node.data.mkdir(parents=True, exist_ok=True)
         lines = [_CONFIG.format(tick=TICK_MS, data=node.data, shortest=TTL_MS_MIN), self.settings]
-        if "clientPort" not in self.settings:
+        if "secureClientPort" not in self.settings:
             lines.append(f"clientPort={node.client_port}\nclientPortAddress=127.0.0.1")
         if len(self.nodes) > 1:
             (node.data / "myid").write_text(f"{node.number}\n")
@@ -144,7 +144,8 @@ class ZookeeperServers:
         config = self.directory / f"n{node.number}.cfg"
         config.write_text("\n".join(lines).replace("{port}", str(node.client_port)) + "\n")
         java = ["java", "-Xms16m", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        options = ["-Dzookeeper.jmx.log4j.disable=true", "-Dzookeeper.preAllocSize=1024", *self.java]
+        options = ["-Dzookeeper.jmx.log4j.disable=true", "-Dzookeeper.preAllocSize=1024"]
+        options += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", *self.java]
         main = ["-cp", class_path(), "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config)]
         with (self.directory / f"n{node.number}.log").open("ab") as log:
             environment = {**os.environ, **self.environment}
