@@ -22,6 +22,7 @@ from consensus.errors import (
     NotFound,
     SessionLost,
     TooLarge,
+    TooManyOps,
     Unauthorized,
     Unavailable,
     WrongStore,
@@ -92,7 +93,9 @@ def test_a_token_is_read_from_its_file_and_shown_nowhere(tmp_path: Path) -> None
         (403, "Permission denied", True, Unauthorized),
         (403, "ACL not found", False, Unauthorized),
         (500, "rpc error making call: ACL not found", True, Unauthorized),
-        (413, "Request body too large", True, TooLarge),
+        (413, "Request body(533390 bytes) too large, max size: 524288 bytes. See ...", True, TooLarge),
+        (413, "Transaction contains too many operations (65 > 64)", True, TooManyOps),
+        (413, "", True, Unavailable),
     ],
 )
 def test_what_a_status_means(status: int, text: str, writes: bool, meaning: type[CoordinationError]) -> None:
