@@ -116,7 +116,7 @@ def test_in_a_thread_things_are_done_when_they_return() -> None:
                 _ = cluster.brokers[1].server
             cluster.restart(1)
             assert cluster.brokers[1].server.metadata.image.brokers
-            with pytest.raises(KeyError):
+            with pytest.raises(ValueError, match="no broker 3"):
                 cluster.kill(3)
             with pytest.raises(RuntimeError, match="running already"), cluster:
                 pass
