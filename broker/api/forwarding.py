@@ -7,6 +7,7 @@ and ask again.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from inspect import isawaitable
 from typing import Any
@@ -42,6 +43,7 @@ FORWARDED = frozenset(
     )
 )
 PURPOSE = "forwarding"
+_HANDED_ON = re.compile(rf"broker-\d+-{PURPOSE}")  # as broker.peers names its clients
 UNREACHABLE = (
     ErrorCode.NOT_CONTROLLER,
     ErrorCode.BROKER_NOT_AVAILABLE,
@@ -85,7 +87,7 @@ class Forwarding:
 def _is_for_this_broker(context: RequestContext, request: Any) -> bool:
     """What has been handed on already goes no further, for two brokers may each take the other for the controller;
     and the levels of loggers are this broker's own."""
-    if context.client_id is not None and context.client_id.endswith(f"-{PURPOSE}"):
+    if context.client_id is not None and _HANDED_ON.fullmatch(context.client_id):
         return True
     if isinstance(request, AlterConfigsRequest | IncrementalAlterConfigsRequest):
         return any(resource.resource_type == ResourceType.BROKER_LOGGER for resource in request.resources)

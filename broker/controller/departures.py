@@ -9,9 +9,6 @@ from broker.metadata.image import MetadataImage
 from broker.metadata.types import NO_LEADER, BrokerRegistration
 from protocol.errors import ErrorCode, KafkaError
 
-ANY_EPOCH = -1
-"""A broker epoch that is not to be checked: whoever asks does not know it."""
-
 
 def broker_leaving(
     image: MetadataImage, broker_id: int, epoch: int, unclean: UncleanAllowed
@@ -23,7 +20,7 @@ def broker_leaving(
     of the broker than the present one.
     """
     known = _registered(image, broker_id)
-    if epoch not in (ANY_EPOCH, known.epoch):
+    if epoch != known.epoch:
         raise KafkaError(
             ErrorCode.STALE_BROKER_EPOCH, f"Broker {broker_id} is registered under epoch {known.epoch}, not {epoch}."
         )

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from broker.controller.brokers import broker_joined
-from broker.controller.departures import ANY_EPOCH, broker_leaving, unregister_broker
+from broker.controller.departures import broker_leaving, unregister_broker
 from broker.controller.reassignment import Move, alter_reassignments
 from broker.metadata.types import NO_LEADER, PartitionState
 from protocol.errors import ErrorCode, KafkaError
@@ -29,13 +29,17 @@ def test_what_others_can_lead_moves_and_the_rest_is_told() -> None:
         PartitionState((1, 2), (1,), NO_LEADER, 6, 8),
     ]
     assert after.brokers[1].fenced
-    again = broker_leaving(after, 1, ANY_EPOCH, never)
+    again = broker_leaving(after, 1, epoch_of(1), never)
     assert (again.changes, again.result) == ((), [(TOPIC, 2)])
 
 
 @pytest.mark.parametrize(
     ("broker_id", "epoch", "error"),
-    [(9, ANY_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED), (1, 10, ErrorCode.STALE_BROKER_EPOCH)],
+    [
+        (9, 1, ErrorCode.BROKER_ID_NOT_REGISTERED),
+        (1, 10, ErrorCode.STALE_BROKER_EPOCH),
+        (1, -1, ErrorCode.STALE_BROKER_EPOCH),  # who does not know it is not the broker
+    ],
 )
 def test_a_late_or_mistaken_farewell_changes_nothing(broker_id: int, epoch: int, error: ErrorCode) -> None:
     with pytest.raises(KafkaError) as raised:
