@@ -1,7 +1,8 @@
 """Peers as processes: each runs ``python -m consensus.conformance.child``, and says lines of JSON.
 
 Their wall clock can be moved while they run: a small library, compiled here and preloaded into them, adds to the
-answers of ``clock_gettime(CLOCK_REALTIME)``, ``gettimeofday`` and ``time`` an offset from a file that they all map.
+answers of ``clock_gettime(CLOCK_REALTIME)``, ``gettimeofday`` and ``time`` an offset from a file that they all map. A
+server started with it too has the same clock, be it in C, Java or (on x86-64, unless linked statically) Go.
 """
 
 from __future__ import annotations
@@ -30,11 +31,15 @@ from consensus.conformance.harness import Harness, Peer
 _OFFSET_FILE = "PARLEY_CONFORMANCE_CLOCK"
 _SHIM = r"""
 #define _GNU_SOURCE
-#include <dlfcn.h>
+#include <elf.h>
 #include <fcntl.h>
+#include <link.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
@@ -42,19 +47,12 @@ _SHIM = r"""
 static int64_t none;
 static volatile int64_t *offset = &none;
 
-__attribute__((constructor)) static void map_offset(void) {
-    const char *path = getenv("PARLEY_CONFORMANCE_CLOCK");
-    int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    if (fd < 0) return;
-    void *mapped = mmap(0, sizeof none, PROT_READ, MAP_SHARED, fd, 0);
-    if (mapped != MAP_FAILED) offset = mapped;
-    close(fd);
+static void add_offset(clockid_t clock, struct timespec *now) {
+    if (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE) now->tv_sec += *offset;
 }
 int clock_gettime(clockid_t clock, struct timespec *now) {
-    static int (*real)(clockid_t, struct timespec *);
-    if (!real) real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
-    int result = real(clock, now);
-    if (!result && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) now->tv_sec += *offset;
+    long result = syscall(SYS_clock_gettime, clock, now);
+    if (!result) add_offset(clock, now);
     return result;
 }
 int gettimeofday(struct timeval *restrict now, void *restrict zone) {
@@ -69,6 +67,57 @@ time_t time(time_t *result) {
     clock_gettime(CLOCK_REALTIME, &exact);
     if (result) *result = exact.tv_sec;
     return exact.tv_sec;
+}
+
+#ifdef __x86_64__
+/* Go does not ask the C library but the kernel's vDSO, whose function is therefore replaced in memory. It runs on a
+   small stack and without the C library's thread, so it does no more than this. */
+static long from_kernel(long clock, struct timespec *now) {
+    long result;
+    __asm__ volatile("syscall" : "=a"(result) : "0"((long)SYS_clock_gettime), "D"(clock), "S"(now)
+                     : "rcx", "r11", "memory");
+    if (!result) add_offset(clock, now);
+    return result;
+}
+static void replace(uint8_t *function) {
+    uint8_t jump[12] = {0x48, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xe0}; /* movabs rax, ...; jmp rax */
+    uintptr_t target = (uintptr_t)from_kernel, page = (uintptr_t)function & ~4095ul;
+    memcpy(jump + 2, &target, sizeof target);
+    if (mprotect((void *)page, 8192, PROT_READ | PROT_WRITE | PROT_EXEC)) return;
+    memcpy(function, jump, sizeof jump);
+    mprotect((void *)page, 8192, PROT_READ | PROT_EXEC);
+}
+static void replace_in_vdso(void) {
+    uintptr_t base = getauxval(AT_SYSINFO_EHDR), load = base;
+    if (!base) return;
+    ElfW(Ehdr) *header = (void *)base;
+    ElfW(Phdr) *part = (void *)(base + header->e_phoff);
+    ElfW(Dyn) *dynamic = 0;
+    for (int i = 0; i < header->e_phnum; i++) {
+        if (part[i].p_type == PT_LOAD) load = base + part[i].p_offset - part[i].p_vaddr;
+        if (part[i].p_type == PT_DYNAMIC) dynamic = (void *)(base + part[i].p_offset);
+    }
+    const char *names = 0;
+    ElfW(Sym) *symbol = 0;
+    for (; dynamic && dynamic->d_tag; dynamic++) {
+        if (dynamic->d_tag == DT_STRTAB) names = (void *)(load + dynamic->d_un.d_ptr);
+        if (dynamic->d_tag == DT_SYMTAB) symbol = (void *)(load + dynamic->d_un.d_ptr);
+    }
+    for (; symbol && names && (const char *)(symbol + 1) <= names; symbol++) /* the names follow the symbols */
+        if (!strcmp(names + symbol->st_name, "__vdso_clock_gettime")) replace((uint8_t *)(load + symbol->st_value));
+}
+#else
+static void replace_in_vdso(void) {}
+#endif
+
+__attribute__((constructor)) static void begin(void) {
+    const char *path = getenv("PARLEY_CONFORMANCE_CLOCK");
+    int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd < 0) return;
+    void *mapped = mmap(0, sizeof none, PROT_READ, MAP_SHARED, fd, 0);
+    if (mapped != MAP_FAILED) offset = mapped;
+    close(fd);
+    replace_in_vdso();
 }
 """
 
@@ -100,7 +149,7 @@ def _shim() -> Path:
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     source, library = directory / "clock.c", directory / "clock.so"
     source.write_text(_SHIM, encoding="ascii")
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, source], check=True)
     return library
 
 

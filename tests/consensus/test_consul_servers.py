@@ -8,8 +8,11 @@ import re
 import shlex
 import ssl
 import subprocess
+import time
+import urllib.request
 import uuid
 from collections.abc import Iterator
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
@@ -296,3 +299,12 @@ async def test_a_folder_that_is_not_ours_is_not_taken() -> None:
             await ConsulBackend.from_url(f"consul://{servers.hosts}/third").open(expect_identity="0" * 32)
         assert caught.value.found == client.identity
         await client.close()
+
+
+def test_the_clock_that_tests_move_is_the_servers() -> None:
+    with consul_servers() as servers:
+        for seconds in (3600, -3600, 0):
+            servers.clock.move(seconds)
+            with urllib.request.urlopen(f"http://127.0.0.1:{servers.nodes[0].http_port}/v1/status/leader") as answer:
+                told = parsedate_to_datetime(answer.headers["Date"]).timestamp()
+            assert abs(told - time.time() - seconds) < 60
