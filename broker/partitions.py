@@ -68,6 +68,7 @@ class Partitions:
         self._image: MetadataImage | None = None
         self._configs: tuple[MetadataImage | None, dict[str, LogConfig]] = (None, {})
         self._isr_keeper: IsrKeeper = NobodyKeeps()
+        self._when_lost: list[Callable[[], None]] = []
         self._when_opened: list[Callable[[Partition], None]] = []
         self._opening: set[asyncio.Task[None]] = set()
 
@@ -219,6 +220,15 @@ class Partitions:
             partition = self.by_topic.get(log.topic, {}).get(log.partition)
             if partition is not None and partition.topic_id == log.topic_id:
                 partition.lose_log()
+        self._tell_lost()
+
+    def call_when_lost(self, callback: Callable[[], None]) -> None:
+        """Call back whenever partitions have lost their logs, or cannot get them."""
+        self._when_lost.append(callback)
+
+    def _tell_lost(self) -> None:
+        for callback in self._when_lost:
+            callback()
 
     async def cut(self, partition: Partition, cut: Callable[[Log], None]) -> None:
         """Let ``cut`` remove the end of a follower's log, in a thread, and write down where the log is on disk now.
@@ -265,6 +275,7 @@ class Partitions:
             partition.lose_log()
             facts = {"topic": partition.topic, "partition": partition.index, "reason": str(error)}
             _log.error("a log cannot be opened", extra=facts)
+            self._tell_lost()
             return
         if log is None:
             return

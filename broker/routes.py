@@ -18,6 +18,7 @@ from broker.api.group_offsets import GroupOffsetsApi
 from broker.api.groups import GroupsApi
 from broker.api.log_dirs import LogDirsApi
 from broker.api.metadata import MetadataApi
+from broker.api.offline_replicas import OfflineReplicasApi
 from broker.api.offsets import OffsetsApi
 from broker.api.outages import Outages
 from broker.api.produce import ProduceApi
@@ -75,6 +76,7 @@ def routes(server: BrokerServer) -> dict[int, Handler]:
         GroupsApi(server.groups, server.metadata, mentioned, server.config),
         LogDirsApi(server.partitions, server.logs, server.threads),
         MetadataApi(server.metadata, mentioned, Outages(server.metadata, server.peers.lost_at)),
+        OfflineReplicasApi(controller, server.unclean_allowed),
         OffsetsApi(server.partitions, server.threads),
         ProduceApi(
             server.partitions,

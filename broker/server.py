@@ -46,6 +46,7 @@ from broker.peers import Peers
 from broker.purgatory import Purgatory
 from broker.replication.fetchers import ReplicaFetchers
 from broker.replication.isr import InSyncReplicas
+from broker.replication.offline import OfflineReplicas
 from broker.routes import routes
 from broker.tasks import TaskSet
 from broker.threads import Threads
@@ -309,6 +310,8 @@ class BrokerServer:
             rng=self.rng,
         )
         metadata.subscribe(self.fetchers.apply)
+        self._offline = OfflineReplicas(broker_id, self.partitions, self.peers.ask_controller, epoch=self._broker_epoch)
+        metadata.subscribe(self._offline.apply)
         self.sessions = FetchSessions(
             self.static_config.max_incremental_fetch_session_cache_slots, self.rng, clock.monotonic
         )
@@ -376,6 +379,7 @@ class BrokerServer:
         life.add_done_callback(self._on_life_ended)
         self.tasks.start(self.groups.expire(), name="expiry of offsets")
         self.tasks.start(self.in_sync.run(), name="in-sync replicas")
+        self.tasks.start(self._offline.run(), name="offline replicas")
         self._undo.push_async_callback(self.fetchers.close)
 
     def _on_life_ended(self, life: asyncio.Task[None]) -> None:

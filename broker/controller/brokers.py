@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
+from uuid import UUID
 
 from broker.controller.decision import Decision
 from broker.controller.election import elect_leader
 from broker.metadata.changes import BrokerRegistered, Change, PartitionChanged
 from broker.metadata.image import MetadataImage
 from broker.metadata.types import BrokerRegistration
+from protocol.errors import ErrorCode, KafkaError
 
 UncleanAllowed = Callable[[MetadataImage, str], bool]
 """Whether a topic may elect a leader outside its ISR (``unclean.leader.election.enable``)."""
@@ -53,6 +55,29 @@ def broker_lost(
     fenced = BrokerRegistered(replace(known, fenced=True))
     after = image.with_changes((fenced,))
     return Decision((fenced, *_elections(after, broker_id, unclean)), True)
+
+
+def replicas_lost(
+    image: MetadataImage, broker_id: int, epoch: int, replicas: Iterable[tuple[UUID, int]], unclean: UncleanAllowed
+) -> Decision[None]:
+    """A living broker has lost the disk of some replicas: they neither lead nor count as in sync, if another can.
+
+    ``replicas`` are topic ids and partitions; those that the image does not know are gone, and nothing is done. Raises
+    STALE_BROKER_EPOCH for a broker that is not registered under this epoch.
+    """
+    known = image.brokers.get(broker_id)
+    if known is None or known.epoch != epoch:
+        raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"Broker {broker_id} is not registered under epoch {epoch}.")
+    others = {broker.broker_id for broker in image.live_brokers()} - {broker_id}
+    changes: list[Change] = []
+    for topic_id, index in dict.fromkeys(replicas):
+        topic = image.topic_names.get(topic_id, "")
+        state = image.partition(topic, index)
+        if state is not None and broker_id in state.replicas:
+            elected = elect_leader(state, others, unclean=unclean(image, topic))
+            if elected is not state:
+                changes.append(PartitionChanged(topic, index, elected))
+    return Decision(tuple(changes), None)
 
 
 def _elections(image: MetadataImage, broker_id: int, unclean: UncleanAllowed) -> list[Change]:

@@ -1,11 +1,13 @@
-"""FetchMetadata: how the brokers of a Parley cluster follow their controller.
+"""FetchMetadata, ReportOfflineReplicas: what the brokers of a Parley cluster and their controller tell each other.
 
-Not an API of Apache Kafka: its key lies far above Kafka's, and clients have no use for it. Brokers pull, nothing is
+Not APIs of Apache Kafka: their keys lie far above Kafka's, and clients have no use for them. Brokers pull, nothing is
 pushed, so nothing arrives out of order; the same call tells the controller that the broker lives, and what it has
 applied.
 """
 
 from __future__ import annotations
+
+from uuid import UUID
 
 from protocol.schema import Request, Response, Struct, field, i16, i32, i64
 
@@ -39,3 +41,28 @@ class FetchMetadataResponse(Response, key=1000, versions="0", flexible="0+"):
     controller_epoch: i32 = -1
     is_snapshot: bool = field("0+", default=False)  # the one step leads from an empty image, not from the sender's
     steps: list[Step] = field("0+", default=[])
+
+
+class ReportOfflineReplicasRequest(Request, key=1002, versions="0", flexible="0+"):
+    """Tell the controller of replicas whose disk has failed while their broker lives."""
+
+    class Topic(Struct):
+        """The partitions of one topic."""
+
+        topic_id: UUID
+        partitions: list[i32]
+
+    broker_id: i32
+    broker_epoch: i64
+    topics: list[Topic]
+
+
+class ReportOfflineReplicasResponse(Response, key=1002, versions="0", flexible="0+"):
+    """Leaders have moved, and the replicas have left every ISR that has another member.
+
+    Errors: NOT_CONTROLLER, STALE_BROKER_EPOCH.
+    """
+
+    throttle_time_ms: i32 = 0
+    error_code: i16 = 0
+    error_message: str | None = None

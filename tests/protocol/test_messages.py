@@ -96,6 +96,8 @@ OWN = {
     "FetchMetadataResponse",
     "MigrateCoordinationRequest",
     "MigrateCoordinationResponse",
+    "ReportOfflineReplicasRequest",
+    "ReportOfflineReplicasResponse",
 }
 """What Kafka does not have: the brokers of Parley speak it among themselves."""
 KAFKAS = {name: message for name, message in MESSAGES.items() if name not in OWN}
