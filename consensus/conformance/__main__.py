@@ -25,6 +25,7 @@ _BUILT_IN = {
 _ON_A_SERVER = {
     "consul": "consensus.conformance.stores.consul:ConsulHarness",
     "etcd": "consensus.conformance.stores.etcd:EtcdHarness",
+    "zookeeper": "consensus.conformance.stores.zookeeper:ZookeeperHarness",
 }
 """Harnesses that are made with an address."""
 _STORE_HELP = "memory:, local:, the address of a server, or the harness of your backend as package.module:Class"

@@ -95,9 +95,14 @@ class LostAnswer(Exception):
 class Connection:
     """One session with ZooKeeper. ``on_state`` is called on the loop with True when connected, False when not, and
     ``None`` when the session of ZooKeeper is over; kazoo then begins another one by itself.
+
+    :param pings: whether kazoo's thread keeps the session by itself. Without it only calls do, so that the session of
+        a process whose event loop hangs runs out.
     """
 
-    def __init__(self, endpoint: Endpoint, timeout_ms: int, on_state: Callable[[bool | None], None]) -> None:
+    def __init__(
+        self, endpoint: Endpoint, timeout_ms: int, on_state: Callable[[bool | None], None], *, pings: bool = True
+    ) -> None:
         self.timeout_ms = timeout_ms
         self._loop = asyncio.get_running_loop()
         self._on_state = on_state
@@ -107,6 +112,8 @@ class Connection:
         self._slots = asyncio.Semaphore(_IN_FLIGHT_MAX)
         self._attempt_s = min(timeout_ms / 3000, _ATTEMPT_S)
         self._client = endpoint.client(timeout_ms, _LoopHandler(self.post, self._on_socket, self._attempt_s))
+        if not pings:
+            self._client._connection._send_ping = lambda connect_timeout: None
         self._client.add_listener(lambda state: self.post(self._on_kazoo_state, state))
 
     def start(self) -> None:

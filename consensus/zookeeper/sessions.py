@@ -28,7 +28,7 @@ class Link:
     def __init__(self, endpoint: Endpoint, ttl_ms: int, spawn: Spawn) -> None:
         self.orphans: list[str] = []  # znodes that may have been made although nobody was told
         self._spawn = spawn
-        self.connection = Connection(endpoint, ttl_ms, self._on_state)
+        self.connection = Connection(endpoint, ttl_ms, self._on_state, pings=False)
         self.sessions: dict[str, ZookeeperSession] = {}
         self.opening = 0
         self.connection.start()

@@ -71,9 +71,7 @@ class IdentityKeys(Keys, title="Identity and coordination"):
         "zookeeper.connect",
         None,
         "The ZooKeeper servers that coordinate the cluster, as host:port,host:port, with an optional /path of "
-        "its own at the end: the same as coordination.url=zookeeper://... That store is not in this release, so a "
-        "broker with this key starts only where a package brings it, or where coordination.url is given, which "
-        "counts more.",
+        "its own at the end: the same as coordination.url=zookeeper://..., which counts more where both are given.",
         importance=HIGH,
     )
     zookeeper_session_timeout_ms = integer(
@@ -93,7 +91,6 @@ class IdentityKeys(Keys, title="Identity and coordination"):
         at_least=1,
         unit="ms",
         importance=HIGH,
-        ignored=ZOOKEEPER,
     )
     zookeeper_set_acl = boolean(
         "zookeeper.set.acl",
@@ -101,7 +98,6 @@ class IdentityKeys(Keys, title="Identity and coordination"):
         "With zookeeper.connect: whether the nodes made in ZooKeeper are readable and writable only by the "
         "identity this broker authenticated with.",
         importance=HIGH,
-        ignored=ZOOKEEPER,
     )
     zookeeper_sync_time_ms = integer(
         "zookeeper.sync.time.ms",
@@ -132,14 +128,12 @@ class IdentityKeys(Keys, title="Identity and coordination"):
         False,
         "With zookeeper.connect: whether ZooKeeper is spoken to over TLS.",
         since="2.5",
-        ignored=ZOOKEEPER,
     )
     zookeeper_ssl_keystore_location = string(
         "zookeeper.ssl.keystore.location",
         None,
         "With zookeeper.connect: the file that holds this broker's key and certificate for ZooKeeper.",
         since="2.5",
-        ignored=ZOOKEEPER,
     )
     zookeeper_ssl_keystore_password = password(
         "zookeeper.ssl.keystore.password",
@@ -152,14 +146,12 @@ class IdentityKeys(Keys, title="Identity and coordination"):
         None,
         "The format of zookeeper.ssl.keystore.location; by default told from its name.",
         since="2.5",
-        ignored=ZOOKEEPER,
     )
     zookeeper_ssl_truststore_location = string(
         "zookeeper.ssl.truststore.location",
         None,
         "With zookeeper.connect: the file that holds the certificates ZooKeeper's servers are verified by.",
         since="2.5",
-        ignored=ZOOKEEPER,
     )
     zookeeper_ssl_truststore_password = password(
         "zookeeper.ssl.truststore.password",
@@ -172,7 +164,6 @@ class IdentityKeys(Keys, title="Identity and coordination"):
         None,
         "The format of zookeeper.ssl.truststore.location; by default told from its name.",
         since="2.5",
-        ignored=ZOOKEEPER,
     )
     zookeeper_ssl_protocol = string(
         "zookeeper.ssl.protocol",
@@ -204,7 +195,6 @@ class IdentityKeys(Keys, title="Identity and coordination"):
         "Whether the name in ZooKeeper's certificate has to be its host name: HTTPS, or empty for no.",
         importance=LOW,
         since="2.5",
-        ignored=ZOOKEEPER,
     )
     zookeeper_ssl_crl_enable = boolean(
         "zookeeper.ssl.crl.enable",

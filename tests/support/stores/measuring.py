@@ -17,6 +17,7 @@ from consensus.conformance.stores.local import LocalHarness
 from consensus.conformance.stores.memory import MemoryHarness
 from tests.support.stores.consul import OwnConsulHarness, consul_servers
 from tests.support.stores.etcd import OwnEtcdHarness, etcd_servers
+from tests.support.stores.zookeeper import OwnZookeeperHarness, zookeeper_servers
 
 FOLDER = Path(__file__).resolve().parents[3] / "docs" / "measured"
 
@@ -34,6 +35,12 @@ def _etcd() -> Iterator[Harness]:
 
 
 @contextmanager
+def _zookeeper() -> Iterator[Harness]:
+    with zookeeper_servers() as servers:
+        yield OwnZookeeperHarness(servers)
+
+
+@contextmanager
 def _memory() -> Iterator[Harness]:
     yield MemoryHarness()
 
@@ -48,6 +55,7 @@ HARNESSES: Mapping[str, Callable[[], AbstractContextManager[Harness]]] = {
     "local": _local,
     "etcd": _etcd,
     "consul": _consul,
+    "zookeeper": _zookeeper,
 }
 
 

@@ -1,0 +1,120 @@
+"""What is ZooKeeper's own about the store there: where things are, what is swept up, who keeps a session."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from consensus.backend import Changed, Put, Removed, Snapshot
+from consensus.errors import BadConfig
+from consensus.zookeeper import ZookeeperBackend
+from consensus.zookeeper.address import parse
+from consensus.zookeeper.connection import synchronous_client
+from consensus.zookeeper.layout import decode, encode, entries_made
+from consensus.zookeeper.wire import Data, MultiRead
+from tests.support.stores.zookeeper import TTL_MS_MIN, ZookeeperServers, zookeeper_servers
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[ZookeeperServers]:
+    with zookeeper_servers() as servers:
+        yield servers
+
+
+@pytest.mark.parametrize("session", [None, "0123456789abcdef"])
+@pytest.mark.parametrize("value", [b"", b"\0", b"value"])
+def test_values_carry_their_session(value: bytes, session: str | None) -> None:
+    assert decode(encode(value, session)) == (value, session)
+
+
+@pytest.mark.parametrize(("made", "removed"), [(0, 0), (1, 0), (5, 3), (1 << 30, 100), ((1 << 31) - 1, 7)])
+def test_entries_are_counted_by_what_zookeeper_counts(made: int, removed: int) -> None:
+    children = made - removed
+    cversion = 2 * made - children  # as the server reports it, in 32 bits
+    signed = (cversion + (1 << 31)) % (1 << 32) - (1 << 31)
+    assert entries_made(signed, children) == made
+
+
+def test_a_request_for_several_reads() -> None:
+    assert MultiRead([Data("/a")]).serialize().hex() == "0000000400ffffffff000000022f6100" + "ffffffff01ffffffff"
+
+
+async def test_the_tree_is_below_the_chroot_and_sessions_leave_nothing(servers: ZookeeperServers) -> None:
+    url = f"{servers.url}/tree/of"
+    async with ZookeeperBackend.from_url(url) as client:
+        session = await client.open_session(5000)
+        await client.txn([], [Put("a/b", b"", session), Put("a/c", b"")])
+        await session.close()
+        await _until_swept(url, ["a c"])
+    with synchronous_client(parse(url, {}).endpoint) as tool:
+        assert tool.get_children("/tree/of") == ["parley"]
+        assert set(tool.get_children("/tree/of/parley")) == {"identity", "keys", "log", "sessions"}
+        assert tool.get_children("/tree/of/parley/sessions") == []
+
+
+async def _until_swept(url: str, names: list[str]) -> None:
+    def left() -> list[str]:
+        address = parse(url, {})
+        with synchronous_client(address.endpoint) as tool:
+            buckets = tool.get_children(f"{address.root}/keys")
+            return [name for bucket in buckets for name in tool.get_children(f"{address.root}/keys/{bucket}")]
+
+    async with asyncio.timeout(30):
+        while await asyncio.to_thread(left) != names:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+async def test_a_tree_of_somebody_elses_is_refused(servers: ZookeeperServers) -> None:
+    url = f"{servers.url}/foreign"
+    with synchronous_client(parse(url, {}).endpoint) as tool:
+        tool.create("/foreign/parley", b"1", makepath=True)
+    with pytest.raises(BadConfig, match="not a store of ours"):
+        await ZookeeperBackend.from_url(url).open()
+
+
+async def test_the_log_is_trimmed_and_who_is_behind_it_begins_anew(servers: ZookeeperServers) -> None:
+    url = f"{servers.url}/trimmed"
+    async with ZookeeperBackend.from_url(url) as client:
+        async with client.watch("a") as watch:
+            assert isinstance(await anext(watch), Snapshot)
+            for start in range(0, 1536, 64):
+                await asyncio.gather(*(client.put("a", b"%d" % n) for n in range(start, start + 64)))
+            last = await client.get("a")
+            assert last is not None
+            async with asyncio.timeout(30):
+                while not (isinstance(event := await anext(watch), Changed) and event.entry.value == last.value):
+                    pass
+        with synchronous_client(parse(url, {}).endpoint) as tool:
+            async with asyncio.timeout(30):
+                while len(tool.get_children("/trimmed/parley/log")) > 1024 + 128 + 1:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+
+
+async def test_a_hung_loop_keeps_no_session(servers: ZookeeperServers) -> None:
+    url = f"{servers.url}/hung"
+    holding, hang = threading.Event(), threading.Event()
+
+    async def hold() -> None:
+        client = ZookeeperBackend.from_url(url)
+        await client.open()
+        await client.put("held", b"", session=await client.open_session(TTL_MS_MIN))
+        holding.set()
+        hang.wait(60)
+        await client.abandon()
+
+    thread = threading.Thread(target=lambda: asyncio.run(hold()))
+    async with ZookeeperBackend.from_url(url) as client, client.watch("held") as watch:
+        thread.start()
+        try:
+            await asyncio.to_thread(holding.wait, 30)
+            async with asyncio.timeout(30):
+                while await anext(watch) != Removed("held"):
+                    pass
+        finally:
+            hang.set()
+            await asyncio.to_thread(thread.join)
