@@ -123,15 +123,16 @@ class Feed:
             self.tell()
 
     async def _query(self) -> None:
+        since = 0  # the index to wait behind; 0: do not wait
         pause_s = RETRY_S
         while True:
             if not self._waiting:
                 self._query_wanted.clear()
                 await self._query_wanted.wait()
             try:
-                answer = await self._source.wait_for_news(self.prefix, self._index)
+                answer = await self._source.wait_for_news(self.prefix, since)
             except Retriable:
-                self._index = 0
+                since = 0
                 self.gaps += 1
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_S_MAX)
@@ -140,14 +141,16 @@ class Feed:
                 self.end(error)
                 return
             pause_s = RETRY_S
-            if answer.index == self._index and self._index:
-                continue  # it waited long enough
-            if answer.index < self._index:  # restored, or what was deleted is forgotten: begin again
+            if since and answer.index == since:
+                # It waited long enough; or the servers were put back to an older state, and nothing would come behind
+                # this index for long.
+                since = 0
+                continue
+            if answer.index < self._index:  # put back, or what was deleted has been forgotten
                 self.gaps += 1
-                answer = Answer(answer.status, b"", 0)
-            self._index = answer.index
+            since = self._index = answer.index
             self.ask()
-            if not self._index:
+            if not since:
                 await asyncio.sleep(pause_s)
 
 

@@ -22,6 +22,7 @@ from consensus.backend import Changed, Put, SessionState, Snapshot, Watch
 from consensus.consul import ConsulBackend
 from consensus.errors import BadConfig, Retriable, Unauthorized, WrongStore
 from consensus.recipes.keyvalue import KeyValue
+from consensus.recipes.listeners import View
 from consensus.recipes.writing import unwrap
 from tests.support.stores.consul import ConsulServers, consul_binary, consul_servers
 
@@ -299,6 +300,33 @@ async def test_a_folder_that_is_not_ours_is_not_taken() -> None:
             await ConsulBackend.from_url(f"consul://{servers.hosts}/third").open(expect_identity="0" * 32)
         assert caught.value.found == client.identity
         await client.close()
+
+
+async def test_a_watch_begins_anew_when_the_servers_are_put_back_to_an_older_state() -> None:
+    with consul_servers() as servers:
+        address = f"http://127.0.0.1:{servers.nodes[0].http_port}/v1/snapshot"
+
+        def snapshot(kept: bytes | None = None) -> bytes:
+            request = urllib.request.Request(address, data=kept, method="PUT" if kept else "GET")
+            with urllib.request.urlopen(request) as answer:
+                saved: bytes = answer.read()
+                return saved
+
+        async with ConsulBackend.from_url(servers.url) as client:
+            await client.put("a", b"old")
+            kept = await asyncio.to_thread(snapshot)
+            await client.put("a", b"new")
+            await client.put("b", b"new")
+            async with client.watch("") as watch:
+                view = View()
+                view.apply(await anext(watch))
+                restoring = asyncio.create_task(asyncio.to_thread(snapshot, kept))
+                while {key: entry.value for key, entry in view.entries.items()} != {"a": b"old"}:
+                    view.apply(await asyncio.wait_for(anext(watch), 30))
+                await restoring
+                revision = await client.put("a", b"newer")
+                while view.entries["a"].revision != revision:
+                    view.apply(await asyncio.wait_for(anext(watch), 30))
 
 
 def test_the_clock_that_tests_move_is_the_servers() -> None:
