@@ -80,6 +80,7 @@ class EtcdBackend(Backend):
         self._sessions: dict[EtcdSession, None] = {}
         self._watches: dict[EtcdWatch, None] = {}
         self._ending: set[asyncio.Future[None]] = set()
+        self._looking: asyncio.Task[None] | None = None
 
     @classmethod
     def from_url(cls, url: str, **options: object) -> Self:
@@ -124,6 +125,8 @@ class EtcdBackend(Backend):
             session.lose()
         for ending in tuple(self._ending):
             ending.cancel()
+        if self._looking is not None:
+            self._looking.cancel()
         for watch in tuple(self._watches):
             await watch.close()
         await connection.close()
@@ -197,7 +200,18 @@ class EtcdBackend(Backend):
             raise Unavailable(f"{link.endpoint} does not renew a lease within {timeout_s:.1f} s") from None
         except Broken as error:
             raise Unavailable(str(error)) from error
+        self._look_at_identity()
         return answer.TTL
+
+    def _look_at_identity(self) -> None:
+        """See soon that the store is still there: a lease outlives the deletion of all keys, and who is idle asks
+        nothing else."""
+        if self._connection is not None and (self._looking is None or self._looking.done()):
+            self._looking = asyncio.get_running_loop().create_task(self._look(), name="etcd identity")
+
+    async def _look(self) -> None:
+        with suppress(CoordinationError):  # WrongStore has had its effect; the others are for the next time
+            await self.verify()
 
     def end(self, session: EtcdSession) -> asyncio.Future[None]:
         """End the lease of a session that is LOST, in case etcd has not yet; done when its keys are gone."""

@@ -24,7 +24,8 @@ REQUEST_S = 5.0
 """How long a request may take, waiting for a connection included; seldom a little more."""
 ANSWER_BYTES_MAX = 32 << 20
 _CONNECT_S = 2.0
-_ANSWER_S = 1.0  # at least, for a request that had to wait for its connection
+_ANSWER_MIN_S = 1.0  # for a request that had to wait for its connection
+_ANSWER_MAX_S = 3.0  # what a leader has lost by dying is never answered; a new one is there in less
 _PAUSE_MAX_S = 1.0
 
 _OPTIONS: tuple[tuple[str, Any], ...] = (
@@ -240,7 +241,8 @@ class Connection:
         while True:
             link = await self.link(deadline)
             try:
-                return await link.unary(method, request, max(deadline - loop.time(), _ANSWER_S))
+                left_s = max(deadline - loop.time(), _ANSWER_MIN_S)
+                return await link.unary(method, request, min(left_s, _ANSWER_MAX_S))
             except Broken as error:
                 failure = error.failure
                 if failure.error is not None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import grpc
@@ -25,7 +27,7 @@ from consensus.errors import (
     Unsupported,
     WrongStore,
 )
-from consensus.etcd import EtcdBackend
+from consensus.etcd import EtcdBackend, etcd_pb2
 from consensus.etcd.address import parse
 from consensus.etcd.calls import AnswerTooLarge, Compacted, Fate, judge
 from tests.support.stores.etcd import EtcdServers, OwnEtcdHarness, etcd_servers
@@ -330,3 +332,16 @@ async def test_a_file_that_is_not_there() -> None:
     with pytest.raises(BadConfig, match="/nowhere/at/all"):
         await client.open()
     assert issubclass(BadConfig, CoordinationError)
+
+
+def test_the_generated_messages_are_those_of_the_definitions() -> None:
+    written: set[tuple[str, str, int]] = set()
+    message = ""
+    for line in Path(etcd_pb2.__file__).with_name("etcd.proto").read_text(encoding="utf-8").splitlines():
+        if found := re.match(r"message (\w+) {", line):
+            message = found[1]
+        elif found := re.match(r"\s+(?:repeated )?\w+ (\w+) = (\d+);", line):
+            written.add((message, found[1], int(found[2])))
+    messages = etcd_pb2.DESCRIPTOR.message_types_by_name
+    generated = {(name, field.name, field.number) for name, each in messages.items() for field in each.fields}
+    assert generated == written, "run the command at the head of consensus/etcd/etcd.proto"
