@@ -53,7 +53,7 @@ from broker.threads import Threads
 from consensus.errors import WrongStore
 from consensus.finding import find_store
 from consensus.recipes.keyvalue import KeyValue
-from consensus.registry import from_kafka_config, open_backend
+from consensus.registry import from_kafka_config, load_backend
 from protocol.errors import KafkaError
 from storage.config import LogConfig
 from storage.directory import LogDirectory
@@ -153,7 +153,7 @@ class BrokerServer:
         self._undo.pop_all()
         for listener in self.listeners:
             listener.stop_accepting()
-        await self.moves.store.abandon()
+        await self.moves.abandon()
         await asyncio.gather(*(listener.close(0) for listener in self.listeners))
         for tasks in (self.tasks, self._membership):
             await tasks.close()
@@ -228,12 +228,12 @@ class BrokerServer:
         known = await loop.run_in_executor(None, read_stores, directories)
         url = from_kafka_config(config.given, config.data_dirs[0])
         try:
-            store = await find_store(url, open_backend, known=known, rng=self.rng)
+            store = await find_store(url, load_backend, known=known, rng=self.rng)
         except WrongStore as wrong:
             raise refusal(wrong, directories) from wrong
         found = await loop.run_in_executor(None, read_identities, directories)
-        self.moves = Moves(store, open_backend, self._remember_store, self.rng)
-        self._undo.push_async_callback(self._leave_store)
+        self.moves = Moves(store, load_backend, self._remember_store, self.rng)
+        self._undo.push_async_callback(self.moves.close)
         self.identity = await identify(
             KeyValue(store, self.rng),
             found,
@@ -242,9 +242,6 @@ class BrokerServer:
             may_generate=config.broker_id_generation_enable,
             rng=self.rng,
         )
-
-    async def _leave_store(self) -> None:
-        await self.moves.store.close()
 
     async def _remember_store(self, identity: str) -> None:
         paths = [each.path for each in self.logs.directories]

@@ -8,7 +8,7 @@ a store is taken into charge whose move was committed and not finished (see ``co
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from consensus.backend import Backend, Revision
 from consensus.charge import HOLDS_STATE, Charge, Place, State, StoreInCharge, read_charge, write_charge
@@ -18,7 +18,7 @@ from consensus.recipes.writing import Writer
 HOPS_MAX = 64
 """Stores looked at before the search is given up: nobody moves that often, they must go round in circles."""
 
-Open = Callable[[str], Backend]
+Open = Callable[[str], Awaitable[Backend]]
 """From an address to a backend, not yet open."""
 
 
@@ -32,7 +32,7 @@ async def find_store(
     :raises WrongStore: it is neither; or a store on the way is not the one it should be.
     :raises CoordinationError: as ``Backend.open``, of a store on the way.
     """
-    opened = [await (open_existing(url, open_url) if known else _opened(open_url(url), None))]
+    opened = [await (open_existing(url, open_url) if known else _opened(await open_url(url), None))]
     found: Backend | None = None
     try:
         place, charge = await _follow(Place(url, opened[0].identity), opened, open_url)
@@ -68,14 +68,14 @@ async def open_existing(url: str, open_url: Open) -> Backend:
 
     :raises WrongStore: there is none.
     """
-    backend = open_url(url)
+    backend = await open_url(url)
     try:
         await backend.open(expect_identity="any that is there")
     except WrongStore as wrong:
         await backend.close()
         if wrong.found is None:
             raise WrongStore("nothing of Parley's is stored there") from wrong
-        return await _opened(open_url(url), wrong.found)
+        return await _opened(await open_url(url), wrong.found)
     raise AssertionError("a store of that name")
 
 
@@ -100,7 +100,7 @@ async def _follow(place: Place, opened: list[Backend], open_url: Open) -> tuple[
         if charge.other is None or len(opened) == HOPS_MAX:
             raise WrongStore(f"the store {place.identity} is {charge.state.value}, and does not lead to one in charge")
         place, before = charge.other, charge
-        opened.append(await _opened(open_url(place.url), place.identity))
+        opened.append(await _opened(await open_url(place.url), place.identity))
 
 
 def _is_due(charge: Charge, before: Charge | None) -> bool:

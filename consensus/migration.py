@@ -160,7 +160,7 @@ class Migration:
             if not isinstance(error, Exception):
                 raise
         await self._take()
-        self._on_step(Step.DONE, "")
+        self._on_step(Step.DONE, f"writers waited {self.frozen_s * 1000:.0f} ms")
 
     # The steps.
 

@@ -9,6 +9,7 @@ group ``parley.coordination``, which names a subclass of ``Backend``::
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from importlib import import_module
 from os import PathLike, fspath
@@ -52,6 +53,17 @@ def open_backend(url: str, **options: object) -> Backend:
     if not separator:
         raise BadConfig(f"{url!r} is not an address; it starts with one of {_known()}")
     return backend_class(scheme).from_url(url, **options)
+
+
+async def load_backend(url: str, **options: object) -> Backend:
+    """As ``open_backend``, for whoever has other work on this loop: client libraries are imported in a thread.
+
+    Importing one can take seconds on a busy machine, longer than a session may stay silent.
+    """
+    scheme, separator, _ = url.partition(":")
+    if separator:
+        await asyncio.get_running_loop().run_in_executor(None, backend_class, scheme)
+    return open_backend(url, **options)
 
 
 def backend_class(scheme: str) -> type[Backend]:

@@ -23,7 +23,7 @@ class CoordinationApi:
         """Do what is asked for, and say how the latest move stands."""
         try:
             if request.action == START:
-                self._moves.start(request.url or "")
+                await self._moves.start(request.url or "")
             elif request.action == ABORT:
                 self._moves.abort()
             elif request.action != STATUS:

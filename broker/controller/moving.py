@@ -81,6 +81,7 @@ class Moves:
         self._open_url = open_url
         self._remember = remember
         self._rng = rng
+        self._farewells = TaskSet()
         self._requests: asyncio.Queue[_Request] = asyncio.Queue()
         self._is_busy = False
         self._driving: asyncio.Task[None] | None = None
@@ -116,7 +117,7 @@ class Moves:
         error = ""
         try:
             async with asyncio.timeout(OPEN_MAX_S):
-                backend = self._open_url(other.url)
+                backend = await self._open_url(other.url)
                 try:
                     await backend.open(expect_identity=other.identity)
                     await (await backend.open_session(session.ttl_ms)).close()
@@ -141,10 +142,24 @@ class Moves:
         await self._remember(found.identity)
         old, self.store = self.store, found
         if found.backend is not old.backend:
-            with suppress(CoordinationError, TimeoutError):
-                async with asyncio.timeout(CLOSE_MAX_S):
-                    await old.close()
+            self._farewells.start(self._leave(old), name="leave the old coordination store")
         log.info("moved to another coordination store", extra={"from": old.identity, "to": found.identity})
+
+    @staticmethod
+    async def _leave(store: StoreInCharge) -> None:
+        with suppress(CoordinationError, TimeoutError):
+            async with asyncio.timeout(CLOSE_MAX_S):
+                await store.close()
+
+    async def close(self) -> None:
+        """Leave the store in charge, and whichever was in charge before."""
+        await self.store.close()
+        await self._farewells.close()
+
+    async def abandon(self) -> None:
+        """Let go of the stores as a process that is killed does."""
+        await self.store.abandon()
+        await self._farewells.close()
 
     async def thaw_after(self, epoch: int) -> None:
         """The controller of this term is dead: if it was driving a move, others need not wait for its session."""
@@ -155,18 +170,19 @@ class Moves:
 
     # -- as the controller -----------------------------------------------------------------------------------------
 
-    def start(self, url: str) -> str:
+    async def start(self, url: str) -> str:
         """Begin a move to the store at this address; the id of the move. How it goes, ``progress`` says.
 
         Raises NOT_CONTROLLER, INVALID_REQUEST.
         """
         self._require_office()
-        if self._is_busy:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "A move to another store is under way already.")
         try:
-            self._open_url(url)
+            await self._open_url(url)
         except BadConfig as wrong:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"The address cannot be used: {wrong}") from wrong
+        self._require_office()
+        if self._is_busy:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "A move to another store is under way already.")
         request = _Request(url, f"{self._rng.getrandbits(64):016x}")
         self._progress = Progress(request.move, "under way", "begin")
         self._is_busy = True
@@ -229,7 +245,7 @@ class Moves:
         async def members() -> list[str]:
             return list(await groups.members(BROKERS_GROUP))
 
-        target = self._open_url(request.url)
+        target = await self._open_url(request.url)
         migration: Migration | None = None
         try:
             async with asyncio.timeout(OPEN_MAX_S):
@@ -253,10 +269,7 @@ class Moves:
 
     def _conclude(self, move: str, migration: Migration | None) -> None:
         if migration is not None and migration.is_committed:
-            detail = f"writers waited {migration.frozen_s * 1000:.0f} ms"
-            self._progress = Progress(move, "done", detail=detail)
-            log.info("the cluster has moved to another store", extra={"move": move, "detail": detail})
-            return
+            return  # the controller that is elected in the other store tells of the end
         if self._progress.state == "under way":
             self._progress = Progress(move, "failed", self._progress.step, "given up")
         reason = self._progress.detail

@@ -25,7 +25,7 @@ from consensus.recipes.elections import Elections
 from consensus.recipes.groups import Groups
 from consensus.recipes.keyvalue import KeyValue
 from consensus.recipes.writing import Writer, wrap
-from consensus.registry import open_backend
+from consensus.registry import load_backend
 
 _numbers = itertools.count()
 Hook = Callable[[Step], None]
@@ -47,7 +47,7 @@ class Stores:
         self.kept[f"memory://{name}"] = (store or MemoryStore()).known_as(name)
         return f"memory://{name}"
 
-    def open_url(self, url: str) -> Backend:
+    async def open_url(self, url: str) -> Backend:
         client = MemoryBackend(self.kept[url])
         self.clients.append(client)
         return client
@@ -70,7 +70,7 @@ class Stores:
         return found
 
     async def _charge(self, url: str):  # type: ignore[no-untyped-def]
-        async with self.open_url(url) as backend:
+        async with await self.open_url(url) as backend:
             return await read_charge(backend)
 
     async def close(self) -> None:
@@ -118,7 +118,7 @@ async def driver(
         fault(made, step)
 
     store = await stores.find(source)
-    other = stores.open_url(target)
+    other = await stores.open_url(target)
     await other.open()
     session = await store.open_session(ttl_ms)
     assert isinstance(other, MemoryBackend)
@@ -210,7 +210,7 @@ async def test_writers_wait_while_the_store_is_frozen_and_go_on_when_the_move_is
     await waiting[0]
     assert await stores.in_charge() == [old]
     assert (await read_charge(writer))[0].note == "the network card burns"
-    async with stores.open_url(new) as emptied:
+    async with await stores.open_url(new) as emptied:
         assert not await leftovers(emptied)
         assert await emptied.get(STATE) is None
 
@@ -401,7 +401,7 @@ async def test_data_of_a_store_is_not_used_with_an_unrelated_one(stores: Stores)
 
 async def test_an_empty_store_is_not_begun_by_looking(stores: Stores, tmp_path) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(WrongStore):
-        await open_existing(f"local://{tmp_path}/none", open_backend)
+        await open_existing(f"local://{tmp_path}/none", load_backend)
     assert not (tmp_path / "none").exists()
 
 

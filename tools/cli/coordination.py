@@ -69,12 +69,13 @@ def check(
     It is written to below a folder that is removed afterwards; an empty store is given its identity. The exit code is
     0 where a cluster would run on it.
     """
+    from consensus.registry import load_backend
     from tools.coordination.checking import check as check_store
 
     async def work() -> Any:
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        backend = _backend(url)
+        backend = await load_backend(url)
         try:
             async with asyncio.timeout(OPEN_MAX_S):
                 await backend.open()
@@ -130,6 +131,7 @@ def restore(
     For a store that is lost. The cluster is then what it was when the dump was made: topics made since are unknown.
     Stop all brokers before, and never let brokers run on the old store as well.
     """
+    from consensus.registry import load_backend
     from tools.coordination.dumping import NotRestored
     from tools.coordination.dumping import restore as restore_store
 
@@ -137,7 +139,7 @@ def restore(
     dumped = _read(file)
 
     async def work() -> int:
-        backend = _backend(address)
+        backend = await load_backend(address)
         try:
             await backend.open()
             return await restore_store(backend, dumped, overwrite=overwrite)
@@ -257,18 +259,13 @@ def _read(file: Path) -> Any:
         raise CommandError(f"{file} is no JSON: {error}.") from error
 
 
-def _backend(url: str) -> Backend:
-    from consensus.registry import open_backend
-
-    return open_backend(url)
-
-
 async def _in_store(url: str, work: Callable[[Backend], Awaitable[T]]) -> T:
     """Do something with a store as it is found; an empty one stays empty."""
     from consensus.finding import open_existing
+    from consensus.registry import load_backend
 
     async with asyncio.timeout(OPEN_MAX_S):
-        backend = await open_existing(url, _backend)
+        backend = await open_existing(url, load_backend)
     try:
         return await work(backend)
     finally:

@@ -239,8 +239,8 @@ async def test_a_store_that_one_broker_cannot_use_is_not_moved_to(target: str, m
         lonely = cluster.brokers[2].server.moves
         opened = lonely._open_url
 
-        def elsewhere(url: str) -> Any:
-            return MemoryBackend() if url == target else opened(url)
+        async def elsewhere(url: str) -> Any:
+            return MemoryBackend() if url == target else await opened(url)
 
         monkeypatch.setattr(lonely, "_open_url", elsewhere)
         origin = lonely.store.url

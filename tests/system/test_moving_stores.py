@@ -1,0 +1,151 @@
+"""A cluster of processes goes from store to store while producers and consumers work, and nobody notices."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.support.stores.running import STORES
+from tests.system.clusters import ClusterOfProcesses
+from tests.system.conftest import watched
+from tools.checker import Trial
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("moving stores")]
+
+ROUNDS = 6
+MOVE_SECONDS = 120
+SETTINGS = {"coordination.session.timeout.ms": "6000"}
+"""Brokers import a client library while they move, and a machine that runs tests may be slow at it."""
+
+
+def parley(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tools.cli", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=MOVE_SECONDS, check=False)
+
+
+def move(cluster: ClusterOfProcesses, url: str) -> None:
+    """Move with the tool, and find the cluster there."""
+    moved = parley("coordination", "migrate", "--to", url, "--bootstrap-server", cluster.bootstrap_servers)
+    assert moved.stdout == f"The cluster has moved. It is at {url}.\n", moved.stdout + moved.stderr
+
+
+def state(url: str) -> str:
+    shown = parley("coordination", "status", url, "--json")
+    return json.loads(shown.stdout)["state"] if shown.returncode == 0 else "empty"
+
+
+def started_trial(cluster: ClusterOfProcesses, topic: str) -> Trial:
+    trial = Trial(cluster.bootstrap_servers, topic, partitions=3, producers=2, client={"socket.timeout.ms": 3000})
+    trial.create_topic(3, {"min.insync.replicas": "2"})
+    return trial
+
+
+def longest_pause(trial: Trial) -> float:
+    """The longest time in which nothing was acknowledged to any producer, in seconds."""
+    times = sorted(at for each in trial.history.producers.values() for at, _ in each.acknowledged_at)
+    return max(after - before for before, after in itertools.pairwise(times))
+
+
+@pytest.fixture(scope="module")
+def stores() -> Iterator[dict[str, str]]:
+    """The addresses of a running server of each kind."""
+    with ExitStack() as running:
+        yield {name: running.enter_context(start()) for name, start in STORES.items()}
+
+
+def test_a_cluster_goes_through_every_store(
+    stores: dict[str, str], tmp_path: Path, new_name: Callable[..., str]
+) -> None:
+    way = [stores["zookeeper"], stores["etcd"], stores["consul"], f"local://{tmp_path}/store", stores["zookeeper"]]
+    cluster = ClusterOfProcesses(tmp_path, overrides={**SETTINGS, "coordination.url": way[0]})
+    with cluster.running(), watched(*cluster.brokers.values()):
+        trial = started_trial(cluster, new_name())
+        with trial:
+            trial.wait_for_acknowledged(300)
+            for url in way[1:]:
+                move(cluster, url)
+                trial.wait_for_acknowledged(300)
+                cluster.create_topic(new_name())
+        assert not trial.errors
+        verdict = trial.verdict()
+        assert verdict.ok, verdict
+        print(f"longest pause {longest_pause(trial):.2f} s")
+        cluster.brokers[1].kill()
+        cluster.heal()
+
+
+@pytest.mark.parametrize("away", ["frozen", "stopped"])
+def test_a_broker_that_was_away_follows(
+    stores: dict[str, str], tmp_path: Path, new_name: Callable[..., str], away: str
+) -> None:
+    cluster = ClusterOfProcesses(tmp_path, overrides=SETTINGS)
+    with cluster.running(), watched(*cluster.brokers.values()):
+        trial = started_trial(cluster, new_name())
+        with trial:
+            trial.wait_for_acknowledged(300)
+            number = cluster.controller() if away == "frozen" else 1 + cluster.controller() % 3
+            broker = cluster.brokers[number]
+            if away == "frozen":
+                broker.freeze()
+            else:
+                broker.kill()
+            trial.wait_for_acknowledged(300)
+            others = ",".join(each.bootstrap_servers for each in cluster.brokers.values() if each is not broker)
+            url = f"{stores['etcd']}/{away}"
+            moved = parley("coordination", "migrate", "--to", url, "--bootstrap-server", others)
+            assert moved.returncode == 0, moved.stdout + moved.stderr
+            trial.wait_for_acknowledged(300)
+            cluster.heal()
+            trial.wait_for_acknowledged(300)
+        assert not trial.errors
+        verdict = trial.verdict()
+        assert verdict.ok, verdict
+        members = json.loads(parley("coordination", "status", url, "--json").stdout)["members"]
+        assert [each["broker"] for each in members] == [1, 2, 3]
+
+
+def test_a_controller_killed_at_any_moment_leaves_one_store_in_charge(
+    tmp_path: Path, new_name: Callable[..., str]
+) -> None:
+    rng = Random(5)
+    cluster = ClusterOfProcesses(tmp_path, overrides=SETTINGS)
+    ends = [f"local://{tmp_path}/coordination", f"local://{tmp_path}/other"]
+    with cluster.running(), watched(*cluster.brokers.values()):
+        trial = started_trial(cluster, new_name())
+        with trial:
+            trial.wait_for_acknowledged(300)
+            for _ in range(ROUNDS):
+                (here,) = [url for url in ends if state(url) == "in charge"]
+                (there,) = [url for url in ends if url != here]
+                controller = cluster.controller()
+                words = ["coordination", "migrate", "--to", there, "--bootstrap-server", cluster.bootstrap_servers]
+                tool = subprocess.Popen(
+                    [sys.executable, "-m", "tools.cli", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+                )
+                assert tool.stdout is not None
+                _wait_for_begin(cluster, controller)
+                trial.wait_for_acknowledged(rng.randrange(1, 60))
+                cluster.brokers[controller].kill()
+                tool.communicate(timeout=MOVE_SECONDS)
+                trial.wait_for_acknowledged(300)
+                cluster.heal()
+                assert sorted(state(url) == "in charge" for url in ends) == [False, True]
+        assert not trial.errors
+        verdict = trial.verdict()
+        assert verdict.ok, verdict
+
+
+def _wait_for_begin(cluster: ClusterOfProcesses, controller: int) -> None:
+    """Wait until the controller tells of the first step in its log."""
+    broker = cluster.brokers[controller]
+    start = broker.log_size()
+    while "moving to another store" not in broker.log(start):
+        pass
