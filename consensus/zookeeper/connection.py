@@ -32,6 +32,7 @@ MAIN_TIMEOUT_MS = 6000
 """The session timeout of a connection that holds nothing ephemeral."""
 _IN_FLIGHT_MAX = 128
 _STOP_S = 5.0
+_FORGOTTEN_S = 1.0
 _ATTEMPT_S = 2.0
 
 log = logging.getLogger("consensus.zookeeper")
@@ -164,7 +165,7 @@ class Connection:
 
     async def _ask(self, request: Any) -> Any:
         answer = _Answer(self)
-        deadline = self._loop.call_later(self.timeout_ms / 1000 * READ_FRACTION, self.drop)
+        deadline = self._loop.call_later(self.timeout_ms / 1000 * READ_FRACTION, self._overdue, answer)
         try:
             self._client._call(request, answer)
             return await answer.future
@@ -176,6 +177,11 @@ class Connection:
             raise Unauthorized("ZooKeeper refuses these credentials") from error
         finally:
             deadline.cancel()
+
+    def _overdue(self, answer: _Answer) -> None:
+        """Break the connection that owes an answer; and if kazoo has forgotten who waits for it, tell him ourselves."""
+        self.drop()
+        self._loop.call_later(_FORGOTTEN_S, answer.set_exception, ConnectionLoss())
 
     @property
     def is_connected(self) -> bool:
