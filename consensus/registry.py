@@ -130,6 +130,8 @@ def _zookeeper_url(connect: str) -> str:
 def _zookeeper_options(config: Mapping[str, str]) -> str:
     """Kafka's keys as options of the address; no secret is among them."""
     options = {name: config[key] for key, name in _ZOOKEEPER_OPTIONS.items() if config.get(key)}
+    if "connect-timeout-ms" not in options and (session_ms := config.get("zookeeper.session.timeout.ms")):
+        options["connect-timeout-ms"] = session_ms
     if options.get("tls", "true").lower() == "true":
         if keystore := config.get("zookeeper.ssl.keystore.location"):
             options |= {"cert-file": keystore, "key-file": keystore}

@@ -96,6 +96,10 @@ def test_built_in_schemes_do_not_read_the_installed_distributions() -> None:
         ({"zookeeper.connect": "h1:2181,h2:2181/chroot"}, "zookeeper://h1:2181,h2:2181/chroot"),
         ({"zookeeper.connect": " h1 , h2:2182 "}, "zookeeper://h1,h2:2182"),
         ({"zookeeper.connect": "h1:2181/"}, "zookeeper://h1:2181"),
+        (
+            {"zookeeper.connect": "h1:2181", "zookeeper.set.acl": "true", "zookeeper.session.timeout.ms": "9000"},
+            "zookeeper://h1:2181?acl=true&connect-timeout-ms=9000",
+        ),
         ({"zookeeper.connect": "[::1]:2181/a/b"}, "zookeeper://[::1]:2181/a/b"),
         ({"log.dirs": "/data/1,/data/2", "log.dir": "/other"}, "local:///data/1/coordination"),
         ({"log.dir": "/other"}, "local:///other/coordination"),
