@@ -10,7 +10,10 @@ NEW_GROUPS = "Only groups of the classic protocol are in this release."
 REPLICATION = "It belongs to clusters of several brokers, which are not in this release."
 MOVES = "Moving partitions between directories is not in this release."
 METRICS_PUSH = "Metrics pushed by clients are not in this release."
-ZOOKEEPER = "The ZooKeeper backend is not in this release."
+ZOOKEEPER = (
+    "TLS with ZooKeeper is as the system allows it, with PEM files. A key's password goes into the key-password-file "
+    "of coordination.url."
+)
 
 JAVA = "It names a part of the Java platform."
 KRAFT = "There is no metadata quorum: the cluster is coordinated by the store of coordination.url."
