@@ -89,6 +89,7 @@ class Client:
         self._at = 0
         self._calls: aiohttp.ClientSession | None = None
         self._queries: aiohttp.ClientSession | None = None
+        self._waits: set[asyncio.Timeout] = set()  # of queries under way
 
     @property
     def endpoint(self) -> str:
@@ -148,14 +149,27 @@ class Client:
         :raises Unavailable: it was not answered. Other errors as ``call``.
         """
         at = self._at
+        path = f"{path}&wait={round(wait_s * 1000)}ms"
+        timeout_s = wait_s * 17 / 16 + TIMEOUT_S  # Consul waits up to a sixteenth longer
+        wait = asyncio.timeout(None)
         try:
-            # Consul waits up to a sixteenth longer.
-            path = f"{path}&wait={round(wait_s * 1000)}ms"
-            timeout_s = wait_s * 17 / 16 + TIMEOUT_S
-            return await self._send(self._queries, "GET", path, None, writes=False, timeout_s=timeout_s)
+            async with wait:
+                self._waits.add(wait)
+                return await self._send(self._queries, "GET", path, None, writes=False, timeout_s=timeout_s)
+        except TimeoutError as error:
+            raise Unavailable(f"{self.endpoint} has left another request without an answer") from error
         except Unavailable:
             self._leave(at)
             raise
+        finally:
+            self._waits.discard(wait)
+
+    def _interrupt_queries(self) -> None:
+        """A call got no answer, so that queries may wait in vain for theirs, and for long: let them be asked anew."""
+        now = asyncio.get_running_loop().time()
+        waits, self._waits = self._waits, set()
+        for wait in waits:
+            wait.reschedule(now)
 
     def _leave(self, at: int) -> None:
         if at == self._at:  # else another call has left that agent already
@@ -191,6 +205,8 @@ class Client:
         except (_AnswerLost, aiohttp.ClientError, TimeoutError) as error:
             if session.closed:
                 raise Closed("the backend was closed") from error
+            if session is self._calls:
+                self._interrupt_queries()
             if "ALERT" in str(error) and "CERTIFICATE" in str(error):  # TLS 1.3 says so after the request was sent
                 raise Untrusted(f"{endpoint} asks for another certificate than ours: {error}") from error
             kind = MaybeApplied if writes else Unavailable

@@ -329,6 +329,28 @@ async def test_a_watch_begins_anew_when_the_servers_are_put_back_to_an_older_sta
                     view.apply(await asyncio.wait_for(anext(watch), 30))
 
 
+async def test_a_watch_leaves_an_agent_that_is_silent_as_soon_as_a_call_does() -> None:
+    with consul_servers(3) as servers:
+        silent = next(number for number in range(3) if number != servers.leader())
+        others = [number for number in range(3) if number != silent]
+        first = [servers.nodes[number].http_port for number in (silent, *others)]
+        url = f"consul://{','.join(f'127.0.0.1:{port}' for port in first)}?{servers.query}"
+        elsewhere = f"consul://127.0.0.1:{servers.nodes[servers.leader()].http_port}?{servers.query}"
+        async with ConsulBackend.from_url(url) as client, ConsulBackend.from_url(elsewhere) as other:
+            await client.open_session(3000)  # renewed every second: that is the call
+            async with client.watch("") as watch:
+                view = View()
+                view.apply(await anext(watch))
+                await other.put("before", b"")
+                while "before" not in view.entries:
+                    view.apply(await asyncio.wait_for(anext(watch), 10))
+                servers.pause(silent)
+                await other.put("after", b"")
+                while "after" not in view.entries:
+                    view.apply(await asyncio.wait_for(anext(watch), 20))  # the query itself would wait for a minute
+                servers.resume(silent)
+
+
 def test_the_clock_that_tests_move_is_the_servers() -> None:
     with consul_servers() as servers:
         for seconds in (3600, -3600, 0):
