@@ -157,8 +157,11 @@ class Store:
     async def _identify(self, expected: str | None) -> str:
         found = await self._read_identity()
         if found is None and expected is None:
-            await self._refuse_foreign()
-            found = await self._initialise()
+            foreign = await self._somebodys_key()
+            # What is there may be a store's: another client can have named it since the first look.
+            found = await (self._read_identity() if foreign else self._initialise())
+            if found is None:
+                raise BadConfig(f"{self.layout.prefix}/ in Consul holds what is not a store of ours: {foreign}")
         if expected not in (None, found):
             where = f"below {self.layout.prefix}/"
             raise WrongStore(f"expected the store {expected} {where}, found {found or 'none'}", found=found)
@@ -180,11 +183,12 @@ class Store:
             raise BadConfig(f"{self.layout.identity} in Consul is not the name of a store of ours")
         return name
 
-    async def _refuse_foreign(self) -> None:
+    async def _somebodys_key(self) -> str | None:
+        """A key in the store's folder, if there is one."""
         path = f"/v1/kv/{quote(self.layout.prefix)}/?keys&separator=/&consistent"
         answer = await self._client.call("GET", path, writes=False)
-        if answer.status == 200 and (names := json.loads(answer.body)):
-            raise BadConfig(f"{self.layout.prefix}/ in Consul holds what is not a store of ours: {names[0]}")
+        names: list[str] = json.loads(answer.body) if answer.status == 200 else []
+        return names[0] if names else None
 
     async def _initialise(self) -> str:
         """Name the store; the name, or that which another client gave it meanwhile."""

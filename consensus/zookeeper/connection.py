@@ -37,7 +37,8 @@ _ATTEMPT_S = 2.0
 
 log = logging.getLogger("consensus.zookeeper")
 _kazoo_log = logging.getLogger("consensus.zookeeper.client")
-_kazoo_log.setLevel(logging.INFO)  # at DEBUG kazoo writes the data of every request, secrets included
+# At DEBUG kazoo writes the data of every request, secrets included.
+_kazoo_log.addFilter(lambda record: record.levelno >= logging.INFO)
 
 Watcher = Callable[[WatchedEvent], None]
 

@@ -20,6 +20,7 @@ import pytest
 
 from consensus.backend import Changed, Put, SessionState, Snapshot, Watch
 from consensus.consul import ConsulBackend
+from consensus.consul.store import Store
 from consensus.errors import BadConfig, Retriable, Unauthorized, WrongStore
 from consensus.recipes.keyvalue import KeyValue
 from consensus.recipes.listeners import View
@@ -300,6 +301,25 @@ async def test_a_folder_that_is_not_ours_is_not_taken() -> None:
             await ConsulBackend.from_url(f"consul://{servers.hosts}/third").open(expect_identity="0" * 32)
         assert caught.value.found == client.identity
         await client.close()
+
+
+async def test_who_is_overtaken_in_naming_the_store_takes_it_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    with consul_servers() as servers:
+        slow, quick = ConsulBackend.from_url(servers.url), ConsulBackend.from_url(servers.url)
+        read, overtaken = Store._read_identity, asyncio.Event()
+
+        async def read_and_be_overtaken(store: Store) -> str | None:
+            found = await read(store)
+            if not overtaken.is_set():
+                overtaken.set()
+                await quick.open()
+            return found
+
+        monkeypatch.setattr(Store, "_read_identity", read_and_be_overtaken)
+        await slow.open()
+        assert slow.identity == quick.identity
+        await slow.close()
+        await quick.close()
 
 
 async def test_a_watch_begins_anew_when_the_servers_are_put_back_to_an_older_state() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Iterator
 
@@ -75,6 +76,17 @@ async def test_a_tree_of_somebody_elses_is_refused(servers: ZookeeperServers) ->
         tool.create("/foreign/parley", b"1", makepath=True)
     with pytest.raises(BadConfig, match="not a store of ours"):
         await ZookeeperBackend.from_url(url).open()
+
+
+@pytest.mark.parametrize(("level", "written"), [(logging.DEBUG, True), (logging.ERROR, False)])
+async def test_the_client_library_writes_what_the_log_is_set_to_and_never_the_data(
+    servers: ZookeeperServers, caplog: pytest.LogCaptureFixture, level: int, written: bool
+) -> None:
+    with caplog.at_level(level):
+        async with ZookeeperBackend.from_url(f"{servers.url}/logged-{level}") as client:
+            await client.put("a", b"a-secret")
+    assert bool([record for record in caplog.records if record.name == "consensus.zookeeper.client"]) == written
+    assert "a-secret" not in caplog.text
 
 
 async def test_the_log_is_trimmed_and_who_is_behind_it_begins_anew(servers: ZookeeperServers) -> None:
