@@ -91,4 +91,4 @@ def routes(server: BrokerServer) -> dict[int, Handler]:
         TopicsApi(administration, server.metadata, server.config),
     )
     routes = {key: handler for api in apis for key, handler in api.routes().items()}
-    return Forwarding(controller, server.peers).around(routes)
+    return Forwarding(controller, server.peers, server.moves).around(routes)

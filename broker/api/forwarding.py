@@ -2,7 +2,8 @@
 
 So a client may ask any broker, as it may since KIP-590. The request goes on as it came, in the same version. Where the
 controller cannot be reached the broker answers for itself, and that is NOT_CONTROLLER: clients look for the controller
-and ask again.
+and ask again. While the cluster changes to another coordination store, requests wait for the controller that is
+elected there.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from inspect import isawaitable
 from typing import Any
 
 from broker.controller.controller import Controller
+from broker.controller.moving import Moves
 from broker.metadata.types import ResourceType
 from broker.network.dispatch import Answer, Handler, RequestContext
 from broker.peers import Peers
@@ -56,9 +58,10 @@ UNREACHABLE = (
 class Forwarding:
     """Puts itself before the handlers of such requests."""
 
-    def __init__(self, controller: Controller, peers: Peers) -> None:
+    def __init__(self, controller: Controller, peers: Peers, moves: Moves) -> None:
         self._controller = controller
         self._peers = peers
+        self._moves = moves
 
     def around(self, routes: Mapping[int, Handler]) -> dict[int, Handler]:
         """The same routes, where requests for the controller find it."""
@@ -66,11 +69,21 @@ class Forwarding:
 
     def _forwarded(self, handler: Handler) -> Handler:
         def handle(context: RequestContext, request: Any) -> Any:
-            if self._controller.is_active or _is_for_this_broker(context, request):
+            if _is_for_this_broker(context, request):
+                return handler(context, request)
+            if not self._moves.is_settled and not isinstance(request, MigrateCoordinationRequest):
+                return self._hold(handler, context, request)
+            if self._controller.is_active:
                 return handler(context, request)
             return self._forward(handler, context, request)
 
         return handle
+
+    async def _hold(self, handler: Handler, context: RequestContext, request: Any) -> Answer:
+        await self._moves.until_settled()
+        if not self._controller.is_active:
+            return await self._forward(handler, context, request)
+        return await _answer_of(handler, context, request)
 
     async def _forward(self, handler: Handler, context: RequestContext, request: Any) -> Answer:
         try:
@@ -78,10 +91,16 @@ class Forwarding:
         except KafkaError as error:
             if error.code not in UNREACHABLE:
                 raise
-            answer = handler(context, request)
-            if isawaitable(answer):
-                answer = await answer
+            answer = await _answer_of(handler, context, request)
         return answer
+
+
+async def _answer_of(handler: Handler, context: RequestContext, request: Any) -> Answer:
+    answer: Any = handler(context, request)
+    if isawaitable(answer):
+        answer = await answer
+    whole: Answer = answer
+    return whole
 
 
 def _is_for_this_broker(context: RequestContext, request: Any) -> bool:

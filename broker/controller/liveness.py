@@ -118,6 +118,7 @@ class Liveness:
             silence_s=silence_s,
         )
         metadata.subscribe(self._look_at_ourselves)
+        metadata.subscribe(lambda _, image: moves.controller_is(image.controller_epoch))
 
     async def run(self) -> None:
         """Live session after session; runs until it is cancelled, or the store refuses for good."""
@@ -137,7 +138,7 @@ class Liveness:
                 await self._live()
             except Moved as moved:
                 log.warning("the coordination store has moved", extra={"reason": str(moved)})
-                await self.moves.go_on_elsewhere()
+                await self.moves.go_on_elsewhere(self._metadata.image.controller_epoch)
             except Lost as lost:
                 log.warning("session with the coordination store lost", extra={"reason": str(lost)})
             except Retriable as error:

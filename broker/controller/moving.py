@@ -45,6 +45,8 @@ log = logging.getLogger(__name__)
 RETRY_S = 0.1
 OPEN_MAX_S = 20.0
 """How long a broker tries to connect to the new store."""
+HOLD_MAX_S = 5.0
+"""How long requests for the controller are held back at most while it changes with the store."""
 CLOSE_MAX_S = 2.0
 """How long to take leave of the old store; its sessions end by themselves."""
 
@@ -82,6 +84,9 @@ class Moves:
         self._remember = remember
         self._rng = rng
         self._farewells = TaskSet()
+        self._settled = asyncio.Event()
+        self._settled.set()
+        self._left_epoch: int | None = None  # of the controller in the store that was left, while there is no other
         self._requests: asyncio.Queue[_Request] = asyncio.Queue()
         self._is_busy = False
         self._driving: asyncio.Task[None] | None = None
@@ -105,12 +110,39 @@ class Moves:
                         continue
                     charge = Charge.from_entry(entry)
                     self.store.require(charge)
+                    self._note(charge)
                     if charge.state is State.PREPARING and charge.move != tried and charge.other is not None:
                         tried = charge.move
                         work = self._try(charge.move, charge.other, member, session)
                         attempts.start(work, name="connect to the new store")
         finally:
             await attempts.close()
+
+    # Requests for the controller wait, rather than fail, from the freeze until a controller is known in the new store.
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether there is no change of stores going on, as far as this broker knows."""
+        return self._settled.is_set()
+
+    async def until_settled(self) -> None:
+        """Wait for that, though not for ever."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HOLD_MAX_S):
+                await self._settled.wait()
+
+    def _note(self, charge: Charge) -> None:
+        if charge.state is State.FROZEN:
+            self._left_epoch = None
+            self._settled.clear()
+        elif self._left_epoch is None:
+            self._settled.set()
+
+    def controller_is(self, epoch: int) -> None:
+        """The metadata names a controller of this epoch."""
+        if self._left_epoch is not None and epoch > self._left_epoch:
+            self._left_epoch = None
+            self._settled.set()
 
     async def _try(self, move: str, other: Place, member: str, session: Session) -> None:
         """Connect to the store that the cluster is to move to, and say in the present one how it went."""
@@ -130,8 +162,13 @@ class Moves:
         with suppress(CoordinationError):  # it is the driver that waits for it, and gives up if it does not come
             await Writer(self.store.backend, self._rng).commit([], [Put(f"{READY}{member}", said, session)])
 
-    async def go_on_elsewhere(self) -> None:
-        """The store has moved: from now on ``store`` is the one in charge. Tries until it answers."""
+    async def go_on_elsewhere(self, controller_epoch: int) -> None:
+        """The store has moved: from now on ``store`` is the one in charge. Tries until it answers.
+
+        ``controller_epoch`` is the highest known: that of the controller that goes with the old store.
+        """
+        self._left_epoch = controller_epoch
+        self._settled.clear()
         while True:
             try:
                 found = await follow_on(self.store, self._open_url, rng=self._rng)

@@ -58,7 +58,7 @@ async def until(holds: Callable[[], Any]) -> None:
             found = holds()
             if await found if isawaitable(found) else found:
                 return
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.005)
 
 
 async def ask(client: Client, action: int, url: str | None = None) -> Any:
@@ -152,6 +152,43 @@ async def test_the_cluster_goes_on_in_the_other_store_with_what_it_knew(target: 
         ids += [await producer_id(client, node) for node in (1, 2, 3)]
         assert len(set(ids)) == 4
         assert (await move(client, another())).state == "done"
+
+
+async def test_requests_for_the_controller_wait_for_the_one_in_the_new_store(target: str) -> None:
+    async with running() as (cluster, client):
+
+        async def create_meanwhile(broker_id: int) -> int:
+            moves = cluster.brokers[broker_id].server.moves
+            wanted = CreateTopicsRequest.CreatableTopic(
+                name=f"by-{broker_id}", num_partitions=1, replication_factor=3, assignments=[], configs=[]
+            )
+            async with Client(cluster.brokers[broker_id].bootstrap_servers) as own:
+                await own.metadata([])
+                await until(lambda: not moves.is_settled)
+                answer = await own.send(CreateTopicsRequest(topics=[wanted]), node=broker_id)
+                return int(answer.topics[0].error_code)
+
+        created = [asyncio.ensure_future(create_meanwhile(each)) for each in (1, 2, 3)]
+        assert (await move(client, target)).state == "done"
+        assert await asyncio.gather(*created) == [0, 0, 0]
+        await all_at(cluster, target)
+        assert all(each.server.moves.is_settled for each in cluster.brokers.values())
+
+
+async def test_requests_wait_no_longer_than_the_freeze(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(Migration):
+        async def _copy(self, step: Step) -> None:
+            if step is Step.COPY_REST:
+                await until(lambda: not any(each.server.moves.is_settled for each in cluster.brokers.values()))
+                raise ConnectionError("the new store burns")
+
+    monkeypatch.setattr(moving, "Migration", Failing)
+    async with running() as (cluster, client):
+        origin = cluster.brokers[1].server.moves.store.url
+        assert (await move(client, target)).detail == "the new store burns"
+        await until(lambda: all(each.server.moves.is_settled for each in cluster.brokers.values()))
+        await create(client, "after")
+        await all_at(cluster, origin)
 
 
 @pytest.mark.parametrize("step", list(Step))
