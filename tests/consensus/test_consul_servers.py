@@ -25,7 +25,8 @@ from consensus.errors import BadConfig, Retriable, Unauthorized, WrongStore
 from consensus.recipes.keyvalue import KeyValue
 from consensus.recipes.listeners import View
 from consensus.recipes.writing import unwrap
-from tests.support.stores.consul import ConsulServers, consul_binary, consul_servers
+from tests.support.stores.consul import ConsulServers, consul_servers
+from tools.store_servers import consul_program
 
 pytestmark = pytest.mark.system
 DOCUMENTED = Path(__file__).resolve().parents[2] / "docs" / "stores.md"
@@ -107,7 +108,7 @@ async def test_the_commands_of_the_documentation_make_such_a_token(guarded: Guar
     commands = [line for line in DOCUMENTED.read_text().splitlines() if line.startswith("consul acl ")]
     assert len(commands) == 2
     for command in commands:
-        words = [consul_binary(), *shlex.split(command)[1:]]
+        words = [consul_program(), *shlex.split(command)[1:]]
         said = (await asyncio.to_thread(_typed, words, environment)).stdout
     (secret,) = re.findall(r"SecretID: +(\S+)", said)
     url = guarded.url(secret)
@@ -165,9 +166,9 @@ async def _to_the_end(watch: Watch) -> None:
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("certificates")
     for arguments in (["ca", "create"], ["cert", "create", "-server"], ["cert", "create", "-client"]):
-        subprocess.run([consul_binary(), "tls", *arguments], cwd=folder, check=True, capture_output=True)
+        subprocess.run([consul_program(), "tls", *arguments], cwd=folder, check=True, capture_output=True)
     (folder / "elsewhere").mkdir()
-    subprocess.run([consul_binary(), "tls", "ca", "create"], cwd=folder / "elsewhere", check=True, capture_output=True)
+    subprocess.run([consul_program(), "tls", "ca", "create"], cwd=folder / "elsewhere", check=True, capture_output=True)
     return folder
 
 

@@ -83,6 +83,7 @@ async def test_the_client_library_writes_what_the_log_is_set_to_and_never_the_da
     servers: ZookeeperServers, caplog: pytest.LogCaptureFixture, level: int, written: bool
 ) -> None:
     with caplog.at_level(level):
+        caplog.handler.setLevel(logging.NOTSET)
         async with ZookeeperBackend.from_url(f"{servers.url}/logged-{level}") as client:
             await client.put("a", b"a-secret")
     assert bool([record for record in caplog.records if record.name == "consensus.zookeeper.client"]) == written

@@ -4,6 +4,8 @@ Programs (kcat, Java, Maven, curl) come from the system's packages, Apache Kafka
 ``.cache/kafka-<version>/libs``. What is there already is left alone, so that a second call costs nothing.
 Consul's server comes from Debian's package into ``.cache/consul-<version>``.
 
+``python -m tests.system.peers etcd`` fetches only what a server of that store needs.
+
 Rules: every download ends in a bounded time and is tried again when it fails; a version appears in ``.cache`` whole
 or not at all; where rights are missing, the message is the command that somebody with them must run.
 """
@@ -16,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +35,14 @@ PROGRAMS: Final = {
     "/usr/share/zookeeper/bin/zkServer.sh": "zookeeper",
 }
 """The programs needed, and the Debian package that has each."""
+
+STORES: Final = {
+    "local": (),
+    "zookeeper": ("java", "/usr/share/zookeeper/bin/zkServer.sh"),
+    "etcd": ("etcd",),
+    "consul": (),
+}
+"""The stores that can be asked for alone, and those of the programs that a server of theirs needs."""
 
 APT_SECONDS: Final = 900
 MAVEN_SECONDS: Final = 600
@@ -75,10 +85,13 @@ class PeerError(Exception):
     """Something could not be fetched; the text says what to do about it."""
 
 
-def main() -> int:
-    """Fetch what is missing; the exit code."""
+def main(store: str | None = None) -> int:
+    """Fetch what is missing of everything, or of a store; the exit code."""
     try:
-        install_programs()
+        if store is not None:
+            install_store(store)
+            return 0
+        install_programs(PROGRAMS)
         for version, artifacts in KAFKA.items():
             install_kafka(version, artifacts)
         install_consul()
@@ -88,14 +101,24 @@ def main() -> int:
     return 0
 
 
-def install_programs() -> None:
-    """Install the packages of the programs that are missing. Raises :class:`PeerError`."""
-    packages = sorted({package for program, package in PROGRAMS.items() if shutil.which(program) is None})
+def install_store(store: str) -> None:
+    """What a server of this store needs, unless the environment names one. Raises :class:`PeerError`."""
+    if store not in STORES:
+        raise PeerError(f"'{store}' is none of the stores there are: {', '.join(STORES)}.")
+    if f"PARLEY_{store.upper()}" not in os.environ:
+        install_programs({program: PROGRAMS[program] for program in STORES[store]})
+        if store == "consul":
+            install_consul()
+
+
+def install_programs(programs: Mapping[str, str]) -> None:
+    """Install the packages of those programs that are missing. Raises :class:`PeerError`."""
+    packages = sorted({package for program, package in programs.items() if shutil.which(program) is None})
     if not packages:
         return
     install = ["apt-get", "install", "--yes", "--no-install-recommends", *packages]
     if shutil.which("apt-get") is None:
-        raise PeerError(f"these programs are missing: {', '.join(PROGRAMS)}. Install them with your package manager.")
+        raise PeerError(f"these programs are missing: {', '.join(programs)}. Install them with your package manager.")
     prefix = _as_root()
     if prefix is None:
         raise PeerError(f"packages are missing and this user may not install them. Run: sudo {' '.join(install)}")
@@ -220,4 +243,4 @@ def _again(command: Sequence[str], seconds: int, pause: Callable[[float], None] 
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:2]))

@@ -17,6 +17,23 @@ def test_nothing_is_run_when_all_is_there(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(subprocess, "run", ran)
     assert peers.main() == 0
+    assert [peers.main(store) for store in peers.STORES] == [0, 0, 0, 0]
+
+
+def test_a_store_gets_its_own_server_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, str]] = []
+    monkeypatch.setattr(peers, "install_programs", asked.append)
+    monkeypatch.delenv("PARLEY_ETCD", raising=False)
+    assert peers.main("etcd") == 0
+    assert asked == [{"etcd": "etcd-server"}]
+    monkeypatch.setenv("PARLEY_ETCD", "/my/etcd")
+    assert peers.main("etcd") == 0
+    assert len(asked) == 1
+
+
+def test_an_unknown_store_is_told_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert peers.main("oracle") == 1
+    assert "local, zookeeper, etcd, consul" in capsys.readouterr().err
 
 
 def test_a_download_is_tried_again(tmp_path: Path) -> None:
@@ -36,10 +53,9 @@ def test_a_download_that_cannot_succeed_says_so() -> None:
 
 
 def test_without_rights_the_message_is_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "PROGRAMS", {"no-such-program": "some-package"})
     monkeypatch.setattr(peers, "_as_root", lambda: None)
     with pytest.raises(peers.PeerError, match=r"sudo apt-get install .*some-package"):
-        peers.install_programs()
+        peers.install_programs({"no-such-program": "some-package"})
 
 
 def test_a_version_is_in_the_cache_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -25,20 +25,11 @@ from typing import Any
 from consensus.conformance.processes import WallClock
 from consensus.conformance.stores.consul import ConsulHarness
 from tests.support.stores.etcd import free_ports
+from tools.store_servers import consul_program
 
 START_SECONDS = 60
 TTL_MS_MIN = 500
 """Of servers in tests; Consul's own default is 10 s, and everything that waits for an expiry would take minutes."""
-_FETCHED = Path(__file__).resolve().parents[3] / ".cache" / "consul-1.8.7" / "usr" / "bin" / "consul"
-
-
-def consul_binary() -> str:
-    """Where the server is. Raises RuntimeError, with what to do, if there is none."""
-    if named := os.environ.get("PARLEY_CONSUL"):
-        return named
-    if not _FETCHED.exists():
-        raise RuntimeError("these tests need a real Consul: run `make peers`, or name one in PARLEY_CONSUL")
-    return str(_FETCHED)
 
 
 @dataclass(slots=True)
@@ -154,7 +145,7 @@ class ConsulServers:
     def _launch(self, node: Node) -> None:
         config = self.directory / f"{node.name}.json"
         config.write_text(json.dumps(self._config(node)))
-        command = [consul_binary(), "agent", f"-config-file={config}", "-log-level=warn"]
+        command = [consul_program(), "agent", f"-config-file={config}", "-log-level=warn"]
         with (self.directory / f"{node.name}.log").open("ab") as log:
             environment = {**os.environ, **self.clock.environment}
             node.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)

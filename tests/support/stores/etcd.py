@@ -21,16 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from consensus.conformance.stores.etcd import EtcdHarness
+from tools.store_servers import etcd_program
 
 START_SECONDS = 60
-
-
-def etcd_binary() -> str:
-    """Where the server is. Raises RuntimeError, with what to do, if there is none."""
-    found = os.environ.get("PARLEY_ETCD") or shutil.which("etcd")
-    if found is None:
-        raise RuntimeError("these tests need a real etcd: run `make peers`, or name one in PARLEY_ETCD")
-    return found
 
 
 @dataclass(slots=True)
@@ -130,7 +123,7 @@ class EtcdServers:
     def _launch(self, node: Node) -> None:
         peers = ",".join(f"{each.name}=http://127.0.0.1:{each.peer_port}" for each in self.nodes)
         command = [
-            etcd_binary(),
+            etcd_program(),
             f"--name={node.name}",
             f"--data-dir={node.data}",
             f"--listen-client-urls={self.scheme}://127.0.0.1:{node.client_port}",

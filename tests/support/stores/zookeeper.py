@@ -21,11 +21,11 @@ from pathlib import Path
 from consensus.conformance.processes import WallClock
 from consensus.conformance.stores.zookeeper import ZookeeperHarness
 from tests.support.stores.etcd import free_ports
+from tools.store_servers import zookeeper_class_path
 
 START_SECONDS = 90
 TICK_MS = 200
 TTL_MS_MIN = 600
-_DEBIAN = Path("/usr/share/java/zookeeper.jar")
 _CONFIG = """\
 tickTime={tick}
 initLimit=50
@@ -37,15 +37,6 @@ maxSessionTimeout=60000
 maxClientCnxns=0
 4lw.commands.whitelist=srvr,ruok,wchs
 """
-
-
-def class_path() -> str:
-    """Where the server is. Raises RuntimeError, with what to do, if there is none."""
-    if named := os.environ.get("PARLEY_ZOOKEEPER"):
-        return named
-    if not _DEBIAN.exists() or shutil.which("java") is None:
-        raise RuntimeError("these tests need a real ZooKeeper: run `make peers`, or name one in PARLEY_ZOOKEEPER")
-    return ":".join(str(_DEBIAN.parent / name) for name in ("zookeeper.jar", "netty-codec.jar", "slf4j-simple.jar"))
 
 
 @dataclass(slots=True)
@@ -146,7 +137,7 @@ class ZookeeperServers:
         java = ["java", "-Xms16m", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         options = ["-Dzookeeper.jmx.log4j.disable=true", "-Dzookeeper.preAllocSize=1024"]
         options += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", *self.java]
-        main = ["-cp", class_path(), "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config)]
+        main = ["-cp", zookeeper_class_path(), "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config)]
         with (self.directory / f"n{node.number}.log").open("ab") as log:
             environment = {**os.environ, **self.environment}
             node.process = subprocess.Popen([*java, *options, *main], stdout=log, stderr=log, env=environment)
