@@ -5,13 +5,19 @@ look again, read everything. Each is a command that a person could type, and is 
 one named on the command line, else this repository's own git log, else its README. While the leader dies a producer of
 this program sends the file's lines again, with acks=all, and keeps what it is told; what it was told must be there in
 the end. Whatever happens is said, and anything lost, doubled or out of order ends this program with exit code 1.
+
+The store is the embedded one. With ``--store`` a real server of another one is started for the story; with
+``--coordination-url`` it is told on a store that runs already, below a path of its own. Of all that is configured
+nothing changes but ``coordination.url``.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -25,10 +31,12 @@ from itertools import cycle
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from confluent_kafka import Producer
 
 from tools.cli.produce.lines import lines_of
+from tools.store_servers import KINDS, StoreServerError, store_server
 
 TOPIC: Final = "quickstart"
 BROKERS: Final = 3
@@ -42,25 +50,40 @@ PAUSE_MAX_S: Final = 60.0
 
 def main(arguments: list[str]) -> int:
     """Run the story; 0 when nothing that was acknowledged is missing."""
+    options = _options(arguments)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="parley-quickstart-") as folder:
-        source = _input(arguments, Path(folder))
+        source = _input(options.file, Path(folder))
         with source.open("rb") as text:
             lines = list(lines_of(text))
         if not lines:
             raise SystemExit(f"{source} has no lines: name a file that has.")
         print(f"The input is {source}: {len(lines)} lines, {source.stat().st_size} bytes.\n")
-        with _brokers(Path(folder) / "data") as (process, bootstrap):
+        with (
+            _store(options, Path(folder) / "store") as url,
+            _brokers(Path(folder) / "data", url) as (process, bootstrap),
+        ):
             sending, consumed = _story(process, bootstrap, source, lines)
         print(f"\nThe brokers have stopped. Their data lay in {folder}/data and goes with this program.")
     return _report([*lines, *sending.sent], consumed, sending, time.monotonic() - began)
 
 
-def _input(arguments: list[str], folder: Path) -> Path:
-    if arguments:
-        if not Path(arguments[0]).is_file():
-            raise SystemExit(f"{arguments[0]} is not a file: name one whose lines are to be sent.")
-        return Path(arguments[0])
+def _options(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tools.quickstart", allow_abbrev=False)
+    parser.add_argument(
+        "file", nargs="?", type=Path, help="the lines to be sent; this repository's git log if not given"
+    )
+    store = parser.add_mutually_exclusive_group()
+    store.add_argument("--store", default="local", choices=["local", *KINDS], help="start a real server of it")
+    store.add_argument("--coordination-url", metavar="URL", help="use a store that runs already")
+    return parser.parse_args(arguments)
+
+
+def _input(named: Path | None, folder: Path) -> Path:
+    if named is not None:
+        if not named.is_file():
+            raise SystemExit(f"{named} is not a file: name one whose lines are to be sent.")
+        return named
     log = subprocess.run(["git", "log", "--stat"], capture_output=True, check=False)
     if log.returncode == 0 and log.stdout:
         path = folder / "git-log.txt"
@@ -75,9 +98,30 @@ def _parley(*words: str) -> list[str]:
 
 
 @contextmanager
-def _brokers(data: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def _store(options: argparse.Namespace, folder: Path) -> Iterator[str | None]:
+    """The store's address for as long as the context lasts; None is the embedded one in the brokers' folder."""
+    if options.coordination_url:
+        own = urlsplit(options.coordination_url)
+        url = own._replace(path=f"{own.path.rstrip('/')}/quickstart-{secrets.token_hex(4)}").geturl()
+        yield url
+        print(f"\nWhat they kept in the store stays there until you delete it: {url}")
+    elif options.store == "local":
+        yield None
+    else:
+        print(f"Starting a server of {options.store}.")
+        try:
+            with store_server(options.store, folder) as url:
+                yield url
+        except StoreServerError as error:
+            raise SystemExit(f"Error: {error}") from error
+
+
+@contextmanager
+def _brokers(data: Path, url: str | None) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Brokers in processes of their own, on free ports, for as long as the context lasts."""
-    settings = ("listeners=PLAINTEXT://127.0.0.1:0", f"log.dirs={data}", "metrics.listener=", "logging.level=error")
+    settings = ["listeners=PLAINTEXT://127.0.0.1:0", f"log.dirs={data}", "metrics.listener=", "logging.level=error"]
+    if url is not None:
+        settings.append(f"coordination.url={url}")
     words = ("start", "--brokers", str(BROKERS), *(word for each in settings for word in ("--override", each)))
     process = subprocess.Popen(_parley(*words), stdout=subprocess.PIPE, text=True)
     try:

@@ -1,0 +1,244 @@
+"""A real server of a coordination store on this machine, for trying Parley on it: one node, its data in a folder.
+
+Rules:
+
+1. The server listens on 127.0.0.1 only. It is in a process group of its own, so that Ctrl-C in a terminal reaches
+   whoever uses it first, and it does not outlive this process, however that ends.
+2. It is ready when it answers as a leader does, not when its port is open.
+3. One folder has one server at a time; the data in it are found again by the next one, at whatever port.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+START_SECONDS: Final = 60
+STOP_SECONDS: Final = 20
+ASK_SECONDS: Final = 2
+_PR_SET_PDEATHSIG: Final = 1
+_libc = ctypes.CDLL(None)
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+_JARS: Final = Path("/usr/share/java")
+_CACHE: Final = Path(__file__).resolve().parent.parent / ".cache"
+_ZOOKEEPER: Final = """\
+tickTime=2000
+dataDir={folder}/data
+clientPort={port}
+clientPortAddress=127.0.0.1
+admin.enableServer=false
+autopurge.purgeInterval=24
+4lw.commands.whitelist=srvr
+"""
+
+
+class StoreServerError(Exception):
+    """The server is not there, or does not start. The text says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a server is started, and how it is seen to serve."""
+
+    command: list[str]
+    is_ready: Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A store that has servers.
+
+    :ivar usual_port: where its clients look for it.
+    :ivar launch: from a folder and free ports, the first for clients, to a launch.
+    """
+
+    usual_port: int
+    launch: Callable[[Path, list[int]], Launch]
+
+
+def zookeeper_class_path() -> str:
+    """ZooKeeper's server as a Java class path: Debian's, or what ``PARLEY_ZOOKEEPER`` says.
+
+    :raises StoreServerError: there is none.
+    """
+    if named := os.environ.get("PARLEY_ZOOKEEPER"):
+        return named
+    if not (_JARS / "zookeeper.jar").exists() or shutil.which("java") is None:
+        raise StoreServerError("there is no ZooKeeper here: run `make peers`, or name one in PARLEY_ZOOKEEPER")
+    return ":".join(str(_JARS / name) for name in ("zookeeper.jar", "netty-codec.jar", "slf4j-simple.jar"))
+
+
+def etcd_program() -> str:
+    """etcd's server: that on the path, or the one in ``PARLEY_ETCD``.
+
+    :raises StoreServerError: there is none.
+    """
+    found = os.environ.get("PARLEY_ETCD") or shutil.which("etcd")
+    if found is None:
+        raise StoreServerError("there is no etcd here: run `make peers`, or name one in PARLEY_ETCD")
+    return found
+
+
+def consul_program() -> str:
+    """Consul: what ``make peers`` fetched, or one on the path, or the one in ``PARLEY_CONSUL``.
+
+    :raises StoreServerError: there is none.
+    """
+    fetched = next(_CACHE.glob("consul-*/usr/bin/consul"), None)
+    found = os.environ.get("PARLEY_CONSUL") or fetched or shutil.which("consul")
+    if found is None:
+        raise StoreServerError("there is no Consul here: run `make peers`, or name one in PARLEY_CONSUL")
+    return str(found)
+
+
+def _zookeeper(folder: Path, ports: list[int]) -> Launch:
+    config = folder / "zookeeper.cfg"
+    config.write_text(_ZOOKEEPER.format(folder=folder, port=ports[0]))
+    java = ["java", "-Xms16m", "-Xmx256m", "-Dzookeeper.jmx.log4j.disable=true"]
+    java += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", zookeeper_class_path()]
+
+    def is_ready() -> bool:
+        with socket.create_connection(("127.0.0.1", ports[0]), ASK_SECONDS) as connection:
+            connection.sendall(b"srvr")
+            return b"Mode:" in connection.makefile("rb").read()
+
+    return Launch([*java, "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config)], is_ready)
+
+
+def _etcd(folder: Path, ports: list[int]) -> Launch:
+    clients, peers = (f"http://127.0.0.1:{port}" for port in ports[:2])
+    command = [
+        etcd_program(),
+        "--name=parley",
+        f"--data-dir={folder}/data",
+        f"--listen-client-urls={clients}",
+        f"--advertise-client-urls={clients}",
+        f"--listen-peer-urls={peers}",
+        f"--initial-advertise-peer-urls={peers}",
+        f"--initial-cluster=parley={peers}",
+        "--auto-compaction-mode=periodic",
+        "--auto-compaction-retention=1h",
+        "--logger=zap",
+        "--log-level=warn",
+    ]
+    return Launch(command, lambda: b'"true"' in _get(ports[0], "/health"))
+
+
+def _consul(folder: Path, ports: list[int]) -> Launch:
+    config = folder / "consul.json"
+    http, rpc, serf = ports[:3]
+    settings = {
+        "server": True,
+        "bootstrap_expect": 1,
+        "node_name": "parley",
+        "data_dir": f"{folder}/data",
+        "bind_addr": "127.0.0.1",
+        "client_addr": "127.0.0.1",
+        "ports": {"http": http, "server": rpc, "serf_lan": serf, "serf_wan": -1, "dns": -1, "grpc": -1},
+        "performance": {"raft_multiplier": 1},
+        "disable_update_check": True,
+    }
+    config.write_text(json.dumps(settings, indent=1) + "\n")
+    command = [consul_program(), "agent", f"-config-file={config}", "-log-level=warn"]
+    # Sessions can be made once the node is in the catalog.
+    return Launch(command, lambda: b'"parley"' in _get(http, "/v1/catalog/node/parley?consistent"))
+
+
+def _get(port: int, path: str) -> bytes:
+    with _direct.open(f"http://127.0.0.1:{port}{path}", timeout=ASK_SECONDS) as answer:
+        body: bytes = answer.read()
+        return body
+
+
+KINDS: Final = {
+    "zookeeper": Kind(2181, _zookeeper),
+    "etcd": Kind(2379, _etcd),
+    "consul": Kind(8500, _consul),
+}
+"""The stores that have servers, by the scheme of their addresses."""
+
+
+@contextmanager
+def store_server(name: str, folder: Path, *, usual_port: bool = False) -> Iterator[str]:
+    """A running server of the store ``name``, for as long as the context lasts; yields its address.
+
+    :param folder: where its configuration, data and ``server.log`` are; made if it is not there.
+    :param usual_port: take the port that the store's clients know, if nobody has it, and not any free one.
+    :raises StoreServerError: the server is not on this machine, does not start, or one runs in this folder already.
+    """
+    kind = KINDS[name]
+    folder = folder.absolute()
+    (folder / "data").mkdir(mode=0o700, parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        _lock(stack, folder)
+        ports = _free_ports(kind.usual_port if usual_port else 0)
+        launch = kind.launch(folder, ports)
+        log = stack.enter_context((folder / "server.log").open("ab"))
+        process = subprocess.Popen(
+            launch.command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            process_group=0,
+            preexec_fn=lambda: _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM),
+        )
+        stack.callback(_stop, process)
+        _wait_until_ready(name, process, launch, folder / "server.log")
+        yield f"{name}://127.0.0.1:{ports[0]}/parley"
+
+
+def _lock(stack: ExitStack, folder: Path) -> None:
+    lock = stack.enter_context((folder / ".lock").open("w"))
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise StoreServerError(f"a server runs on {folder} already: stop it first") from error
+
+
+def _free_ports(first: int) -> list[int]:
+    """Three ports that nobody listens on, the first of them ``first`` if that is one."""
+    with ExitStack() as stack:
+        ports = []
+        for wanted in (first, 0, 0):
+            try:
+                listener = socket.create_server(("127.0.0.1", wanted))
+            except OSError:
+                listener = socket.create_server(("127.0.0.1", 0))
+            ports.append(stack.enter_context(listener).getsockname()[1])
+        return ports
+
+
+def _wait_until_ready(name: str, process: subprocess.Popen[bytes], launch: Launch, log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            if launch.is_ready():
+                return
+        except (OSError, ValueError):
+            pass
+        time.sleep(0.05)
+    what = "does not answer" if process.poll() is None else f"ended with code {process.returncode}"
+    last = log.read_text(errors="replace")[-2000:].strip()
+    raise StoreServerError(f"the server of {name} {what}; the end of {log}:\n{last}")
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
