@@ -11,7 +11,7 @@ import pytest
 from broker import Broker
 from broker.config import ConfigError
 from broker.server import BrokerServer
-from consensus.errors import BadConfig
+from consensus.errors import Unavailable
 from protocol.client import Client
 from protocol.messages.metadata import MetadataRequest
 from storage.directory import DirectoryInUse
@@ -153,6 +153,7 @@ async def test_its_id_is_that_of_the_folder_else_as_of_any_broker(tmp_path: Path
 
 
 async def test_a_store_that_is_named_is_not_overlooked() -> None:
-    with pytest.raises(BadConfig, match="zookeeper") as refused:
-        await Broker({"zookeeper.connect": "127.0.0.1:1"}).__aenter__()
+    settings = {"zookeeper.connect": "127.0.0.1:1", "zookeeper.connection.timeout.ms": "100"}
+    with pytest.raises(Unavailable, match=r"no ZooKeeper server of 127\.0\.0\.1:1 answers") as refused:
+        await Broker(settings).__aenter__()
     assert refused.value.__notes__ == ["The broker did not start: it was opening the coordination store."]

@@ -101,7 +101,7 @@ def test_the_presets_are_what_brokers_start_with(tmp_path: Path, monkeypatch: py
 
 def test_keys_without_a_word_about_it_have_an_effect() -> None:
     """Each is read somewhere, under its own name or through a key that takes its value from it."""
-    folders = (ROOT / name for name in ("broker", "storage", "tools"))
+    folders = (ROOT / name for name in ("broker", "consensus", "storage", "tools"))
     source = "\n".join(
         path.read_text() for folder in folders for path in folder.rglob("*.py") if path.parent.name != "keys"
     )

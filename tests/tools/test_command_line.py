@@ -34,7 +34,7 @@ def test_every_help_has_examples_that_name_the_command(name: str) -> None:
         text = help_of(name, *part)
         examples = text.partition("Examples:")[2].splitlines()
         lines = [line for line in examples if "parley " in line]
-        assert 2 <= len(lines) <= 5
+        assert (1 if part else 2) <= len(lines) <= 5  # a part of a family is seen with the others
         assert all(f"parley {name}" in line for line in lines)
 
 

@@ -12,12 +12,13 @@ import typer
 from tools.cli.app import App
 from tools.cli.running import CommandError
 
+_COMMAND = (
+    "parley zookeeper-security-migration --zookeeper.acl {} --zookeeper.connect zk1:2181/kafka "
+    "--user parley --password-file /etc/parley/zookeeper-password"
+)
 _EXAMPLES = [
-    (
-        "parley zookeeper-security-migration --zookeeper.acl secure --zookeeper.connect zk1:2181/kafka "
-        "--user parley --password-file /etc/parley/zookeeper-password",
-        "from now on only this user",
-    )
+    (_COMMAND.format("secure"), "from now on only this user"),
+    (_COMMAND.format("unsecure"), "from now on everybody, as before"),
 ]
 
 app = App(
