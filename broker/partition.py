@@ -428,6 +428,16 @@ class Partition:
         self.counters.replication_bytes_in += size
         return size
 
+    @property
+    def is_being_cut(self) -> bool:
+        """Whether a thread is at the log's end."""
+        return self._is_being_cut
+
+    def change_log(self, log: Log) -> None:
+        """The same log is in another directory from now on."""
+        log.config = self.log.config
+        self._log = log
+
     def begin_cut(self) -> None:
         """The log is going to be cut, in a thread: the role stays what it is until :meth:`end_cut`."""
         self._is_being_cut = True

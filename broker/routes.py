@@ -30,6 +30,7 @@ from broker.controller.administration import Administration
 from broker.controller.mentioned import MentionedTopics
 from broker.network.dispatch import Handler
 from broker.producer_ids import ProducerIds
+from broker.replication.log_moves import LogMoves
 from broker.replication.selector import load_selector
 from broker.replication.throttle import leader_throttle
 
@@ -74,7 +75,12 @@ def routes(server: BrokerServer) -> dict[int, Handler]:
         FetchMetadataApi(server.metadata, server.publication, server.hearers),
         GroupOffsetsApi(server.groups, server.metadata, server.config, clock.wall_ms),
         GroupsApi(server.groups, server.metadata, mentioned, server.config),
-        LogDirsApi(server.partitions, server.logs, server.threads),
+        LogDirsApi(
+            server.partitions,
+            server.logs,
+            LogMoves(server.partitions, server.logs, server.config, server.tasks, clock.monotonic),
+            server.threads,
+        ),
         MetadataApi(server.metadata, mentioned, Outages(server.metadata, server.peers.lost_at)),
         OfflineReplicasApi(controller, server.unclean_allowed),
         OffsetsApi(server.partitions, server.threads),

@@ -64,10 +64,11 @@ class DirectoryInUse(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The partitions in a directory, and the deleted ones that are still to be removed."""
+    """The partitions in a directory, the deleted ones that are still to be removed, and copies begun (KIP-113)."""
 
     partitions: dict[tuple[str, int], Path]
     deleted: list[Path]
+    copies: dict[tuple[str, int], Path]
 
 
 def parse_partition_name(name: str) -> tuple[str, int] | None:
@@ -181,7 +182,7 @@ class LogDirectory:
 
     def contents(self) -> Contents:
         """The partitions that lie in the directory, and what is left of deleted ones. Raises ``OSError``."""
-        found = Contents({}, [])
+        found = Contents({}, [], {})
         with os.scandir(self.path) as entries:
             for entry in sorted((entry for entry in entries if entry.is_dir()), key=lambda entry: entry.name):
                 self._classify(entry.name, found)
@@ -194,6 +195,8 @@ class LogDirectory:
             _log.info("%s is left alone: %s", path, _NOT_LOGS[name])
         elif mark is not None and mark[1] == "delete":
             found.deleted.append(path)
+        elif mark is not None and mark[1] == "future" and (partition := parse_partition_name(name.rpartition(".")[0])):
+            found.copies[partition] = path
         elif mark is not None:
             _log.warning("%s is left alone: a %s replica that was set aside; nothing needs it", path, mark[1])
         elif (partition := parse_partition_name(name)) is not None:
@@ -215,9 +218,9 @@ class LogDirectory:
         # Kafka 3.8 and later look for the broker's epoch here; -1 means that it is not known.
         write_atomically(self.path / CLEAN_SHUTDOWN_FILE, b'{"version":0,"brokerEpoch":-1}')
 
-    def create(self, topic: str, partition: int, topic_id: UUID | None) -> Path:
+    def create(self, name: str, topic_id: UUID | None) -> Path:
         """Make the directory of a partition, durably, unless it is there. Raises ``OSError``."""
-        path = self.path / partition_name(topic, partition)
+        path = self.path / name
         path.mkdir(exist_ok=True)
         if topic_id is not None:
             write_topic_id(path, topic_id)
@@ -230,6 +233,10 @@ class LogDirectory:
         path.rename(target)
         self._sync_names()
         return target
+
+    def sync(self) -> None:
+        """Make every change of a name in the directory durable. Raises ``OSError``."""
+        self._sync_names()
 
     def _sync_names(self) -> None:
         """Make the caller's change of a name durable; threads that wait here share the next sync."""

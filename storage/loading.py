@@ -21,7 +21,8 @@ from uuid import UUID
 
 from storage.checkpoints import TopicPartition
 from storage.config import LogConfig
-from storage.directory import LogDirectory, is_of_disk, partition_name
+from storage.copies import REPLACES
+from storage.directory import LogDirectory, Mark, is_of_disk, partition_name
 from storage.identity import MalformedIdentity, read_topic_id
 from storage.log import Log
 from storage.recovery import LastKnown
@@ -74,6 +75,8 @@ class DirectoryLoader:
         """Those that have a log here, opened or not."""
         self.deleted: list[Path] = []
         """Partitions that were deleted before, and are still to be removed."""
+        self.copies: dict[TopicPartition, Path] = {}
+        """Copies that were being made here, to take the place of logs elsewhere (``storage.copies``)."""
         self._settings = settings
         self._on_io_error = on_io_error
         self._waiting: deque[tuple[TopicPartition, Path]] = deque()
@@ -99,6 +102,7 @@ class DirectoryLoader:
             self._failed(error)
             return
         self.deleted = contents.deleted
+        self.copies = contents.copies
         self.partitions = list(contents.partitions)
         self._waiting.extend(contents.partitions.items())
         if self.partitions and not self._clean:
@@ -116,6 +120,13 @@ class DirectoryLoader:
             except OSError as error:
                 self._failed(error)
 
+    def give_way(self, partition: TopicPartition, random: Random) -> None:
+        """The log of a partition is out of date, as another directory has its successor. Blocks."""
+        path = self.directory.path / partition_name(*partition)
+        self.deleted.append(self.directory.set_aside(path, random, Mark.DELETE))
+        self.partitions.remove(partition)
+        self._waiting.remove((partition, path))
+
     def release(self) -> None:
         """Give back what was opened, as it is; after a start that failed."""
         for log in self.logs.values():
@@ -124,6 +135,7 @@ class DirectoryLoader:
 
     def _open(self, partition: TopicPartition, path: Path) -> Log:
         topic_id = _topic_id(path)
+        (path / REPLACES).unlink(missing_ok=True)  # whatever it replaced is out of the way by now
         known = LastKnown(self._clean, self._recovery_points.get(partition, 0), self._log_starts.get(partition, 0))
         log = self._settings.open(path, partition, topic_id, known, self._on_io_error)
         log.high_watermark = self._high_watermarks.get(partition, 0)
@@ -144,15 +156,32 @@ def _topic_id(path: Path) -> UUID | None:
         return None
 
 
-def refuse_twins(loaders: Sequence[DirectoryLoader]) -> None:
-    """Raise :class:`TwinLogs` where nobody could tell which of two logs of a partition is right. Blocks."""
-    seen: dict[TopicPartition, list[LogDirectory]] = {}
+def refuse_twins(loaders: Sequence[DirectoryLoader], random: Random) -> None:
+    """Let a log give way that has been moved, and raise :class:`TwinLogs` where nobody could tell which of two logs of
+    a partition is right. Blocks."""
+    seen: dict[TopicPartition, list[DirectoryLoader]] = {}
     for loader in loaders:
         for partition in loader.partitions if loader.directory.online else ():
-            seen.setdefault(partition, []).append(loader.directory)
+            seen.setdefault(partition, []).append(loader)
     for partition, homes in seen.items():
-        if len(homes) > 1:
-            name = partition_name(*partition)
-            ids = [_topic_id(home.path / name) for home in homes]
+        name = partition_name(*partition)
+        if len(homes) == 1:
+            continue
+        successors = [home for home in homes if (home.directory.path / name / REPLACES).exists()]
+        if len(successors) == 1:
+            for home in homes:
+                if home is not successors[0]:
+                    home.give_way(partition, random)
+        else:
+            ids = [_topic_id(home.directory.path / name) for home in homes]
             if None in ids or len(set(ids)) < len(ids):
-                raise TwinLogs(f"{name} is in {' and in '.join(map(str, homes))}: move one of them away")
+                places = " and in ".join(str(home.directory) for home in homes)
+                raise TwinLogs(f"{name} is in {places}: move one of them away")
+
+
+def report(loaders: Sequence[DirectoryLoader]) -> None:
+    """Say how far the opening is."""
+    for loader in loaders:
+        opened, total = len(loader.logs), len(loader.partitions)
+        if opened < total and loader.directory.online:
+            _log.info("%s: %d of %d logs are open", loader.directory, opened, total)

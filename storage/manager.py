@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
@@ -33,15 +33,16 @@ from uuid import UUID
 
 from protocol.errors import ErrorCode, KafkaError
 from storage.checkpoints import TopicPartition
+from storage.closing import Closing, release_all
 from storage.config import LogConfig
+from storage.copies import future_name, mark_successor, unmark_successor
 from storage.directory import NAME_MAX, LogDirectory, Mark, is_of_disk, partition_name
 from storage.identity import write_topic_id
-from storage.loading import DirectoryLoader, LogSettings, refuse_twins
+from storage.loading import DirectoryLoader, LogSettings, refuse_twins, report
 from storage.log import Log
 from storage.recovery import LastKnown
 from storage.upkeep import StartTask, Upkeep, UpkeepIntervals
-
-PROGRESS_SECONDS = 10.0
+from storage.waiting import ended
 
 T = TypeVar("T")
 
@@ -98,6 +99,9 @@ class LogManager:
         self._in: dict[LogDirectory, dict[TopicPartition, Log]] = {directory: {} for directory in self.directories}
         self._reserved: Counter[LogDirectory] = Counter()
         self._busy: dict[TopicPartition, asyncio.Future[None]] = {}
+        self._copies: dict[TopicPartition, tuple[Log, LogDirectory]] = {}
+        self.copies_begun: dict[TopicPartition, LogDirectory] = {}
+        """Copies that the last broker did not finish, and to where; what it had copied is thrown away."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._open = False
 
@@ -115,9 +119,9 @@ class LogManager:
         loaders = [DirectoryLoader(each, settings, partial(self._on_io_error, each)) for each in self.directories]
         try:
             await self._in_threads([partial(loader.prepare, cluster_id, broker_id) for loader in loaders])
-            await self._in_threads([partial(refuse_twins, loaders)])
+            await self._in_threads([partial(refuse_twins, loaders, self._settings.random)])
             work = [loader.work for loader in loaders for _ in range(self._threads)]
-            await self._in_threads(work, partial(_report, loaders))
+            await self._in_threads(work, partial(report, loaders))
             if not any(loader.directory.online for loader in loaders):
                 raise NoLogDirectory("; ".join(f"{each}: {each.error}" for each in self.directories))
         except BaseException:
@@ -137,6 +141,12 @@ class LogManager:
             return
         for partition, log in loader.logs.items():
             self._add(partition, log, directory)
+        for partition, path in loader.copies.items():
+            if partition in self._homes:
+                self.copies_begun[partition] = directory
+                loader.deleted.append(path)
+            else:
+                _log.warning("%s is left alone: a copy of a log that is not there", path)
         self._upkeep.remove_later(directory, loader.deleted, 0)
 
     async def close(self) -> None:
@@ -147,7 +157,7 @@ class LogManager:
         await self._upkeep.stop()
         while self._busy:
             await asyncio.wait(self._busy.values())
-        closing = [_Closing(directory, self._in[directory]) for directory in self.online()]
+        closing = [Closing(directory, self._in[directory]) for directory in self.online()]
         await self._in_threads([each.work for each in closing for _ in range(self._threads)])
         for each in closing:
             if each.whole and each.directory.online:
@@ -180,7 +190,7 @@ class LogManager:
         """Run all of ``work`` in the executor to its end, even if some fails or the caller is cancelled."""
         loop = asyncio.get_running_loop()
         futures = [loop.run_in_executor(self._executor, each) for each in work]
-        await _ended(futures, report)
+        await ended(futures, report)
         for future in futures:
             future.result()
 
@@ -266,7 +276,7 @@ class LogManager:
     def _create_in(
         self, directory: LogDirectory, key: TopicPartition, topic_id: UUID | None, settings: LogSettings
     ) -> Log:
-        path = directory.create(*key, topic_id)
+        path = directory.create(partition_name(*key), topic_id)
         return settings.open(path, key, topic_id, LastKnown(), partial(self._on_io_error, directory))
 
     async def _identify(self, log: Log, topic_id: UUID) -> None:
@@ -365,6 +375,97 @@ class LogManager:
             await self.run(directory, cut, log)
             await self._upkeep.checkpoint(directory)
 
+    # Moving logs between directories (``storage.copies``)
+
+    @property
+    def copies(self) -> Mapping[TopicPartition, tuple[Log, LogDirectory]]:
+        """The copies that are being made, and where."""
+        return self._copies
+
+    async def begin_copy(self, log: Log, directory: LogDirectory) -> Log:
+        """An empty copy of a log, in another directory. One at a time is made of each.
+
+        Raises :class:`KafkaError` KAFKA_STORAGE_ERROR; INVALID_TOPIC_EXCEPTION where its name would be too long.
+        """
+        key = (log.topic, log.partition)
+        name = future_name(*key, self._settings.random)
+        if len(name) > NAME_MAX:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is too long for a directory")
+        copy = await self.run(directory, self._begin_copy_in, log, directory, name)
+        self._copies[key] = (copy, directory)
+        return copy
+
+    def _begin_copy_in(self, log: Log, directory: LogDirectory, name: str) -> Log:
+        path = directory.create(name, log.topic_id)
+        settings = replace(self._settings, config=log.config)
+        on_io_error = partial(self._on_io_error, directory)
+        copy = settings.open(path, (log.topic, log.partition), log.topic_id, LastKnown(), on_io_error)
+        copy.truncate_fully_and_start_at(log.log_start_offset)
+        return copy
+
+    async def drop_copy(self, copy: Log) -> None:
+        """Give a copy up, and remove it."""
+        key = (copy.topic, copy.partition)
+        known = self._copies.get(key)
+        if known is not None and known[0] is copy:
+            del self._copies[key]
+            copy.release()
+            if known[1].online:
+                self._upkeep.remove_later(known[1], [copy.directory], 0)
+
+    def leave_copy(self, copy: Log) -> None:
+        """Stop making a copy: the next start finds it among :attr:`copies_begun`."""
+        del self._copies[copy.topic, copy.partition]
+        copy.release()
+
+    async def prepare_copy(self, copy: Log) -> None:
+        """Bring a copy that is about to replace the log to disk, with a note that it does.
+
+        Raises :class:`KafkaError` KAFKA_STORAGE_ERROR.
+        """
+        await self.run(self._copies[copy.topic, copy.partition][1], mark_successor, copy)
+
+    def replace_log(self, log: Log, copy: Log) -> None:
+        """Let a copy, which was prepared and is complete, be the partition's log from now on; :meth:`retire` follows.
+
+        On the loop, in one go with the last bytes copied. Raises :class:`KafkaError` KAFKA_STORAGE_ERROR, also where
+        the log is being deleted or cut: then all is as it was.
+        """
+        key = (log.topic, log.partition)
+        if key in self._busy or self._logs.get(key) is not log:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} cannot be replaced now")
+        _, directory = self._copies[key]
+        target = directory.path / partition_name(*key)
+        try:
+            copy.directory.rename(target)
+        except OSError as error:
+            self._fail(directory, error)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{directory}: {error}") from error
+        copy.moved(target)
+        del self._copies[key]
+        self._remove(key)
+        self._add(key, copy, directory)
+
+    async def retire(self, log: Log, directory: LogDirectory) -> None:
+        """Set the log aside that a copy has replaced, which was in ``directory``, and remove it later.
+
+        Raises :class:`KafkaError` KAFKA_STORAGE_ERROR.
+        """
+        key = (log.topic, log.partition)
+        while (busy := self._busy.get(key)) is not None:
+            await asyncio.wait([busy])
+        with _Busy(self._busy, key):
+            home = self._homes.get(key)
+            if home is not None:
+                await self.run(home, home.sync)
+            aside = await self.run(directory, self._set_aside, directory, log, Mark.DELETE)
+            self._upkeep.remove_later(directory, [aside], log.config.file_delete_delay_ms)
+            for each in (directory, home):
+                if each is not None and each.online:
+                    await self._upkeep.checkpoint(each)
+            if home is not None:
+                await self.run(home, unmark_successor, self._logs[key].directory)
+
     def _add(self, key: TopicPartition, log: Log, directory: LogDirectory) -> None:
         self._logs[key] = self._in[directory][key] = log
         self._homes[key] = directory
@@ -378,7 +479,7 @@ class LogManager:
     async def run(self, directory: LogDirectory, work: Callable[..., T], *args: Any) -> T:
         """``work(*args)`` in the executor; an ``OSError`` is a ``KafkaError`` and takes the directory offline."""
         future = asyncio.get_running_loop().run_in_executor(self._executor, partial(work, *args))
-        await _ended([future])
+        await ended([future])
         try:
             return future.result()
         except OSError as error:
@@ -407,7 +508,7 @@ class LogManager:
             self._on_all_offline()
 
     async def _release(self, logs: list[Log]) -> None:
-        await self._in_threads([partial(_release, logs)])
+        await self._in_threads([partial(release_all, logs)])
 
 
 class _Busy:
@@ -422,52 +523,3 @@ class _Busy:
 
     def __exit__(self, *_: object) -> None:
         self._busy.pop(self._key).set_result(None)
-
-
-class _Closing:
-    """The closing of all logs of one directory, by as many threads as call :meth:`work`."""
-
-    def __init__(self, directory: LogDirectory, logs: Mapping[TopicPartition, Log]) -> None:
-        self.directory = directory
-        self.whole = True
-        self._waiting = deque(logs.values())
-
-    def work(self) -> None:
-        """Close logs until none is left."""
-        while True:
-            try:
-                log = self._waiting.popleft()
-            except IndexError:
-                return
-            try:
-                log.close()
-            except KafkaError as error:
-                self.whole = False
-                _log.error("%r is not closed in order: %s", log, error)
-
-
-def _release(logs: Sequence[Log]) -> None:
-    for log in logs:
-        log.release()
-
-
-async def _ended(futures: Sequence[asyncio.Future[Any]], report: Callable[[], None] = lambda: None) -> None:
-    """Wait until all are done, through any cancellation, which is raised then; ``report`` while it takes long."""
-    cancelled = None
-    pending = set(futures)
-    while pending:
-        try:
-            _, pending = await asyncio.wait(pending, timeout=PROGRESS_SECONDS)
-        except asyncio.CancelledError as error:
-            cancelled = error
-        if pending:
-            report()
-    if cancelled is not None:
-        raise cancelled
-
-
-def _report(loaders: Sequence[DirectoryLoader]) -> None:
-    for loader in loaders:
-        opened, total = len(loader.logs), len(loader.partitions)
-        if opened < total and loader.directory.online:
-            _log.info("%s: %d of %d logs are open", loader.directory, opened, total)

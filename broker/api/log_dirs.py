@@ -1,4 +1,7 @@
-"""DescribeLogDirs: which disk holds which partition, and how full the disks are (KIP-113, KIP-827)."""
+"""DescribeLogDirs, AlterReplicaLogDirs: which disk holds which partition, how full they are, moves between them.
+
+KIP-113, KIP-827.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,19 @@ from pathlib import Path
 from broker.network.dispatch import Handler, RequestContext
 from broker.partition import Partition
 from broker.partitions import Partitions
+from broker.replication.log_moves import LogMoves
 from broker.threads import LOOPS_OWN, Threads
-from protocol.errors import ErrorCode
-from protocol.messages.log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.log_dirs import (
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
+from storage.log import Log
 from storage.manager import LogManager
 
+_Moved = AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult
 _Partition = DescribeLogDirsResponse.DescribeLogDirsPartition
 _Topic = DescribeLogDirsResponse.DescribeLogDirsTopic
 _Result = DescribeLogDirsResponse.DescribeLogDirsResult
@@ -23,13 +34,48 @@ _Result = DescribeLogDirsResponse.DescribeLogDirsResult
 class LogDirsApi:
     """What lies where on this broker."""
 
-    def __init__(self, partitions: Partitions, logs: LogManager, threads: Threads = LOOPS_OWN) -> None:
+    def __init__(self, partitions: Partitions, logs: LogManager, moves: LogMoves, threads: Threads = LOOPS_OWN) -> None:
         self._partitions = partitions
         self._logs = logs
+        self._moves = moves
         self._threads = threads
 
     def routes(self) -> dict[int, Handler]:
-        return {DescribeLogDirsRequest.API_KEY: self.describe_log_dirs}
+        return {
+            DescribeLogDirsRequest.API_KEY: self.describe_log_dirs,
+            AlterReplicaLogDirsRequest.API_KEY: self.alter_replica_log_dirs,
+        }
+
+    def alter_replica_log_dirs(
+        self, context: RequestContext, request: AlterReplicaLogDirsRequest
+    ) -> AlterReplicaLogDirsResponse:
+        """Begin to move replicas; :meth:`describe_log_dirs` tells how far that is. Each fails for itself."""
+        results: dict[str, list[_Moved]] = {}
+        for each in request.dirs:
+            for topic in each.topics:
+                moved = results.setdefault(topic.name, [])
+                moved += [self._move(topic.name, index, each.path) for index in topic.partitions]
+        return AlterReplicaLogDirsResponse(
+            results=[
+                AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult(topic_name=name, partitions=partitions)
+                for name, partitions in results.items()
+            ]
+        )
+
+    def _move(self, topic: str, index: int, path: str) -> _Moved:
+        try:
+            self._moves.move(self._replica(topic, index), self._moves.directory(path))
+        except KafkaError as error:
+            return _Moved(partition_index=index, error_code=error.code)
+        return _Moved(partition_index=index)
+
+    def _replica(self, topic: str, index: int) -> Partition:
+        try:
+            return self._partitions.find(topic, index)
+        except KafkaError as error:
+            if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE) from error
+            raise
 
     async def describe_log_dirs(
         self, context: RequestContext, request: DescribeLogDirsRequest
@@ -42,6 +88,9 @@ class LogDirsApi:
         for partition in self._partitions:
             if (wanted is None or (partition.topic, partition.index) in wanted) and partition.is_open:
                 by_dir[partition.log.directory.parent][partition.topic].append(_described(partition))
+                copy, directory = self._logs.copies.get((partition.topic, partition.index), (None, None))
+                if copy is not None and directory is not None:
+                    by_dir[directory.path][partition.topic].append(_copy_described(partition, copy))
         usage = await asyncio.get_running_loop().run_in_executor(self._threads.reads, self._usage)
         return DescribeLogDirsResponse(
             results=[
@@ -76,4 +125,13 @@ def _described(partition: Partition) -> _Partition:
         partition_size=log.size_bytes,
         offset_lag=max(0, log.log_end_offset - log.high_watermark) if not partition.is_leader else 0,
         is_future_key=False,
+    )
+
+
+def _copy_described(partition: Partition, copy: Log) -> _Partition:
+    return _Partition(
+        partition_index=partition.index,
+        partition_size=copy.size_bytes,
+        offset_lag=max(0, partition.log.log_end_offset - copy.log_end_offset),
+        is_future_key=True,
     )

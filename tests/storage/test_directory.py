@@ -224,7 +224,7 @@ def test_deleted_names_fit_and_are_recognised(topic: str, partition: int, seed: 
 
 def test_contents(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     unique = "0123456789abcdef0123456789abcdef"
-    names = ["a-0", "a-10", "b.c_d-e-3", f"a-1.{unique}-delete", f"a-2.{unique}-future", f"a-3.{unique}-stray"]
+    names = ["a-0", "a-10", "b.c_d-e-3", f"a-1.{unique}-delete", f"b.c-2.{unique}-future", f"a-3.{unique}-stray"]
     for name in [*names, "lost+found", "my.stuff-delete", "__cluster_metadata-0"]:
         (tmp_path / name).mkdir()
     (tmp_path / "file-0").touch()
@@ -236,9 +236,9 @@ def test_contents(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         ("b.c_d-e", 3): tmp_path / "b.c_d-e-3",
     }
     assert contents.deleted == [tmp_path / f"a-1.{unique}-delete"]
+    assert contents.copies == {("b.c", 2): tmp_path / f"b.c-2.{unique}-future"}
     left_alone = {Path(line.split(" is left alone")[0].split()[-1]).name for line in caplog.text.splitlines()}
     assert left_alone == {
-        f"a-2.{unique}-future",
         f"a-3.{unique}-stray",
         "lost+found",
         "my.stuff-delete",
@@ -248,10 +248,10 @@ def test_contents(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_deleted_partition_is_set_aside_and_removed(tmp_path: Path) -> None:
     directory = opened(tmp_path)
-    path = directory.create("topic", 0, UUID(int=7))
+    path = directory.create("topic-0", UUID(int=7))
     assert read_topic_id(path) == UUID(int=7)
     (path / "00000000000000000000.log").write_bytes(b"data")
-    assert directory.create("topic", 0, None) == path
+    assert directory.create("topic-0", None) == path
     aside = directory.set_aside(path, Random(1), Mark.DELETE)
     assert directory.contents().partitions == {}
     assert directory.contents().deleted == [aside]

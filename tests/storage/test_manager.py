@@ -17,7 +17,7 @@ from uuid import UUID
 
 import pytest
 
-import storage.manager
+import storage.loading
 from broker.tasks import TaskSet
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records.batch import Record, build
@@ -155,9 +155,9 @@ async def test_long_recovery_says_how_far_it_is(
 ) -> None:
     async with home.opened() as manager:
         await manager.get_or_create("topic", 0)
-    monkeypatch.setattr("storage.manager.PROGRESS_SECONDS", 0.01)
-    report, reported = storage.manager._report, threading.Event()
-    monkeypatch.setattr("storage.manager._report", lambda loaders: (report(loaders), reported.set()))
+    monkeypatch.setattr("storage.waiting.PROGRESS_SECONDS", 0.01)
+    report, reported = storage.loading.report, threading.Event()
+    monkeypatch.setattr("storage.manager.report", lambda loaders: (report(loaders), reported.set()))
     real = Log.open
 
     def slow(*args: Any, **options: Any) -> Log:

@@ -17,7 +17,7 @@ from broker.config.definition import (
     long,
     strings,
 )
-from broker.config.keys.reasons import COMPACTION, MOVES, REPLICATION, TIERED
+from broker.config.keys.reasons import COMPACTION, REPLICATION, TIERED
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
@@ -71,10 +71,10 @@ class LogKeys(Keys, title="Logs"):
     num_replica_alter_log_dirs_threads = integer(
         "num.replica.alter.log.dirs.threads",
         None,
-        "Threads that move partitions between the directories of this broker; by default one per directory.",
+        "How many partitions are moved between the directories of this broker at a time; by default as many as there "
+        "are directories.",
         importance=HIGH,
         since="1.1 (KIP-113)",
-        ignored=MOVES,
     )
     log_segment_bytes = integer(
         "log.segment.bytes",

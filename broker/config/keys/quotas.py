@@ -70,7 +70,6 @@ class QuotaKeys(Keys, title="Quotas"):
         at_least=1,
         importance=LOW,
         since="1.1 (KIP-113)",
-        ignored=QUOTAS,
     )
     alter_log_dirs_replication_quota_window_size_seconds = integer(
         "alter.log.dirs.replication.quota.window.size.seconds",
@@ -80,7 +79,6 @@ class QuotaKeys(Keys, title="Quotas"):
         unit="s",
         importance=LOW,
         since="1.1 (KIP-113)",
-        ignored=QUOTAS,
     )
     controller_quota_window_num = integer(
         "controller.quota.window.num",
@@ -138,5 +136,4 @@ class QuotaKeys(Keys, title="Quotas"):
         dynamic=CLUSTER_WIDE,
         importance=LOW,
         since="1.1 (KIP-113)",
-        ignored=QUOTAS,
     )

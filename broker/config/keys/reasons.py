@@ -8,7 +8,6 @@ COMPACTION = "Compaction is not in this release."
 TRANSACTIONS = "Transactions are not in this release."
 NEW_GROUPS = "Only groups of the classic protocol are in this release."
 REPLICATION = "It belongs to clusters of several brokers, which are not in this release."
-MOVES = "Moving partitions between directories is not in this release."
 METRICS_PUSH = "Metrics pushed by clients are not in this release."
 ZOOKEEPER = (
     "TLS with ZooKeeper is as the system allows it, with PEM files. A key's password goes into the key-password-file "

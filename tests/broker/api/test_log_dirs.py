@@ -1,15 +1,18 @@
-"""DescribeLogDirs: what lies where, and how much."""
+"""DescribeLogDirs and AlterReplicaLogDirs: what lies where, how much, and how it is moved."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 from broker import Broker
 from protocol.client import Client
 from protocol.errors import ErrorCode
-from protocol.messages.log_dirs import DescribeLogDirsRequest
-from protocol.messages.topics import CreateTopicsRequest
+from protocol.messages.log_dirs import AlterReplicaLogDirsRequest, DescribeLogDirsRequest
+from protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
+from protocol.records.batch import headers, records
+from storage.log import Log
 from tests.broker.api.bench import batch
 
 
@@ -46,3 +49,127 @@ async def test_partitions_are_listed_by_directory(tmp_path: Path) -> None:
         broker.server.logs.directories[1].fail(OSError("the disk is gone"))
         failed = await describe(client)
         assert [result.error_code for result in failed.results] == [ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR]
+
+
+# Moves.
+
+
+def to(path: Path, *indexes: int, topic: str = "t") -> AlterReplicaLogDirsRequest.AlterReplicaLogDir:
+    named = AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic(name=topic, partitions=list(indexes))
+    return AlterReplicaLogDirsRequest.AlterReplicaLogDir(path=str(path), topics=[named])
+
+
+async def alter(client: Client, *dirs: AlterReplicaLogDirsRequest.AlterReplicaLogDir) -> list[int]:
+    answer = await client.send(AlterReplicaLogDirsRequest(dirs=list(dirs)))
+    return [partition.error_code for topic in answer.results for partition in topic.partitions]
+
+
+async def create(client: Client, partitions: int = 1) -> None:
+    topic = CreateTopicsRequest.CreatableTopic(
+        name="t", num_partitions=partitions, replication_factor=1, assignments=[], configs=[]
+    )
+    assert (await client.send(CreateTopicsRequest(topics=[topic], timeout_ms=1000))).topics[0].error_code == 0
+
+
+async def places(client: Client) -> dict[tuple[str, int, bool], int]:
+    """Directory, partition, and whether it is a copy -> how far that is behind."""
+    return {
+        (Path(result.log_dir).name, partition.partition_index, partition.is_future_key): partition.offset_lag
+        for result in (await describe(client)).results
+        for topic in result.topics
+        for partition in topic.partitions
+    }
+
+
+async def moved(client: Client, expected: set[tuple[str, int, bool]]) -> None:
+    while set(await places(client)) != expected:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+def values(log: Log) -> list[bytes]:
+    data, offset = b"", log.log_start_offset
+    while offset < log.log_end_offset:
+        part = bytes(log.read(offset, 1 << 20, up_to=log.log_end_offset).read())
+        data += part
+        offset = [header.next_offset for _, header in headers(part)][-1]
+    return [bytes(record.value or b"") for position, _ in headers(data) for record in records(data, position)]
+
+
+async def test_a_replica_moves_while_it_is_written_to(tmp_path: Path) -> None:
+    given = {"log.dirs": f"{tmp_path / 'a'},{tmp_path / 'b'}", "log.segment.bytes": str(1 << 20)}
+    async with Broker(given) as broker, Client(broker.bootstrap_servers) as client:
+        await create(client)
+        partition = broker.server.partitions.find("t", 0)
+        stop, written = asyncio.Event(), 0
+
+        async def write() -> None:
+            nonlocal written
+            while not stop.is_set():
+                partition.append(batch(5, size=1000), acks=-1, now_ms=0)
+                written += 5
+                await asyncio.sleep(0.001)
+
+        writing = asyncio.ensure_future(write())
+        for home, other in (("a", "b"), ("b", "a")) * 2:
+            await moved(client, {(home, 0, False)})
+            assert await alter(client, to(tmp_path / other, 0)) == [0]
+            await moved(client, {(other, 0, False)})
+            assert partition.log.directory.parent.name == other
+        stop.set()
+        await writing
+        assert partition.log.log_end_offset == partition.high_watermark == written
+        assert len(values(partition.log)) == written
+    async with Broker(given) as broker:
+        assert broker.server.partitions.find("t", 0).log.log_end_offset == written
+
+
+async def test_moves_that_make_no_sense(tmp_path: Path) -> None:
+    given = {"log.dirs": f"{tmp_path / 'a'},{tmp_path / 'b'}"}
+    async with Broker(given) as broker, Client(broker.bootstrap_servers) as client:
+        await create(client)
+        assert await alter(client, to(tmp_path / "c", 0)) == [ErrorCode.LOG_DIR_NOT_FOUND]
+        assert await alter(client, to(Path("a"), 0)) == [ErrorCode.LOG_DIR_NOT_FOUND]
+        assert await alter(client, to(tmp_path / "b", 0, 9)) == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        assert await alter(client, to(tmp_path / "b", 0, topic="no")) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        broker.server.logs.directories[1].fail(OSError("the disk is gone"))
+        assert await alter(client, to(tmp_path / "b", 0)) == [ErrorCode.KAFKA_STORAGE_ERROR]
+
+
+SLOW = {"replica.alter.log.dirs.io.max.bytes.per.second": "1"}
+
+
+async def test_a_move_is_throttled_shown_and_given_up(tmp_path: Path) -> None:
+    given = {"log.dirs": f"{tmp_path / 'a'},{tmp_path / 'b'}", **SLOW}
+    async with Broker(given) as broker, Client(broker.bootstrap_servers) as client:
+        await create(client)
+        broker.server.partitions.find("t", 0).append(batch(3, size=1000), acks=1, now_ms=0)
+        await alter(client, to(tmp_path / "b", 0))
+        await moved(client, {("a", 0, False), ("b", 0, True)})
+        await alter(client, to(tmp_path / "a", 0))
+        await moved(client, {("a", 0, False)})
+
+
+async def test_a_move_goes_on_after_a_restart(tmp_path: Path) -> None:
+    given = {"log.dirs": f"{tmp_path / 'a'},{tmp_path / 'b'}"}
+    async with Broker({**given, **SLOW}) as broker, Client(broker.bootstrap_servers) as client:
+        await create(client)
+        broker.server.partitions.find("t", 0).append(batch(3, size=1000), acks=1, now_ms=0)
+        await alter(client, to(tmp_path / "b", 0))
+        await moved(client, {("a", 0, False), ("b", 0, True)})
+    async with Broker(given) as broker, Client(broker.bootstrap_servers) as client:
+        await moved(client, {("b", 0, False)})
+        assert broker.server.partitions.find("t", 0).log.log_end_offset == 3
+
+
+async def test_a_topic_is_deleted_while_it_moves(tmp_path: Path) -> None:
+    given = {"log.dirs": f"{tmp_path / 'a'},{tmp_path / 'b'}", **SLOW, "file.delete.delay.ms": "0"}
+    async with Broker(given) as broker, Client(broker.bootstrap_servers) as client:
+        await create(client)
+        broker.server.partitions.find("t", 0).append(batch(3, size=1000), acks=1, now_ms=0)
+        await alter(client, to(tmp_path / "b", 0))
+        await moved(client, {("a", 0, False), ("b", 0, True)})
+        await client.send(DeleteTopicsRequest(topic_names=["t"], timeout_ms=1000), version=5)
+        while broker.server.logs.copies:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await create(client)
+        assert await alter(client, to(tmp_path / "b", 0)) == [0]
