@@ -273,6 +273,7 @@ class StoreInCharge(Backend):
 
         A transaction that was refused because the record had changed was not applied, and is sent once more.
         """
+        self._capabilities.admit(checks, ops)
         while True:
             if self._revision is None:
                 await self.refresh()

@@ -32,7 +32,7 @@ async def find_store(
     :raises WrongStore: it is neither; or a store on the way is not the one it should be.
     :raises CoordinationError: as ``Backend.open``, of a store on the way.
     """
-    opened = [await (open_existing(url, open_url) if known else _opened(await open_url(url), None))]
+    opened = [await (open_existing(url, open_url, expected=known[0]) if known else _opened(await open_url(url), None))]
     found: Backend | None = None
     try:
         place, charge = await _follow(Place(url, opened[0].identity), opened, open_url)
@@ -63,20 +63,19 @@ async def follow_on(store: StoreInCharge, open_url: Open, *, rng: random.Random 
                 await each.close()
 
 
-async def open_existing(url: str, open_url: Open) -> Backend:
-    """A store as it is found, opened; an empty one is refused, and stays empty.
+async def open_existing(url: str, open_url: Open, *, expected: str = "any that is there") -> Backend:
+    """A store as it is found, opened, whichever it is; an empty one is refused, and stays empty.
 
+    :param expected: the identity it probably has; with another one it only takes longer.
     :raises WrongStore: there is none.
     """
     backend = await open_url(url)
     try:
-        await backend.open(expect_identity="any that is there")
+        return await _opened(backend, expected)
     except WrongStore as wrong:
-        await backend.close()
         if wrong.found is None:
             raise WrongStore("nothing of Parley's is stored there") from wrong
         return await _opened(await open_url(url), wrong.found)
-    raise AssertionError("a store of that name")
 
 
 async def _opened(backend: Backend, identity: str | None) -> Backend:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from broker.cluster_identity import NoBrokerId, identify, read_identities
+from broker.cluster_identity import STORE_FILE, NoBrokerId, identify, read_identities, read_stores, remember_store
 from broker.producer_ids import BLOCK, ProducerIds
 from consensus.backend import Backend
 from consensus.errors import Unavailable
@@ -76,3 +76,19 @@ async def test_broker_ids_are_generated_above_those_reserved(backend: Backend) -
     assert ids == [51, 52, 53]
     with pytest.raises(NoBrokerId):
         await identity(backend, 9, broker_id=-1, may_generate=False)
+
+
+def test_directories_remember_every_store_they_have_belonged_to(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    assert read_stores([first, second, tmp_path / "missing"]) == []
+    remember_store([first, second], "a")
+    remember_store([second], "b")  # the first one was away
+    assert read_stores([first, second]) == ["b", "a"]
+    remember_store([first, second], "b")
+    assert (first / STORE_FILE).read_text() == "b\na\n"
+    remember_store([first, second], "a")
+    assert read_stores([first]) == ["a", "b"]
+    remember_store([first, tmp_path / "missing"], "c")
+    assert not (tmp_path / "missing").exists()

@@ -1,0 +1,54 @@
+"""The kit on a store that is in charge: its own check and record change nothing for those above it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from consensus.backend import Backend
+from consensus.charge import StoreInCharge
+from consensus.conformance.harness import Peer
+from consensus.conformance.lab import Check
+from consensus.conformance.runner import all_checks, run_check
+from consensus.conformance.stores.memory import MemoryHarness
+from consensus.conformance.tasks import TaskPeer
+
+PARTS = ("history", "ambiguous", "election", "group")
+"""Of the kit; the others look at whole stores, where they would find the record."""
+CHECKS = [check for check in all_checks() if check.name.partition("-")[0] in PARTS and check.run is not None]
+
+
+class ChargeHarness(MemoryHarness):
+    """Every client is one of a store in charge."""
+
+    def client(self) -> Backend:
+        return StoreInCharge(super().client(), "memory:")
+
+    async def cut(self, client: Backend) -> None:
+        await super().cut(_below(client))
+
+    async def restore(self, client: Backend) -> None:
+        await super().restore(_below(client))
+
+    async def lose_answer(self, client: Backend, *, applied: bool) -> None:
+        await super().lose_answer(_below(client), applied=applied)
+
+    async def peer(self, role: str, arguments: Mapping[str, Any]) -> Peer:
+        client = self.new_client(self.store)
+        self._clients.append(client)
+        client.delay_s = lambda: self._rng.choice((0.0, 0.0, 0.0005))
+        store = StoreInCharge(client, "memory:")
+        await store.open()
+        return TaskPeer(store, role, arguments, client.disconnect, client.reconnect)
+
+
+def _below(client: Backend) -> Backend:
+    assert isinstance(client, StoreInCharge)
+    return client.backend
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_it_keeps_the_promises_of_stores(check: Check) -> None:
+    run_check(check, ChargeHarness())
