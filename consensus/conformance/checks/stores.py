@@ -61,7 +61,11 @@ async def _identity(lab: Lab) -> None:
     await right.open(expect_identity=identity)
     await right.close()
     async with refused(WrongStore, "opening a store that is not the one expected"):
-        await wrong.open(expect_identity="0" * 32)
+        try:
+            await wrong.open(expect_identity="0" * 32)
+        except WrongStore as error:
+            equal(error.found, identity, "the identity that the error tells")
+            raise
     await wrong.close()
     many = [lab.harness.client() for _ in range(4)]
     await asyncio.gather(*(client.open() for client in many))
