@@ -15,7 +15,8 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from broker.api.delayed_fetch import TOPIC_IDS_VERSION, DelayedFetch, Reader, reader_of
+from broker.api.delayed_fetch import DelayedFetch
+from broker.api.fetch_reader import TOPIC_IDS_VERSION, Reader, reader_of
 from broker.api.fetch_sessions import FetchSessions, targets_of
 from broker.failures import FailureLog
 from broker.metadata.current import Metadata

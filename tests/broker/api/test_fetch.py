@@ -11,8 +11,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from broker.api.delayed_fetch import SENT_FROM_FILE_BYTES
 from broker.api.fetch import FetchApi
+from broker.api.fetch_answer import SENT_FROM_FILE_BYTES
 from broker.api.fetch_sessions import LOOK_AT_ALL_S, FetchSessions
 from broker.network.sending import FileSlice
 from protocol.errors import ErrorCode, KafkaError
