@@ -12,6 +12,7 @@ or not at all; where rights are missing, the message is the command that somebod
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 import subprocess
@@ -33,8 +34,9 @@ PROGRAMS: Final = {
     "etcd": "etcd-server",
     "etcdctl": "etcd-client",
     "/usr/share/zookeeper/bin/zkServer.sh": "zookeeper",
+    "/usr/lib/postgresql/*/bin/postgres": "postgresql",
 }
-"""The programs needed, and the Debian package that has each."""
+"""The programs needed, and the Debian package that has each. One with an asterisk is in a directory of its version."""
 
 STORES: Final = {
     "local": (),
@@ -113,7 +115,7 @@ def install_store(store: str) -> None:
 
 def install_programs(programs: Mapping[str, str]) -> None:
     """Install the packages of those programs that are missing. Raises :class:`PeerError`."""
-    packages = sorted({package for program, package in programs.items() if shutil.which(program) is None})
+    packages = sorted({package for program, package in programs.items() if not _is_there(program)})
     if not packages:
         return
     install = ["apt-get", "install", "--yes", "--no-install-recommends", *packages]
@@ -127,6 +129,10 @@ def install_programs(programs: Mapping[str, str]) -> None:
     environment = [*prefix, "env", "DEBIAN_FRONTEND=noninteractive"]
     _again([*environment, "apt-get", "update", "--quiet", "--quiet", *retries], APT_SECONDS)
     _again([*environment, *install, "--quiet", "--quiet", *retries], APT_SECONDS)
+
+
+def _is_there(program: str) -> bool:
+    return bool(glob.glob(program)) if "*" in program else shutil.which(program) is not None
 
 
 def _as_root() -> list[str] | None:

@@ -1,0 +1,114 @@
+"""A backend from a package that is not Parley's: installed, found by its entry point, and proved on a real PostgreSQL.
+
+The package is ``tests/third_party/parley_postgresql``. It is installed into a directory of this module's own, which is
+on the path while the module runs: nothing else here knows it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consensus.backend import ABSENT
+from consensus.conformance import ConformanceSuite
+from consensus.errors import BadConfig, Unauthorized
+from consensus.registry import open_backend, schemes
+
+SOURCE = Path(__file__).parents[2] / "third_party" / "parley_postgresql"
+NAME = "parley_postgresql"
+_running: list[Any] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where the package is installed, as its user would; with its own server running."""
+    source, target = tmp_path_factory.mktemp("source") / NAME, tmp_path_factory.mktemp("installed")
+    shutil.copytree(SOURCE, source, ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "--no-deps", "--no-build-isolation", "--target", target, source], check=True, timeout=120)
+    sys.path.insert(0, str(target))
+    importlib.invalidate_caches()
+    try:
+        with importlib.import_module(f"{NAME}.proving").running() as server:
+            _running.append(server)
+            yield target
+    finally:
+        _running.clear()
+        sys.path.remove(str(target))
+        for module in [module for module in sys.modules if module.partition(".")[0] == NAME]:
+            del sys.modules[module]
+
+
+@pytest.fixture
+def url() -> str:
+    """The address of the running server."""
+    address: str = _running[0].url
+    return address
+
+
+@pytest.mark.system
+class TestPostgresql(ConformanceSuite):
+    harness = staticmethod(lambda: importlib.import_module(f"{NAME}.proving").PostgresqlHarness(_running[0]))
+    slow_marks = (pytest.mark.slow,)
+
+
+@pytest.mark.system
+async def test_the_scheme_is_known_by_the_installed_entry_point(installed: Path, url: str) -> None:
+    assert "postgresql" in schemes()
+    async with open_backend(f"{url}&schema=found") as store:
+        assert Path(sys.modules[type(store).__module__].__file__ or "").is_relative_to(installed)
+        await store.put("a", b"1", expect=ABSENT)
+    async with open_backend(f"{url}&schema=found") as again, open_backend(f"{url}&schema=other") as other:
+        entry = await again.get("a")
+        assert entry is not None
+        assert entry.value == b"1"
+        assert await other.get("a") is None
+        assert again.identity != other.identity
+
+
+@pytest.mark.system
+async def test_who_may_not_write_is_told_when_opening(url: str) -> None:
+    import asyncpg
+
+    async with open_backend(f"{url}&schema=owned"):
+        connection = await asyncpg.connect(url)
+        with suppress(asyncpg.DuplicateObjectError):
+            await connection.execute("CREATE ROLE reader LOGIN")
+        await connection.execute("GRANT USAGE ON SCHEMA owned TO reader")
+        await connection.execute("GRANT SELECT ON ALL TABLES IN SCHEMA owned TO reader")
+        await connection.close()
+        reader = open_backend(f"{url.replace('parley@', 'reader@')}&schema=owned")
+        with pytest.raises(Unauthorized, match="permission denied"):
+            await reader.open()
+        stranger = open_backend(f"{url.replace('parley@', 'nobody-such@')}&schema=owned")
+        with pytest.raises(Unauthorized):
+            await stranger.open()
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("postgresql://h", "expected postgresql://"),
+        ("postgresql:///database", "expected postgresql://"),
+        ("postgresql://u:secret@h/d?schema=Drop%20Table", "is not a name"),
+    ],
+)
+def test_addresses_that_make_no_sense(address: str, said: str) -> None:
+    with pytest.raises(BadConfig, match=said) as caught:
+        open_backend(address)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.system
+async def test_a_database_that_is_not_there_is_named(url: str) -> None:
+    with pytest.raises(BadConfig, match="absent"):
+        await open_backend(url.replace("/postgres?", "/absent?")).open()

@@ -1,0 +1,50 @@
+"""``postgresql://user@host:5432,host2:5432/database?schema=parley``, with the parameters of every PostgreSQL client."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from consensus.errors import BadConfig
+
+DEFAULT_SCHEMA = "parley"
+EXPECTED = "postgresql://[user@]host[:port][,host...]/database[?schema=parley&sslmode=...]"
+_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,47}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """What an address says.
+
+    :ivar dsn: for asyncpg; may hold a password, so it is never shown.
+    :ivar shown: the same for people.
+    :ivar schema: where the tables are.
+    """
+
+    dsn: str
+    shown: str
+    schema: str
+
+
+def parse(url: str, options: Mapping[str, object]) -> Address:
+    """An address.
+
+    :raises BadConfig: it makes no sense. The message never holds what may be a password.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise BadConfig(f"an address that cannot be read; expected {EXPECTED}") from None
+    hosts = parts.netloc.rpartition("@")[2]
+    shown = f"postgresql://{hosts}{parts.path}"
+    if options:
+        raise BadConfig(f"{shown}: {', '.join(sorted(options))} cannot be given as options; expected {EXPECTED}")
+    if parts.scheme != "postgresql" or not hosts or parts.path in ("", "/") or "/" in parts.path[1:]:
+        raise BadConfig(f"{shown}: expected {EXPECTED}")
+    given = dict(parse_qsl(parts.query, keep_blank_values=True))
+    schema = given.pop("schema", DEFAULT_SCHEMA)
+    if not _SCHEMA.match(schema) or schema.startswith("pg_"):
+        raise BadConfig(f"{shown}: schema={schema!r} is not a name of lower case letters, digits and underscores")
+    return Address(urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(given), "")), shown, schema)

@@ -1,0 +1,83 @@
+"""A watch: a position, and what was read behind it last. Nothing is read while nobody iterates."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from consensus.backend import Event, Watch
+from consensus.errors import Closed, CoordinationError, Retriable
+
+BEGINNING = -1
+_RETRY_S = 0.05
+
+
+class Source(Protocol):
+    """What a watch needs of its backend."""
+
+    async def changes(self, prefix: str, position: int) -> tuple[int, Sequence[Event]]:
+        """What changed below a prefix behind a position, as a Snapshot if that is too far back; the new position."""
+
+    def forget(self, watch: PostgresqlWatch) -> None:
+        """A watch is closed."""
+
+
+class PostgresqlWatch(Watch):
+    """See ``Watch``."""
+
+    def __init__(self, source: Source, prefix: str) -> None:
+        self._source = source
+        self._prefix = prefix
+        self._position = BEGINNING
+        self._events: deque[Event] = deque()
+        self._news = asyncio.Event()
+        self._news.set()
+        self._reading: asyncio.Task[None] | None = None
+        self._end: CoordinationError | None = None
+
+    async def _next(self) -> Event:
+        while True:
+            if self._end is not None:
+                raise self._end
+            if self._events:
+                return self._events.popleft()
+            if self._reading is None:
+                await self._news.wait()
+                if self._end is None and self._reading is None:
+                    self._reading = asyncio.get_running_loop().create_task(self._read(), name="postgresql watch")
+            else:
+                await asyncio.wait([self._reading])  # goes on if this is cancelled
+
+    def tell(self, keys: Sequence[str] | None) -> None:
+        """These keys have changed; ``None``: any may have."""
+        if keys is None or any(key.startswith(self._prefix) for key in keys):
+            self._news.set()
+
+    def end(self, error: CoordinationError) -> None:
+        """End with this error, unless it has ended; what was not taken is dropped."""
+        self._end = self._end or error
+        self._events.clear()
+        self._news.set()
+        if self._reading is not None:
+            self._reading.cancel()
+
+    async def close(self) -> None:
+        self.end(Closed("the watch is closed"))
+        self._source.forget(self)
+        if self._reading is not None:
+            await asyncio.wait([self._reading])
+
+    async def _read(self) -> None:
+        self._news.clear()
+        try:
+            self._position, events = await self._source.changes(self._prefix, self._position)
+            self._events.extend(events)
+        except Retriable:
+            self._news.set()
+            await asyncio.sleep(_RETRY_S)
+        except CoordinationError as error:
+            self.end(error)
+        finally:
+            self._reading = None
