@@ -2,10 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+STORE ?= local
 SOURCES := $(shell $(PYTHON) -c "import tomllib; print(*tomllib.load(open('pyproject.toml','rb'))['tool']['parley']['compiled'])")
 
 .DEFAULT_GOAL := help
-.PHONY: help build quickstart test test-fast lint bench docs peers clean
+.PHONY: help build server quickstart cluster test test-fast lint bench docs peers clean
 
 help:  ## what can be done here
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -18,8 +19,14 @@ $(VENV)/.ready: pyproject.toml setup.py $(SOURCES)
 
 build: $(VENV)/.ready  ## the environment in .venv, byte-walking modules compiled
 
-quickstart: build  ## three brokers, a real file, and the death of a leader in the middle of it
-	$(BIN)/python -m tools.quickstart $(if $(FILE),"$(FILE)")
+server: build
+	$(BIN)/python -m tests.system.peers "$(STORE)"
+
+quickstart: server  ## three brokers, a real file, and the death of a leader in the middle of it (STORE, FILE)
+	$(BIN)/python -m tools.quickstart --store "$(STORE)" $(if $(FILE),"$(FILE)")
+
+cluster: server  ## three brokers until Ctrl-C (STORE=local, zookeeper, etcd or consul, whose server is started too)
+	$(BIN)/python -m tools.local_cluster "$(STORE)"
 
 peers: build  ## the real clients and servers the system tests drive (kcat, Java, Apache Kafka)
 	$(BIN)/python -m tests.system.peers

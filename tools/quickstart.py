@@ -31,7 +31,6 @@ from itertools import cycle
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from confluent_kafka import Producer
 
@@ -101,8 +100,8 @@ def _parley(*words: str) -> list[str]:
 def _store(options: argparse.Namespace, folder: Path) -> Iterator[str | None]:
     """The store's address for as long as the context lasts; None is the embedded one in the brokers' folder."""
     if options.coordination_url:
-        own = urlsplit(options.coordination_url)
-        url = own._replace(path=f"{own.path.rstrip('/')}/quickstart-{secrets.token_hex(4)}").geturl()
+        address, mark, query = options.coordination_url.partition("?")
+        url = f"{address.rstrip('/')}/quickstart-{secrets.token_hex(4)}{mark}{query}"
         yield url
         print(f"\nWhat they kept in the store stays there until you delete it: {url}")
     elif options.store == "local":

@@ -6,17 +6,27 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tools import quickstart
+from tools.store_servers import KINDS
 
 
-def test_the_story(tmp_path: Path) -> None:
-    source = tmp_path / "lines.txt"
+def told(folder: Path, *words: str) -> str:
+    """The story, told to its end with these options."""
+    source = folder / "lines.txt"
     source.write_text("".join(f"line {number}\n" for number in range(300)))
-    command = [sys.executable, "-m", "tools.quickstart", str(source)]
+    command = [sys.executable, "-m", "tools.quickstart", *words, str(source)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
-    commands = [line for line in done.stdout.splitlines() if line.startswith("$ ")]
+    assert "Nothing is missing, doubled or out of order." in done.stdout
+    return done.stdout
+
+
+def test_the_story(tmp_path: Path) -> None:
+    story = told(tmp_path)
+    commands = [line for line in story.splitlines() if line.startswith("$ ")]
     assert [" ".join(command.split()[1:3]) for command in commands] == [
         "parley start",
         "parley topics",
@@ -26,7 +36,27 @@ def test_the_story(tmp_path: Path) -> None:
         "parley topics",
         "parley consume",
     ]
-    assert "Nothing is missing, doubled or out of order." in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store", KINDS)
+def test_the_story_on_another_store_differs_in_one_setting(store: str, tmp_path: Path) -> None:
+    def settings(story: str) -> set[str]:
+        start = next(line for line in story.splitlines() if line.startswith("$ parley start"))
+        return {word for word in start.split() if "=" in word and not word.startswith("log.dirs=")}
+
+    there = settings(told(tmp_path, "--store", store))
+    (url,) = [word for word in there if word.startswith("coordination.url=")]
+    assert url.startswith(f"coordination.url={store}://127.0.0.1:")
+    assert there - {url} == {"listeners=PLAINTEXT://127.0.0.1:0", "metrics.listener=", "logging.level=error"}
+
+
+@pytest.mark.slow
+def test_the_story_on_a_store_that_runs_has_a_path_of_its_own(tmp_path: Path) -> None:
+    given = f"local://{tmp_path}/store"
+    story = told(tmp_path, "--coordination-url", given)
+    (kept,) = (tmp_path / "store").iterdir()
+    assert f"until you delete it: {given}/{kept.name}\n" in story
 
 
 def sending(acknowledged: int, sent: int) -> quickstart._Sending:

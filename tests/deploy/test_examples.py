@@ -1,0 +1,225 @@
+"""The examples in ``deploy/`` are whole, and agree with each other and with the broker. Nothing here needs Docker.
+
+Health checks are run as they stand there, against real servers.
+"""
+
+from __future__ import annotations
+
+import configparser
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+
+from broker.config import BrokerConfig, read_properties
+from tests.system.running import BrokerProcess
+from tools.store_servers import KINDS, consul_program, store_server
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
+STORES = ("local", *KINDS)
+BROKERS = ("broker-1", "broker-2", "broker-3")
+
+
+def compose(store: str) -> dict[str, Any]:
+    """The file with its anchors put in."""
+    text: dict[str, Any] = yaml.safe_load((DEPLOY / store / "compose.yaml").read_text())
+    return text
+
+
+def settings(store: str, broker: str) -> dict[str, str]:
+    """What a broker of the compose file is configured with."""
+    start, file, *overrides = compose(store)["services"][broker]["command"]
+    assert (start, file) == ("start", "/etc/parley/broker.properties")
+    pairs = (re.fullmatch(r"--override=([^=]+)=(.*)", word) for word in overrides)
+    given = {pair[1]: pair[2] for pair in pairs if pair is not None}
+    assert len(given) == len(overrides)
+    return {**read_properties(DEPLOY / store / "broker.properties"), **given}
+
+
+def listeners(text: str) -> dict[str, tuple[str, int]]:
+    """Host and port of each listener by its name."""
+    parsed = (urlsplit(each.lower()) for each in text.split(","))
+    return {each.scheme: (each.hostname or "", each.port or 0) for each in parsed}
+
+
+def dockerfile() -> list[str]:
+    """The instructions, each on one line, without comments."""
+    text = re.sub(r"^#.*\n", "", (DEPLOY / "Dockerfile").read_text(), flags=re.MULTILINE)
+    return [line for line in re.sub(r"\s*\\\n\s*", " ", text).splitlines() if line]
+
+
+def test_there_is_a_folder_for_each_store_and_no_python() -> None:
+    assert {path.name for path in DEPLOY.iterdir() if path.is_dir()} == set(STORES)
+    assert not list(DEPLOY.rglob("*.py"))
+
+
+def test_configurations_differ_in_one_line() -> None:
+    files = [(DEPLOY / store / "broker.properties").read_text().splitlines() for store in STORES]
+    assert len({len(lines) for lines in files}) == 1
+    (different,) = [lines for lines in zip(*files, strict=True) if len(set(lines)) > 1]
+    assert [line.partition(":")[0] for line in different] == [f"coordination.url={store}" for store in STORES]
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_brokers_are_configured_without_warnings(store: str) -> None:
+    services, ports = compose(store)["services"], set()
+    for number, broker in enumerate(BROKERS, 1):
+        given = settings(store, broker)
+        config = BrokerConfig.from_properties(given)
+        assert not config.warnings
+        assert config.broker_id == number
+        assert services[broker]["hostname"] == broker
+        (published,) = services[broker]["ports"]
+        host, outer, inner = published.split(":")
+        ports.add(outer)
+        bound, advertised = listeners(given["listeners"]), listeners(given["advertised.listeners"])
+        assert bound["outside"] == ("0.0.0.0", int(inner))
+        assert advertised["outside"] == (host, int(outer)) == ("127.0.0.1", int(outer))
+        assert advertised["inside"] == (broker, bound["inside"][1])
+    assert len(ports) == len(BROKERS)
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_compose_file_has_all_it_names(store: str) -> None:
+    text = compose(store)
+    assert set(text["services"]) == {*BROKERS, store} - {"local"}
+    mounted: dict[str, dict[str, str]] = {}
+    for name, service in text["services"].items():
+        assert service["healthcheck"]["test"][0] == "CMD"
+        if "build" in service:
+            context = DEPLOY / store / service["build"]["context"]
+            assert (context / service["build"]["dockerfile"]).samefile(DEPLOY / "Dockerfile")
+        else:
+            assert re.fullmatch(r"[a-z0-9./-]+:v?\d+(\.\d+)+", service["image"]), "a version that stays what it is"
+        mounted[name] = {target: source for source, target in (each.split(":")[:2] for each in service["volumes"])}
+        for source in mounted[name].values():
+            assert source in text["volumes"] or (source.startswith("./") and (DEPLOY / store / source).is_file())
+    assert {source for each in mounted.values() for source in each.values() if source[0] != "."} == set(text["volumes"])
+    for broker in BROKERS:
+        given, folders = settings(store, broker), mounted[broker]
+        assert folders[given["log.dirs"]] == broker
+        url = urlsplit(given["coordination.url"])
+        if store == "local":
+            assert folders[url.path] == "coordination"
+        else:
+            assert (url.scheme, url.hostname, url.port) == (store, store, KINDS[store].usual_port)
+            assert text["services"][broker]["depends_on"] == {store: {"condition": "service_healthy"}}
+
+
+def test_brokers_are_the_same_on_every_store() -> None:
+    def brokers(store: str) -> list[dict[str, Any]]:
+        found = [dict(compose(store)["services"][name]) for name in BROKERS]
+        for broker in found:
+            broker.pop("depends_on", None)
+            broker["volumes"] = [each for each in broker["volumes"] if not each.startswith("coordination:")]
+        return found
+
+    assert all(brokers(store) == brokers("local") for store in KINDS)
+
+
+def test_the_image_is_made_of_what_there_is() -> None:
+    lines = dockerfile()
+    assert [line for line in lines if line.startswith("FROM ")] == [
+        "FROM python:3.11-slim AS build",
+        "FROM python:3.11-slim",
+    ]
+    copied = {
+        word for line in lines if line.startswith("COPY ") and "--from" not in line for word in line.split()[1:-1]
+    }
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    packages = {each.rstrip("*") for each in project["tool"]["setuptools"]["packages"]["find"]["include"]}
+    assert copied == packages | {
+        "pyproject.toml",
+        "setup.py",
+        project["project"]["readme"],
+        *project["project"]["license-files"],
+    }
+    assert all((ROOT / name).exists() for name in copied)
+    allowed = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    assert allowed[0] == "*"
+    assert {line[1:] for line in allowed if line.startswith("!")} == copied
+    (extras,) = re.findall(r"'\.\[(.*?)\]'", "\n".join(lines))
+    assert set(extras.split(",")) == set(KINDS) <= project["project"]["optional-dependencies"].keys()
+
+
+def test_the_image_runs_a_broker_as_nobody_special() -> None:
+    last = dockerfile()
+    last = last[max(n for n, line in enumerate(last) if line.startswith("FROM ")) :]
+    (user,) = [line.split()[1] for line in last if line.startswith("USER ")]
+    assert any(
+        f"useradd --system --uid 10001 --no-create-home --home-dir /var/lib/parley {user} " in line for line in last
+    )
+    (made,) = re.findall(rf"install --directory --owner={user} --mode=0750 (.*)$", "\n".join(last), re.MULTILINE)
+    given = settings("local", "broker-1")
+    assert set(made.split()) == {given["log.dirs"], urlsplit(given["coordination.url"]).path}
+    assert 'ENTRYPOINT ["parley"]' in last
+    assert 'CMD ["start", "/etc/parley/broker.properties"]' in last
+
+
+def image_health() -> list[str]:
+    (line,) = [line for line in dockerfile() if line.startswith("HEALTHCHECK ")]
+    words: list[str] = json.loads(line.partition(" CMD ")[2])
+    return words
+
+
+@pytest.mark.system
+def test_the_health_of_a_broker(tmp_path: Path) -> None:
+    assert compose("local")["services"]["broker-1"]["healthcheck"]["test"] == ["CMD", *image_health()]
+    python, option, program = image_health()
+    assert python == "python"
+    assert f":{settings('local', 'broker-1')['metrics.listener'].rpartition(':')[2]}/healthz" in program
+    broker = BrokerProcess(tmp_path)
+    broker.start()
+    port = str(urlsplit(broker.metrics_url).port)
+    words = [sys.executable, option, program.replace("9464", port)]
+    assert subprocess.run(words, check=False).returncode == 0
+    broker.stop()
+    assert subprocess.run(words, check=False, stderr=subprocess.DEVNULL).returncode != 0
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("store", KINDS)
+def test_the_health_of_a_store(store: str, tmp_path: Path) -> None:
+    words = compose(store)["services"][store]["healthcheck"]["test"][1:]
+    with store_server(store, tmp_path) as url:
+        port = str(urlsplit(url).port)
+        words = [word.replace(str(KINDS[store].usual_port), port) for word in words]
+        words[0] = consul_program() if store == "consul" else words[0]
+        where = {"ETCDCTL_ENDPOINTS": f"127.0.0.1:{port}", "CONSUL_HTTP_ADDR": f"127.0.0.1:{port}", "ETCDCTL_API": "3"}
+        environment = {**os.environ, **where}
+        assert subprocess.run(words, env=environment, timeout=30, check=False).returncode == 0
+    assert subprocess.run(words, env=environment, timeout=30, check=False, stderr=subprocess.DEVNULL).returncode != 0
+
+
+def test_the_unit_of_systemd() -> None:
+    unit = configparser.ConfigParser(interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.read(DEPLOY / "parley.service")
+    assert unit.sections() == ["Unit", "Service", "Install"]
+    program, *words = shlex.split(unit["Service"]["ExecStart"])
+    assert "ENV PATH=/opt/parley/bin:$PATH PYTHONUNBUFFERED=1" in dockerfile()
+    assert (program, words) == ("/opt/parley/bin/parley", ["start", "/etc/parley/broker.properties"])
+    assert unit["Service"]["User"] == "parley"
+
+
+def test_prometheus_scrapes_every_broker() -> None:
+    ((job,),) = yaml.safe_load((DEPLOY / "prometheus.yml").read_text()).values()
+    port = settings("local", "broker-1")["metrics.listener"].rpartition(":")[2]
+    assert job["static_configs"] == [{"targets": [f"{broker}:{port}" for broker in BROKERS]}]
+
+
+def test_files_that_the_documentation_names_are_there() -> None:
+    pages = "\n".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
+    named = set(re.findall(r"deploy/[\w./-]*\w", pages))
+    assert "deploy/etcd/compose.yaml" in named
+    assert all((ROOT / name).exists() for name in named)

@@ -1,0 +1,113 @@
+"""``make cluster``: three brokers and the server of their store, which stop in order and find everything again."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from tools.local_cluster import main
+from tools.store_servers import KINDS, StoreServerError, store_server
+
+ROOT = Path(__file__).resolve().parents[2]
+STOP_SECONDS = 120
+
+
+@contextmanager
+def running(store: str, folder: Path) -> Iterator[tuple[list[str], str]]:
+    """The cluster until Ctrl-C: what it said until it was ready, and where it is."""
+    words = [
+        "--folder",
+        str(folder),
+        "--port",
+        "0",
+        "--override",
+        "metrics.listener=",
+        "--override",
+        "logging.level=error",
+    ]
+    command = [sys.executable, "-m", "tools.local_cluster", store, *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    said: list[str] = []
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            said.append(line.rstrip("\n"))
+            if "bootstrap.servers=" in line:
+                break
+        assert "bootstrap.servers=" in said[-1], said
+        yield said, said[-1].partition("bootstrap.servers=")[2]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(STOP_SECONDS) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store", ["local", *KINDS])
+def test_a_cluster_is_found_again_with_all_it_had(store: str, tmp_path: Path) -> None:
+    with running(store, tmp_path) as (said, bootstrap):
+        command = next(line for line in said if line.startswith("$ parley start --brokers 3 "))
+        assert f"--override coordination.url={store}://" in command
+        assert said[-6].startswith("Brokers 1, 2, 3 of cluster "), said
+        producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
+        producer.produce("kept", b"a record")
+        assert producer.flush(60) == 0
+    if store != "local":  # nothing of the server is left: another one has the folder
+        with (
+            store_server(store, tmp_path / "store"),
+            pytest.raises(StoreServerError, match="already"),
+            store_server(store, tmp_path / "store"),
+        ):
+            pass
+    with running(store, tmp_path) as (_, bootstrap):
+        client = {"bootstrap.servers": bootstrap, "group.id": "g", "auto.offset.reset": "earliest"}
+        with Consumer(client) as consumer:
+            consumer.subscribe(["kept"])
+            message = consumer.poll(60)
+            assert message is not None
+            assert message.value() == b"a record"
+
+
+def test_a_server_that_does_not_start_is_told_with_its_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "etcd"
+    broken.write_text("#!/bin/sh\necho 'no disk today' >&2\nexit 3\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PARLEY_ETCD", str(broken))
+    assert main(["etcd", "--folder", str(tmp_path / "data")]) == 1
+    told = capsys.readouterr().err
+    assert "Error: the server of etcd ended with code 3" in told
+    assert "no disk today" in told
+
+
+def test_a_server_that_is_not_there_is_told_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("PARLEY_ETCD", raising=False)
+    assert main(["etcd", "--folder", str(tmp_path / "data")]) == 1
+    assert "run `make peers`, or name one in PARLEY_ETCD" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("store", ["local", *KINDS])
+def test_make_starts_it(store: str) -> None:
+    for target, module in (
+        ("cluster", f"tools.local_cluster {store}"),
+        ("quickstart", f"tools.quickstart --store {store}"),
+    ):
+        words = ["make", "--dry-run", "--directory", str(ROOT), target, f"STORE={store}"]
+        lines = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+        typed = [" ".join(shlex.split(line)) for line in lines]
+        python = ".venv/bin/python -m"
+        at = typed.index(f"{python} {module}")
+        assert typed[at - 1] == f"{python} tests.system.peers {store}"
