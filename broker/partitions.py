@@ -89,8 +89,12 @@ class Partitions:
         self._isr_keeper = keeper
 
     def call_when_opened(self, opened: Callable[[Partition], None]) -> None:
-        """Call ``opened(partition)`` whenever a partition has been given its log, from now on."""
+        """Call ``opened(partition)`` whenever a partition has been given its log, or has it back whole, from now on."""
         self._when_opened.append(opened)
+
+    def _tell_opened(self, partition: Partition) -> None:
+        for opened in self._when_opened:
+            opened(partition)
 
     def _hosts(self, partition: Partition) -> bool:
         return self.by_topic.get(partition.topic, {}).get(partition.index) is partition
@@ -242,6 +246,7 @@ class Partitions:
         finally:
             if self._hosts(partition):
                 partition.end_cut()
+                self._tell_opened(partition)  # its leader may be another now
 
     async def flush(self, partition: Partition) -> None:
         """Bring a log to disk, in a thread. Raises :class:`KafkaError` KAFKA_STORAGE_ERROR."""
@@ -283,8 +288,7 @@ class Partitions:
             if self._image is not image:
                 log.config = self._config(partition.topic)  # it may have changed meanwhile
             partition.opened(log)
-            for opened in self._when_opened:
-                opened(partition)
+            self._tell_opened(partition)
         else:
             await self._delete(partition)
 

@@ -85,6 +85,8 @@ class Followed:
     timer: asyncio.TimerHandle | None = None
     failures: int = 0
     """In a row."""
+    first_request: int = 0
+    """The number of the first request that names it as it is now; the answers to earlier ones are not meant for it."""
 
 
 class Fetcher:
@@ -99,6 +101,8 @@ class Fetcher:
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._waiting = False  # for an answer
+        self._is_hurried = False  # the leader was asked to answer now
+        self._sent = 0  # requests
         self._is_down = False  # the last request was not answered
         self._failures = 0  # in a row
         self.requests = 0
@@ -186,7 +190,8 @@ class Fetcher:
             max_bytes=config.replica_fetch_response_max_bytes,
             partition_max_bytes=config.replica_fetch_max_bytes,
         )
-        self._waiting = True
+        self._sent += 1
+        self._waiting, self._is_hurried = True, False
         try:
             answer: FetchResponse = await client.send(request, timeout=config.replica_socket_timeout_ms / 1000)
         finally:
@@ -236,6 +241,7 @@ class Fetcher:
         partition = followed.partition
         return (
             key in self._session
+            and followed.first_request <= self._sent
             and partition.is_open
             and not partition.is_leader
             and partition.leader_epoch == followed.leader_epoch
@@ -313,8 +319,9 @@ class Fetcher:
         if not partition.is_open or partition.is_leader or partition.leader_epoch != followed.leader_epoch:
             return  # the metadata have been here: the partition is given to whoever follows it now, or not
         self._session.ask(key, position_of(partition.log, followed.leader_epoch))
+        followed.first_request = self._sent + 1
         self._news.set()
-        if self._waiting:
+        if self._waiting and not self._is_hurried:
             self._hurry()
 
     def _try_later(self, key: Key, followed: Followed, reason: str, *, is_expected: bool = False) -> None:
@@ -335,8 +342,8 @@ class Fetcher:
     def _hurry(self) -> None:
         """Have the request under way answered now: a leader lets a follower's fetch wait no longer when the next
         request has arrived behind it."""
-        name = f"hurry to broker {self.leader}"
-        self._parts.tasks.start(self._send_hurry(), name=name)
+        self._is_hurried = True
+        self._parts.tasks.start(self._send_hurry(), name=f"hurry to broker {self.leader}")
 
     async def _send_hurry(self) -> None:
         try:

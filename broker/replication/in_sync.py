@@ -35,9 +35,13 @@ def is_eligible(broker: BrokerRegistration | None, fetched_with_epoch: int) -> b
 
 
 def has_arrived(view: LeaderView, progress: FollowerProgress, now_s: float, lag_max_s: float) -> bool:
-    """Whether a follower has all that it must have to come in, and still fetches: it would be let go again at once."""
-    has_all = progress.log_end_offset >= max(view.high_watermark, view.term_start)
-    return has_all and now_s - progress.last_fetched_s <= lag_max_s
+    """Whether a follower has all that it must have to come in, fetches still, and does not lag: or it would be let go
+    again at once."""
+    return (
+        progress.log_end_offset >= max(view.high_watermark, view.term_start)
+        and now_s - progress.last_fetched_s <= lag_max_s
+        and progress.is_caught_up(view.log_end_offset, now_s, lag_max_s)
+    )
 
 
 def is_lagging(view: LeaderView, replica: int, now_s: float, lag_max_s: float) -> bool:

@@ -106,9 +106,17 @@ BROKERS = {i: broker(i) for i in (1, 2, 3)}
 
 def test_who_has_what_the_term_began_with_comes_in() -> None:
     for offset, arrived in ((9, False), (10, False), (14, False), (15, True), (20, True)):
-        followers = {2: follower(20, 0.0), 3: follower(offset, 0.0)}
+        followers = {2: follower(20, 0.0), 3: follower(offset, 0.0, leader_end=offset)}
         assert has_arrived(view(followers), followers[3], 0.0, LAG_MAX_S) is arrived
         assert wanted_isr(view(followers), BROKERS, 0.0, LAG_MAX_S) == ((1, 2, 3) if arrived else (1, 2))
+
+
+def test_who_would_be_let_go_at_once_does_not_come_in() -> None:
+    """What is committed, and what the term began with, may lie far behind the leader's end."""
+    followers = {2: follower(20, 0.0), 3: follower(15, 0.0, leader_end=20)}
+    assert wanted_isr(view(followers), BROKERS, 0.0, LAG_MAX_S) == (1, 2)
+    member = LeaderView(1, PartitionState((1, 2, 3), (1, 2, 3), 1), followers, 20, 10, 15)
+    assert wanted_isr(member, BROKERS, 0.0, LAG_MAX_S) == (1, 2)
 
 
 def test_who_is_not_alive_as_he_fetched_stays_out() -> None:

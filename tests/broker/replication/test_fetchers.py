@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -117,6 +118,39 @@ async def test_logs_that_parted_are_cut_where_they_agree(tmp_path: Path) -> None
         log = cluster[1].log("t")
         assert log.leader_epochs.entries == cluster[2].log("t").leader_epochs.entries
         assert cluster[1].logs.directories[0].recovery_points.read()["t", 0] <= 2
+
+
+async def test_a_leader_that_changes_during_a_cut_is_followed_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cutting, go_on = threading.Event(), threading.Event()
+    real = Log.truncate_to
+
+    def truncate_to(log: Log, offset: int) -> None:
+        cutting.set()
+        go_on.wait()
+        real(log, offset)
+
+    async with nodes(tmp_path, 3) as cluster:
+        await cluster.create("t", [1, 2, 3])
+        write(cluster[1].partition("t"), b"a")
+        await agreed(cluster, "t", 1)
+        await cluster[1].fetchers.close()
+        await cluster[2].fetchers.close()
+        cluster.deaf = {3}
+        cluster.alter("t", leader=2, isr=(1, 2))
+        cluster.deaf = set()
+        cluster[3].log("t").append_as_leader(batch(b"never committed"), leader_epoch=0, now_ms=now_ms())
+        monkeypatch.setattr(Log, "truncate_to", truncate_to)
+        cluster.tell()
+        await eventually(cutting.is_set)
+        cluster.alter("t", leader=1)
+        cluster.alter("t", leader=1)
+        partition = cluster[3].partition("t")
+        assert partition.leader_epoch < cluster.state("t").leader_epoch
+        go_on.set()
+        write(cluster[1].partition("t"), b"b")
+        await eventually(lambda: values_of(partition.log) == [b"a", b"b"])
 
 
 async def test_an_unclean_leader_s_shorter_log_counts(tmp_path: Path) -> None:
