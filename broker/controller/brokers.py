@@ -48,13 +48,16 @@ def broker_lost(
     """Fence a broker that is gone: its epoch stays on record, its leaders move to living replicas in sync.
 
     With an ``epoch`` nothing happens to a broker that has registered anew since. Answers whether it was fenced now.
+
+    The registration comes after the elections, as it reaches the store: should the writes be cut off in the middle, the
+    next controller must not take the broker, if it comes back, for one whose leaders have all been settled.
     """
     known = image.brokers.get(broker_id)
     if known is None or known.fenced or epoch not in (None, known.epoch):
         return Decision((), False)
     fenced = BrokerRegistered(replace(known, fenced=True))
     after = image.with_changes((fenced,))
-    return Decision((fenced, *_elections(after, broker_id, unclean)), True)
+    return Decision((*_elections(after, broker_id, unclean), fenced), True)
 
 
 def replicas_lost(

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
+import pytest
+
 from broker.controller.brokers import broker_joined, broker_lost
-from broker.metadata.changes import Change, TopicCreated
+from broker.controller.stored import read_image, writes_for
+from broker.metadata.changes import BrokerRegistered, Change, TopicCreated
 from broker.metadata.image import MetadataImage
 from broker.metadata.types import NO_LEADER, BrokerRegistration, PartitionState, TopicImage
 
@@ -65,3 +68,22 @@ def test_a_fenced_broker_returns_under_a_higher_epoch_only() -> None:
     assert broker_joined(gone, broker(1), never).changes == ()
     back = gone.with_changes(broker_joined(gone, broker(1, epoch=2), never).changes)
     assert not back.brokers[1].fenced
+
+
+@pytest.mark.parametrize("notices", [True, False])
+def test_a_leader_that_restarts_never_goes_on_under_its_epoch_wherever_writes_are_cut_off(notices: bool) -> None:
+    """However much of the writes a controller brought to the store that fenced it, or that took it in anew."""
+    led = [PartitionState((1, 2), (1, 2), 1, 4), PartitionState((1,), (1,), 1, 4)]
+    topics = [TopicImage(f"t{i}", UUID(int=10 + i), (led[i % 2],)) for i in range(4)]
+    registered = [BrokerRegistered(broker(i)) for i in (1, 2)]
+    before = MetadataImage("c").with_changes([*registered, *map(TopicCreated, topics)])
+    begin = writes_for(before.changes_since(MetadataImage("c")), before, MetadataImage("c"))
+    restarted = broker(1, epoch=2, incarnation=2)
+    decision = broker_lost(before, 1, never) if notices else broker_joined(before, restarted, never)
+    writes = writes_for(decision.changes, before.with_changes(decision.changes), before)
+    for count in range(len(writes) + 1):
+        stored = {**begin, **dict(list(writes.items())[:count])}
+        found = read_image("c", {key: value for key, value in stored.items() if value is not None})
+        after = found.with_changes(broker_joined(found, restarted, never).changes)
+        for name, _, state in after.partitions():
+            assert state.leader != 1 or state.leader_epoch > 4, (name, count)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
-from broker.controller.stored import PARTITIONS, TOPICS, Writes, read_image, writes_for
-from broker.metadata.changes import Change, PartitionChanged, TopicCreated, TopicDeleted
+from broker.controller.stored import BROKERS, PARTITIONS, TOPICS, Writes, read_image, writes_for
+from broker.metadata.changes import BrokerRegistered, Change, PartitionChanged, TopicCreated, TopicDeleted
 from broker.metadata.image import MetadataImage
 from broker.metadata.types import PartitionState
 from tests.broker.controller.clusters import TOPIC, TOPIC_ID, image_with
@@ -26,6 +26,15 @@ def test_partitions_that_change_together_are_written_as_they_are_in_the_end() ->
     begin, _ = written(MetadataImage("c"), *image.changes_since(MetadataImage("c")))
     stored = {key: value for key, value in {**begin, **writes}.items() if value is not None}
     assert read_image("c", stored).topics == after.topics
+
+
+def test_a_broker_that_registers_and_is_fenced_is_written_after_its_partitions() -> None:
+    image = image_with(STATE)
+    known = image.brokers[1]
+    again, fenced = replace(known, epoch=known.epoch + 1), replace(known, epoch=known.epoch + 1, fenced=True)
+    changes = BrokerRegistered(again), PartitionChanged(TOPIC, 0, OTHER), BrokerRegistered(fenced)
+    writes, _ = written(image, *changes)
+    assert list(writes) == [f"{PARTITIONS}{TOPIC}/00000", f"{BROKERS}0000000001"]
 
 
 def test_a_topic_goes_before_its_partitions_whatever_was_to_be_written_of_them() -> None:
