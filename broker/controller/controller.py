@@ -246,15 +246,12 @@ class Controller:
         while len(requests) < BATCH_MAX and not self._queue.empty():
             requests.append(self._queue.get_nowait())
         try:
-            await self._carry_out(leadership, requests)
-        except LimitExceeded as too_much:
-            if len(requests) == 1:
-                _fail(
-                    requests, KafkaError(ErrorCode.INVALID_REQUEST, f"Too large for the coordination store: {too_much}")
-                )
-                return
-            for request in requests:
-                await self._round_of_one(leadership, request)
+            try:
+                await self._carry_out(leadership, requests)
+            except LimitExceeded:
+                for request in requests:
+                    if not request.reply.done():  # what came before the trouble was carried out
+                        await self._round_of_one(leadership, request)
         except BaseException:
             _fail(requests, _not_controller())
             raise

@@ -1,14 +1,36 @@
-"""How decisions that wait together become batches."""
+"""How decisions that wait together become batches, and what becomes of a batch that the store cannot take."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from random import Random
+from typing import Any
 from uuid import UUID
 
-from broker.controller.controller import Controller, _Request
+import pytest
+
+from broker.controller.controller import ELECTION, Controller, _Request
 from broker.controller.decision import Decision
-from broker.metadata.changes import Change, PartitionChanged, PartitionsAdded, TopicCreated, TopicDeleted
+from broker.controller.publication import Publication
+from broker.metadata.changes import (
+    Change,
+    ConfigReplaced,
+    PartitionChanged,
+    PartitionsAdded,
+    TopicCreated,
+    TopicDeleted,
+)
+from broker.metadata.current import Metadata
 from broker.metadata.image import MetadataImage
-from broker.metadata.types import PartitionState, TopicImage
+from broker.metadata.types import ConfigResource, PartitionState, ResourceType, TopicImage
+from broker.purgatory import Purgatory
+from consensus.errors import Fenced
+from consensus.memory import CAPABILITIES, MemoryBackend, MemoryStore
+from consensus.recipes.elections import Elections
+from protocol.errors import ErrorCode, KafkaError
 
 STATE = PartitionState((1,), (1,), 1)
 
@@ -59,3 +81,59 @@ def test_a_topic_is_not_deleted_in_the_batch_that_changes_it() -> None:
         assert batches(asking(change), asking(TopicCreated(topic(2, "other"))), gone) == [2, 1]
     assert batches(asking(TopicCreated(topic(2, "o"))), asking(TopicDeleted("o", UUID(int=2)))) == [1, 1]
     assert batches(asking(TopicCreated(topic(2, "o"))), gone) == [2]
+
+
+COUNTED = ConfigResource(ResourceType.TOPIC, "counted")
+
+
+def count_up(image: MetadataImage) -> Decision[str]:
+    number = str(int(image.configs.get(COUNTED, {}).get("count", 0)) + 1)
+    return Decision((ConfigReplaced(COUNTED, {"count": number}),), number)
+
+
+def changing(*changes: Change) -> Any:
+    return lambda image: Decision(changes, None)
+
+
+TOO_LARGE = changing(ConfigReplaced(ConfigResource(ResourceType.TOPIC, "large"), {"large": "x" * 5000}))
+
+
+@asynccontextmanager
+async def in_office() -> AsyncIterator[tuple[Controller, Metadata, MemoryBackend]]:
+    """A controller whose store takes values of 4000 bytes."""
+    metadata = Metadata(MetadataImage("c"))
+    backend = MemoryBackend(MemoryStore(replace(CAPABILITIES, value_bytes_max=4000)))
+    async with backend:
+        elections = Elections(backend, await backend.open_session(10_000), Random(1))
+        controller = Controller(1, b"one", Random(1), metadata, Publication(metadata, Purgatory()))
+        term = asyncio.ensure_future(controller.run(elections, asyncio.Event().wait))  # type: ignore[arg-type]
+        assert await metadata.until(lambda image: image.controller_id == 1, None)
+        yield controller, metadata, backend
+        term.cancel()
+        await asyncio.wait({term})
+
+
+async def test_what_was_carried_out_is_not_again_where_the_rest_of_the_round_is_too_large() -> None:
+    async with in_office() as (controller, metadata, _):
+        decisions = [count_up, changing(TopicCreated(topic(1))), changing(TopicDeleted("t", UUID(int=1))), TOO_LARGE]
+        *done, refused = await asyncio.gather(*map(controller.submit, decisions), return_exceptions=True)
+        assert done == ["1", None, None]
+        assert isinstance(refused, KafkaError)
+        assert refused.code == ErrorCode.INVALID_REQUEST
+        assert metadata.image.configs[COUNTED] == {"count": "1"}
+
+
+async def test_nobody_is_left_waiting_where_the_office_is_lost_while_a_round_is_taken_apart() -> None:
+    async with in_office() as (controller, _, backend):
+        leadership = controller._leadership
+        assert leadership is not None
+        other = Elections(backend, await backend.open_session(10_000), Random(2))
+        await other.campaign(ELECTION, b"two", depose=await other.leader(ELECTION))
+        await leadership.lost.wait()
+        waiting = [_Request(decide, asyncio.Future()) for decide in (TOO_LARGE, count_up, count_up)]
+        for request in waiting[1:]:
+            controller._queue.put_nowait(request)
+        with pytest.raises(Fenced):
+            await controller._round(leadership, waiting[0])
+        codes = [request.reply.exception().code for request in waiting if request.reply.done()]  # type: ignore[union-attr]
+        assert codes == [ErrorCode.INVALID_REQUEST, ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_CONTROLLER]
