@@ -19,7 +19,7 @@ import pytest
 
 from consensus.backend import ABSENT
 from consensus.conformance import ConformanceSuite
-from consensus.errors import BadConfig, Unauthorized
+from consensus.errors import BadConfig, Unauthorized, WrongStore
 from consensus.registry import open_backend, schemes
 
 SOURCE = Path(__file__).parents[2] / "third_party" / "parley_postgresql"
@@ -91,6 +91,23 @@ async def test_who_may_not_write_is_told_when_opening(url: str) -> None:
         stranger = open_backend(f"{url.replace('parley@', 'nobody-such@')}&schema=owned")
         with pytest.raises(Unauthorized):
             await stranger.open()
+
+
+@pytest.mark.system
+async def test_a_store_put_back_to_an_older_state_is_refused_before_anything_is_written(url: str) -> None:
+    import asyncpg
+
+    async with open_backend(f"{url}&schema=put_back") as store:
+        session = await store.open_session(60_000)
+        for n in range(3):
+            await store.put("a", b"%d" % n)
+        connection = await asyncpg.connect(url)
+        await connection.execute("UPDATE put_back.store SET revision = revision - 2")
+        with pytest.raises(WrongStore, match="put back to an older state"):
+            await store.put("a", b"late")
+        await session.lost.wait()
+        assert await connection.fetchval("SELECT value FROM put_back.entries") == b"2"
+        await connection.close()
 
 
 @pytest.mark.system

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from consensus.errors import BadConfig
@@ -23,7 +23,7 @@ class Address:
     :ivar schema: where the tables are.
     """
 
-    dsn: str
+    dsn: str = field(repr=False)
     shown: str
     schema: str
 

@@ -103,7 +103,7 @@ class PostgresqlBackend(Backend):
         try:
             identity = await self._find_identity(lanes, expect_identity)
             # Deletes nothing, and takes every right that a write takes.
-            (row,) = await lanes.call(self._statements.txn, identity, [], [], [], [_PROBE], [None], [None])
+            (row,) = await lanes.call(self._statements.txn, identity, 0, [], [], [], [_PROBE], [None], [None])
         except BaseException:
             lanes.drop()
             raise
@@ -157,7 +157,7 @@ class PostgresqlBackend(Backend):
         ttl_ms = CAPABILITIES.ttl(ttl_ms)
         session_id = f"{self._rng.getrandbits(128):032x}"
         sent_at = asyncio.get_running_loop().time()
-        rows = await self._call(self._statements.begin_session, self.identity, session_id, ttl_ms)
+        rows = await self._call(self._statements.begin_session, self.identity, self.reached, session_id, ttl_ms)
         self._status(rows)
         if self._lanes is not lanes:
             raise Closed("the backend is closed")
@@ -227,7 +227,9 @@ class PostgresqlBackend(Backend):
         self._require_open()
         assert self._renewals is not None
         rows = await self._noting(
-            self._renewals.call(self._statements.renew_session, self.identity, session_id, timeout_s=timeout_s)
+            self._renewals.call(
+                self._statements.renew_session, self.identity, self.reached, session_id, timeout_s=timeout_s
+            )
         )
         return self._status(rows) == "done"
 
@@ -241,7 +243,7 @@ class PostgresqlBackend(Backend):
 
     async def _end(self, session_id: str) -> None:
         if self._lanes is not None and self._wrong is None:
-            self._status(await self._call(self._statements.end_session, self.identity, session_id, None))
+            self._status(await self._call(self._statements.end_session, self.identity, self.reached, session_id, None))
 
     def _ended(self, ending: asyncio.Task[None]) -> None:
         self._ending.discard(ending)
@@ -290,7 +292,9 @@ class PostgresqlBackend(Backend):
         if row is None or found != self._identity:
             what = "has no store any more" if found is None else f"is the store {found}"
             self._become_wrong(f"expected the store {self._identity}; {self._address.shown} {what}")
-        self._advance(row["reached"], reached)
+        if row["reached"] < reached:
+            self._become_wrong(self._put_back())
+        self.reached = max(self.reached, row["reached"])
 
     # Requests.
 
@@ -319,6 +323,7 @@ class PostgresqlBackend(Backend):
         rows = await self._call(
             self._statements.txn,
             self.identity,
+            self.reached,
             [check.key.encode("ascii") for check in conditions],
             [_KINDS[check.expect] if isinstance(check.expect, Presence) else _AT for check in conditions],
             [_number(check.expect) for check in conditions],
@@ -352,14 +357,14 @@ class PostgresqlBackend(Backend):
         (row,) = rows
         if row["status"] == "wrong":
             self._become_wrong(f"{self._address.shown} is not the store {self._identity} any more")
+        if row["status"] == "older":
+            self._become_wrong(self._put_back())
         self.reached = max(self.reached, row["reached"])
         status: str = row["status"]
         return status
 
-    def _advance(self, now: int, before: int) -> None:
-        if now < before:
-            self._become_wrong(f"the store {self._identity} was at revision {before} and is at {now}: it was put back")
-        self.reached = max(self.reached, now)
+    def _put_back(self) -> str:
+        return f"the store {self._identity} has been at revision {self.reached}; it was put back to an older state"
 
     def _become_wrong(self, message: str) -> NoReturn:
         self.on_wrong(WrongStore(message))

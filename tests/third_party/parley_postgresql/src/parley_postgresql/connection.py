@@ -31,7 +31,7 @@ _SETTINGS = {
     "jit": "off",
 }
 _CHECK = (
-    "SELECT pg_is_in_recovery() AS standby, current_setting('server_version_num')::int / 10000 AS version, "
+    "SELECT current_setting('server_version_num')::int / 10000 AS version, "
     "CASE WHEN current_setting('synchronous_commit') IN ('off', 'local') "
     "THEN set_config('synchronous_commit', 'on', false) END"
 )
@@ -94,7 +94,7 @@ class Lane:
         try:
             self._connection = await connecting
             await self._prepare(deadline)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:
             self.drop()
             if isinstance(error, asyncpg.ClientConfigurationError):
                 raise BadConfig(f"{self._address.shown}: {error}") from None
@@ -106,8 +106,6 @@ class Lane:
 
     async def _prepare(self, deadline: float) -> None:
         (found,) = await self._send(_CHECK, (), deadline)
-        if found["standby"]:
-            raise Unavailable(f"{self._address.shown} is a standby")
         if found["version"] < VERSION_MIN:
             raise Unsupported(f"PostgreSQL {VERSION_MIN} or later is needed; the server is {found['version']}")
 

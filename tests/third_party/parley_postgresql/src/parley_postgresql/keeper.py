@@ -149,6 +149,6 @@ class Keeper:
         return _Seen(row["beat"], now + row["ttl_ms"] / 1000)
 
     async def _end(self, session_id: str, beat: int) -> None:
-        arguments = (self._client.identity, session_id, beat)
+        arguments = (self._client.identity, self._client.reached, session_id, beat)
         deadline = asyncio.get_running_loop().time() + REQUEST_S
         await self._lane.ask(self._statements.end_session, arguments, deadline, writes=False)

@@ -1,8 +1,9 @@
 """What is in the server: tables, and a function for each call that takes several steps.
 
-Functions take the identity first and answer with a status: ``done``, ``wrong`` (another store), ``over`` (the session
-is), ``refused`` (a check does not hold). They are volatile, in transactions at READ COMMITTED: each statement behind
-the lock sees all that was committed before the lock was had.
+Functions take the identity and the least revision that the store must have, and answer with a status: ``done``,
+``wrong`` (another store), ``older`` (than it was), ``over`` (the session is), ``refused`` (a check does not hold). They
+are volatile, in transactions at READ COMMITTED: each statement behind the lock sees all that was committed before the
+lock was had.
 """
 
 from __future__ import annotations
@@ -55,6 +56,16 @@ CREATE FUNCTION {schema}.lock() RETURNS void LANGUAGE sql AS $$
     SELECT pg_advisory_xact_lock((x'7061726c'::bigint << 32) | '{schema}.store'::regclass::oid::bigint)
 $$;
 
+CREATE FUNCTION {schema}.judge(expected text, lowest bigint, OUT status text, OUT reached bigint)
+LANGUAGE plpgsql AS $$
+DECLARE
+    present text;
+BEGIN
+    SELECT identity, revision INTO present, reached FROM {schema}.store;
+    status := CASE WHEN present IS DISTINCT FROM expected THEN 'wrong'
+                   WHEN reached < lowest THEN 'older' ELSE 'done' END;
+END $$;
+
 -- Count the revision up and tell of the keys written.
 CREATE FUNCTION {schema}.advance(keys bytea[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -71,18 +82,17 @@ END $$;
 
 -- states: of a refused transaction the revision of each checked key; of one that was applied how many keys it deleted.
 CREATE FUNCTION {schema}.txn(
-    expected text, check_keys bytea[], kinds int[], revisions bigint[], keys bytea[], vals bytea[], bound text[],
+    expected text, lowest bigint, check_keys bytea[], kinds int[], revisions bigint[],
+    keys bytea[], vals bytea[], bound text[],
     OUT status text, OUT reached bigint, OUT states bigint[])
 LANGUAGE plpgsql AS $$
 DECLARE
-    present text;
     gone bigint := 0;
     holds boolean;
 BEGIN
     PERFORM {schema}.lock();
-    SELECT identity, revision INTO present, reached FROM {schema}.store;
-    IF present IS DISTINCT FROM expected THEN
-        status := 'wrong';
+    SELECT * INTO status, reached FROM {schema}.judge(expected, lowest);
+    IF status <> 'done' THEN
         RETURN;
     END IF;
     IF EXISTS (SELECT FROM unnest(bound) AS b (id) WHERE b.id IS NOT NULL
@@ -121,14 +131,12 @@ BEGIN
     states := ARRAY[gone];
 END $$;
 
-CREATE FUNCTION {schema}.begin_session(expected text, new_id text, ttl bigint, OUT status text, OUT reached bigint)
+CREATE FUNCTION {schema}.begin_session(
+    expected text, lowest bigint, new_id text, ttl bigint, OUT status text, OUT reached bigint)
 LANGUAGE plpgsql AS $$
-DECLARE
-    present text;
 BEGIN
-    SELECT identity, revision INTO present, reached FROM {schema}.store;
-    IF present IS DISTINCT FROM expected THEN
-        status := 'wrong';
+    SELECT * INTO status, reached FROM {schema}.judge(expected, lowest);
+    IF status <> 'done' THEN
         RETURN;
     END IF;
     INSERT INTO {schema}.sessions VALUES (new_id, ttl, 0) ON CONFLICT DO NOTHING;
@@ -137,14 +145,11 @@ BEGIN
 END $$;
 
 -- A heartbeat need not be on disk: what a crash takes back was a change of the counter too.
-CREATE FUNCTION {schema}.renew_session(expected text, own_id text, OUT status text, OUT reached bigint)
+CREATE FUNCTION {schema}.renew_session(expected text, lowest bigint, own_id text, OUT status text, OUT reached bigint)
 LANGUAGE plpgsql AS $$
-DECLARE
-    present text;
 BEGIN
-    SELECT identity, revision INTO present, reached FROM {schema}.store;
-    IF present IS DISTINCT FROM expected THEN
-        status := 'wrong';
+    SELECT * INTO status, reached FROM {schema}.judge(expected, lowest);
+    IF status <> 'done' THEN
         RETURN;
     END IF;
     PERFORM set_config('synchronous_commit', 'off', true);
@@ -154,16 +159,14 @@ END $$;
 
 -- still_at: end it only if its counter stands there; whatever it is for its owner, who gives none.
 CREATE FUNCTION {schema}.end_session(
-    expected text, old_id text, still_at bigint, OUT status text, OUT reached bigint)
+    expected text, lowest bigint, old_id text, still_at bigint, OUT status text, OUT reached bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
-    present text;
     gone bytea[];
 BEGIN
     PERFORM {schema}.lock();
-    SELECT identity, revision INTO present, reached FROM {schema}.store;
-    IF present IS DISTINCT FROM expected THEN
-        status := 'wrong';
+    SELECT * INTO status, reached FROM {schema}.judge(expected, lowest);
+    IF status <> 'done' THEN
         RETURN;
     END IF;
     DELETE FROM {schema}.sessions WHERE id = old_id AND beat = coalesce(still_at, beat);
@@ -210,7 +213,7 @@ class Statements:
             f"SELECT key, NULL, revision, NULL FROM {schema}.removed WHERE revision > $3 AND key >= $1 AND key < $2"
             ") e ON true ORDER BY e.revision"
         )
-        self.txn = f"SELECT * FROM {schema}.txn($1, $2, $3, $4, $5, $6, $7)"
-        self.begin_session = f"SELECT * FROM {schema}.begin_session($1, $2, $3)"
-        self.renew_session = f"SELECT * FROM {schema}.renew_session($1, $2)"
-        self.end_session = f"SELECT * FROM {schema}.end_session($1, $2, $3)"
+        self.txn = f"SELECT * FROM {schema}.txn($1, $2, $3, $4, $5, $6, $7, $8)"
+        self.begin_session = f"SELECT * FROM {schema}.begin_session($1, $2, $3, $4)"
+        self.renew_session = f"SELECT * FROM {schema}.renew_session($1, $2, $3)"
+        self.end_session = f"SELECT * FROM {schema}.end_session($1, $2, $3, $4)"
