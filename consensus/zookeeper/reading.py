@@ -177,7 +177,7 @@ class Reader:
         names, position = await self.names(fresh=fresh)
         wanted = {key for key in names if key.startswith(prefix) and (after is None or key > after)}
         view = _View(self, prefix, after, position)
-        count = len(wanted) if limit is None else limit
+        count = limit  # None for all, with those that are added while we read
         while True:
             chosen = sorted(wanted)[:count]
             await view.cover(chosen)
@@ -188,11 +188,11 @@ class Reader:
             stored = [view.seen[key] for key in chosen]
             there = [each for each in stored if each is not None]
             alive = [each for each in there if each.owner is None or each.owner in view.sessions]
-            more = count < len(wanted)
+            more = count is not None and count < len(wanted)
             if limit is None or not more or len(alive) >= limit:
                 dead = [each.key for each in there if each.owner is not None and each.owner not in view.sessions]
                 return Range(alive, view.position, more, dead)
-            count += limit - len(alive)
+            count = len(chosen) + limit - len(alive)
 
 
 class _View:

@@ -15,6 +15,7 @@ from consensus.zookeeper import ZookeeperBackend
 from consensus.zookeeper.address import parse
 from consensus.zookeeper.connection import synchronous_client
 from consensus.zookeeper.layout import decode, encode, entries_made
+from consensus.zookeeper.reading import Reader
 from consensus.zookeeper.wire import Data, MultiRead
 from tests.support.stores.zookeeper import TTL_MS_MIN, ZookeeperServers, zookeeper_servers
 
@@ -88,6 +89,28 @@ async def test_the_client_library_writes_what_the_log_is_set_to_and_never_the_da
             await client.put("a", b"a-secret")
     assert bool([record for record in caplog.records if record.name == "consensus.zookeeper.client"]) == written
     assert "a-secret" not in caplog.text
+
+
+async def test_a_key_added_while_a_range_is_read_puts_no_other_out(
+    servers: ZookeeperServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is told of the key that is left out, as it is no change after the Snapshot."""
+    async with ZookeeperBackend.from_url(f"{servers.url}/added") as client:
+        await client.put("g/2", b"")
+        names, added = Reader.names, asyncio.Event()
+
+        async def names_and_then_another(reader: Reader, *, fresh: bool) -> tuple[list[str], int]:
+            found = await names(reader, fresh=fresh)
+            if not added.is_set():
+                added.set()
+                await client.put("g/1", b"")
+            return found
+
+        monkeypatch.setattr(Reader, "names", names_and_then_another)
+        async with client.watch("g/") as watch:
+            snapshot = await anext(watch)
+        assert isinstance(snapshot, Snapshot)
+        assert [entry.key for entry in snapshot.entries] == ["g/1", "g/2"]
 
 
 async def test_the_log_is_trimmed_and_who_is_behind_it_begins_anew(servers: ZookeeperServers) -> None:
