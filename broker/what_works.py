@@ -95,7 +95,8 @@ FEATURES: Final = (
     Feature("Several log directories", True, "one that fails takes only its own partitions offline"),
     Feature("Data of Apache Kafka 3.9 and older", True, "a data directory is opened as it is, with all formats of "
             "messages"),
-    Feature("Replication, several brokers", False, "every topic has one replica"),
+    Feature("Replication, several brokers", True, "leaders and followers with in-sync replicas, leader election, also "
+            "unclean and preferred, `min.insync.replicas`, reassignment, brokers that join and leave"),
     Feature("Coordination stores", True, "the embedded one, one in memory, the servers that docs/stores.md has, and "
             "those of others by entry point"),
     Feature("Encryption, authentication, authorization", False, "listeners are PLAINTEXT; bind them to addresses you "

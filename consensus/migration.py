@@ -199,7 +199,8 @@ class Migration:
                             view.apply(await anext(watch))
         except TimeoutError:
             missing = await self._missing(view)
-            raise CannotMove(f"{', '.join(missing)} did not connect to the new store in {CONNECT_MAX_S:g} s") from None
+            late = ", ".join(missing)
+            raise CannotMove(f"broker {late} did not connect to the new store in {CONNECT_MAX_S:g} s") from None
 
     async def _missing(self, view: View) -> list[str]:
         ready = set()
@@ -207,7 +208,7 @@ class Migration:
             said = json.loads(unwrap(entry).value)
             if said["move"] == self._move:
                 if said["error"]:
-                    raise CannotMove(f"{key.removeprefix(READY)} cannot use the new store: {said['error']}")
+                    raise CannotMove(f"broker {key.removeprefix(READY)} cannot use the new store: {said['error']}")
                 ready.add(key.removeprefix(READY))
         return sorted(set(await self._members()) - ready)
 
