@@ -260,6 +260,7 @@ class _Run:
         self._crashing = machine
         try:
             crash = asyncio.ensure_future(self._make(fault))
+            await asyncio.sleep(0)  # it has happened; before, all would still be in sync
             await self._until(
                 lambda: self._invariants.is_out_of_sync(machine.broker_id) or self._all_in_sync(), "a crash is noticed"
             )
