@@ -99,6 +99,7 @@ class LogManager:
         self._in: dict[LogDirectory, dict[TopicPartition, Log]] = {directory: {} for directory in self.directories}
         self._reserved: Counter[LogDirectory] = Counter()
         self._busy: dict[TopicPartition, asyncio.Future[None]] = {}
+        self._preferred: dict[TopicPartition, LogDirectory] = {}
         self._copies: dict[TopicPartition, tuple[Log, LogDirectory]] = {}
         self.copies_begun: dict[TopicPartition, LogDirectory] = {}
         """Copies that the last broker did not finish, and to where; what it had copied is thrown away."""
@@ -252,6 +253,10 @@ class LogManager:
             await self._identify(log, topic_id)
         return log
 
+    def prefer(self, topic: str, partition: int, directory: LogDirectory) -> None:
+        """Make the log of a partition that has none yet in this directory, should one be made (KIP-113)."""
+        self._preferred[topic, partition] = directory
+
     async def _create(self, key: TopicPartition, topic_id: UUID | None, config: LogConfig, is_new: bool) -> Log:
         if len(partition_name(*key)) > NAME_MAX:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition_name(*key)} is too long for a directory")
@@ -259,7 +264,8 @@ class LogManager:
         if not online or (not is_new and len(online) < len(self.directories)):
             offline = ", ".join(str(each) for each in self.directories if not each.online)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition_name(*key)} may be in {offline}: offline")
-        directory = min(online, key=lambda each: len(self._in[each]) + self._reserved[each])
+        preferred = self._preferred.pop(key, None)
+        directory = min(online, key=lambda each: (each is not preferred, len(self._in[each]) + self._reserved[each]))
         settings = replace(self._settings, config=config)
         self._reserved[directory] += 1
         with _Busy(self._busy, key):

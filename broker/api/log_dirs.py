@@ -22,6 +22,7 @@ from protocol.messages.log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
+from storage.directory import LogDirectory
 from storage.log import Log
 from storage.manager import LogManager
 
@@ -64,16 +65,19 @@ class LogDirsApi:
 
     def _move(self, topic: str, index: int, path: str) -> _Moved:
         try:
-            self._moves.move(self._replica(topic, index), self._moves.directory(path))
+            directory = self._moves.directory(path)
+            self._moves.move(self._replica(topic, index, directory), directory)
         except KafkaError as error:
             return _Moved(partition_index=index, error_code=error.code)
         return _Moved(partition_index=index)
 
-    def _replica(self, topic: str, index: int) -> Partition:
+    def _replica(self, topic: str, index: int, directory: LogDirectory) -> Partition:
+        """The replica; where it is not here yet, it is noted that it shall be made in ``directory``."""
         try:
             return self._partitions.find(topic, index)
         except KafkaError as error:
             if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                self._logs.prefer(topic, index, directory)
                 raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE) from error
             raise
 

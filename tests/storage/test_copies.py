@@ -112,3 +112,13 @@ async def test_a_copy_begun_is_found_again_and_thrown_away(tmp_path: Path) -> No
         assert [(key, each.path) for key, each in manager.copies_begun.items()] == [(("t", 0), other.path)]
         assert manager.logs[0].log_end_offset == 1
         await manager.delete("t", 0)
+
+
+async def test_a_log_is_made_where_it_was_wanted(tmp_path: Path) -> None:
+    home = Home([tmp_path / "d0", tmp_path / "d1"])
+    async with home.opened() as manager:
+        last = manager.directories[-1]
+        for index in range(3):
+            manager.prefer("t", index, last)
+            assert manager.directory_of(await manager.get_or_create("t", index)) is last
+        assert manager.directory_of(await manager.get_or_create("t", 3)) is not last
