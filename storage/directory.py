@@ -9,7 +9,8 @@ Rules:
 3. A partition's directory is ``topic-partition``. A deleted one is renamed ``topic-partition.<unique>-delete``, which
    is done at once, and is removed later; after a restart too. One that nobody asked to delete, but that belongs to no
    partition of this broker any more, becomes ``-stray`` and stays, as in Kafka: what made it a stray may have been a
-   mistake. Everything else in the directory is left alone.
+   mistake. Everything else in the directory is left alone, whatever it is called: the directories of other brokers
+   (``broker-1``) above all.
 4. An ``OSError`` takes a directory offline, with all its logs, until the broker starts again. The others go on. But
    that the process has too many files open says nothing of the disk (:func:`is_of_disk`).
 """
@@ -39,12 +40,14 @@ from storage.checkpoints import (
     sync_directory,
     write_atomically,
 )
-from storage.identity import DirectoryIdentity, write_topic_id
+from storage.identity import DIRECTORY_FILE, DirectoryIdentity, write_topic_id
 
 LOCK_FILE = ".lock"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 NAME_MAX = 255
 
+_OF_LOG = re.compile(r"\d{20}\..+|(leader-epoch-checkpoint|partition\.metadata)(\..+)?", re.ASCII)
+"""Files that lie in a partition's directory."""
 _PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})", re.ASCII)
 _MARKED = re.compile(r"[a-zA-Z0-9._-]+-[0-9]+\.[0-9a-f]{32}-(delete|future|stray)", re.ASCII)
 _NOT_LOGS = {
@@ -82,6 +85,13 @@ def parse_partition_name(name: str) -> tuple[str, int] | None:
 def partition_name(topic: str, partition: int) -> str:
     """What the directory of a partition is called."""
     return f"{topic}-{partition}"
+
+
+def _is_log(path: Path) -> bool:
+    """Whether a directory may be a partition's: one of its files lies in it, or nothing yet; and no broker owns it."""
+    names = os.listdir(path)
+    is_ours = not names or any(_OF_LOG.fullmatch(name) for name in names)
+    return is_ours and LOCK_FILE not in names and DIRECTORY_FILE not in names
 
 
 class Mark(Enum):
@@ -199,10 +209,12 @@ class LogDirectory:
             found.copies[partition] = path
         elif mark is not None:
             _log.warning("%s is left alone: a %s replica that was set aside; nothing needs it", path, mark[1])
-        elif (partition := parse_partition_name(name)) is not None:
+        elif (partition := parse_partition_name(name)) is None:
+            _log.warning("%s is left alone: its name is not that of a partition", path)
+        elif _is_log(path):
             found.partitions[partition] = path
         else:
-            _log.warning("%s is left alone: its name is not that of a partition", path)
+            _log.warning("%s is left alone: it is called as a partition, but what lies in it is no log", path)
 
     def take_clean_shutdown(self) -> bool:
         """Whether the last broker here closed every log, and forget it (rule 2). Raises ``OSError``."""

@@ -37,6 +37,7 @@ KINDS = {
     "toml": "settings of other programs",
     "mermaid": "a drawing",
     "text": "shown, not typed; only on pages made from code",
+    "json": "shapes of output; only on pages made from code",
 }
 TYPED_ELSEWHERE = {
     "pip install": "test_installing.py",
@@ -187,7 +188,7 @@ def test_every_block_is_of_a_kind_that_is_tried() -> None:
     for page in PAGES:
         openings = re.findall(r"^```(.*)$", page.read_text(), re.MULTILINE)[::2]
         assert set(openings) <= KINDS.keys(), page.name
-        assert "text" not in openings or page.name == "tools.md", page.name
+        assert not {"text", "json"} & set(openings) or page.name == "tools.md", page.name
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "sh")], ids=lambda page: page.name)

@@ -284,3 +284,22 @@ def test_the_lock_does_not_outlive_a_failed_start(tmp_path: Path) -> None:
         LogDirectory(tmp_path).open("other", 1)
     assert os.path.exists(tmp_path / ".lock")
     opened(tmp_path).close()
+
+
+def test_what_is_called_as_a_partition_and_is_none_is_left_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, files in {
+        "empty-0": (),
+        "new-0": ("partition.metadata",),
+        "old-0": ("00000000000000000000.log", "00000000000000000000.index"),
+        "broker-1": ("meta.properties", ".lock"),
+        "backup-2": ("notes.txt",),
+        "both-3": ("00000000000000000000.log", "meta.properties"),
+    }.items():
+        (tmp_path / name).mkdir()
+        for file in files:
+            (tmp_path / name / file).touch()
+    assert sorted(LogDirectory(tmp_path).contents().partitions) == [("empty", 0), ("new", 0), ("old", 0)]
+    for name in ("broker-1", "backup-2", "both-3"):
+        assert f"{tmp_path / name} is left alone" in caplog.text

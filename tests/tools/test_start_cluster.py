@@ -172,3 +172,17 @@ def test_what_stands_in_the_way_of_one_ends_all(tmp_path: Path) -> None:
     assert f"127.0.0.1:{port}" in done.stderr
     assert done.stderr.splitlines()[-1].startswith("Error: broker 3 did not start")
     assert not done.stdout
+
+
+def test_the_data_of_one_broker_is_no_cluster_s_nor_the_other_way_round(tmp_path: Path, parley) -> None:
+    folder = f"log.dirs={tmp_path}"
+    (tmp_path / "meta.properties").touch()
+    refused = parley("start", "--brokers", "3", "--override", folder)
+    assert (refused.code, refused.out) == (1, "")
+    assert refused.err.startswith(f"Error: {tmp_path} has the data of one broker: start that with `parley start`")
+    (tmp_path / "meta.properties").rename(tmp_path / "other")
+    (tmp_path / "broker-2").mkdir()
+    (tmp_path / "broker-2" / "meta.properties").touch()
+    refused = parley("start", "--override", folder)
+    assert (refused.code, refused.out) == (1, "")
+    assert refused.err.startswith(f"Error: {tmp_path} has the data of a cluster: start that with `parley start --brok")

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from broker.server import BrokerServer
     from consensus.errors import CoordinationError
 
+DIRECTORY_FILE: Final = "meta.properties"  # storage.identity has it, which a command that starts fast does not import
 _OF_ADDRESSES: Final = {
     errno.EADDRINUSE: "Is another broker running? Stop it, or give this one another address",
     errno.EADDRNOTAVAIL: "This machine has no such address: listen on one that it has (advertised.listeners is for "
@@ -67,6 +68,7 @@ def main(words: Sequence[str]) -> int:
         if options.restart:
             raise CommandError("--restart goes with --brokers: a broker alone is restarted by whatever runs it.")
         config = configuration(options.properties, _with_port(options.override, options.port))
+        _refuse_folders_of_a_cluster(config.data_dirs)
     except CommandError as error:
         for line in str(error).splitlines():
             print(f"Error: {line}", file=sys.stderr)
@@ -89,8 +91,29 @@ def _run_cluster(options: argparse.Namespace) -> int:
         has_file=options.properties is not None,
     )
     for plan in plans:
-        _checked(plan.settings)
+        _refuse_folders_of_one(_checked(plan.settings).data_dirs)
     return start_cluster.run(plans, restart=options.restart)
+
+
+def _refuse_folders_of_a_cluster(folders: Sequence[str]) -> None:
+    """One broker must not take what lies there for its own, nor join the cluster in the store beside it by mistake."""
+    for folder in folders:
+        if any(Path(folder).glob(f"broker-*/{DIRECTORY_FILE}")):
+            raise CommandError(
+                f"{folder} has the data of a cluster: start that with `parley start --brokers N`, or give this broker "
+                "a folder of its own (--override log.dirs=...)."
+            )
+
+
+def _refuse_folders_of_one(folders: Sequence[str]) -> None:
+    """A cluster knows nothing of the data of a broker that ran alone: its topics would have no leader."""
+    for folder in folders:
+        parent = Path(folder).parent
+        if (parent / DIRECTORY_FILE).exists():
+            raise CommandError(
+                f"{parent} has the data of one broker: start that with `parley start`, or give the cluster a folder "
+                "of its own (--override log.dirs=...)."
+            )
 
 
 def _parser() -> argparse.ArgumentParser:
