@@ -20,6 +20,7 @@ from random import Random
 from typing import Protocol, cast
 
 from broker.config import BrokerConfig
+from broker.failures import FailureLog
 from broker.metrics import FetcherMetrics
 from broker.partition import Partition
 from broker.partitions import Partitions
@@ -105,6 +106,7 @@ class Fetcher:
         self._sent = 0  # requests
         self._is_down = False  # the last request was not answered
         self._failures = 0  # in a row
+        self._failures_seen = FailureLog(_log)
         self.requests = 0
         """Fetches answered."""
         self.fetched_bytes = 0
@@ -264,8 +266,9 @@ class Fetcher:
                     self._try_later(key, followed, code, is_expected=why is Wait.METADATA)
         except KafkaError as error:
             self._try_later(key, followed, str(error))
-        except Exception:
-            _log.exception("following a partition failed", extra=_facts(followed))
+        except Exception as error:
+            now_s = asyncio.get_running_loop().time()
+            self._failures_seen.report("following a partition failed", error, now_s, **_facts(followed))
             self._try_later(key, followed, "UNKNOWN_SERVER_ERROR", is_expected=True)
         return 0
 

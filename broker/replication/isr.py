@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 from broker.dynamic_config import DynamicConfig
+from broker.failures import FailureLog
 from broker.metadata.types import PartitionState
 from broker.partition import Partition
 from broker.partitions import Partitions
@@ -59,8 +60,14 @@ class _Wish(NamedTuple):
 
     @property
     def is_due(self) -> bool:
-        """Whether no newer state of the partition has come since."""
-        return self.partition.state.partition_epoch == self.state.partition_epoch and self.partition.is_asking
+        """Whether this broker still leads, and no newer state of the partition has come since."""
+        partition = self.partition
+        return (
+            partition.is_open
+            and partition.is_leader
+            and partition.is_asking
+            and partition.state.partition_epoch == self.state.partition_epoch
+        )
 
 
 @dataclass(slots=True)
@@ -97,6 +104,7 @@ class InSyncReplicas:
         self._wishes: dict[Key, _Wish] = {}
         self._refused: dict[Key, float] = {}  # when the controller may be asked again
         self._news = asyncio.Event()
+        self._failures = FailureLog(_log)
         partitions.keep_in_sync(self)
 
     async def run(self) -> None:
@@ -145,7 +153,10 @@ class InSyncReplicas:
             self._refused = {key: until_s for key, until_s in self._refused.items() if until_s > now_s}
             for number, partition in enumerate(list(self._partitions)):
                 if partition.is_leader and partition.is_open and partition.followers:
-                    self._look_at_all(partition, now_s)
+                    try:
+                        self._look_at_all(partition, now_s)
+                    except Exception as error:  # the other partitions need it all the same
+                        self._failures.report("looking at replicas failed", error, now_s, topic=partition.topic)
                 if number % LOOKED_AT_IN_A_ROW == LOOKED_AT_IN_A_ROW - 1:
                     await asyncio.sleep(0)
 
@@ -197,6 +208,9 @@ class InSyncReplicas:
             except KafkaError as error:
                 _log.info("the ISR is asked for again", extra={"partitions": len(asked), "reason": str(error)})
                 retry_s = min(2 * retry_s, RETRY_MAX_S)
+            except Exception as error:
+                self._failures.report("asking for the ISR failed", error, self._monotonic())
+                retry_s = RETRY_MAX_S
             if self._wishes:  # of this round, or new ones
                 with suppress(TimeoutError):
                     async with asyncio.timeout(retry_s):

@@ -135,3 +135,25 @@ async def test_the_epochs_of_the_members_are_named(tmp_path: Path) -> None:
         await eventually(lambda: cluster.state("t").isr == (1, 2))
         (partition,) = cluster[1].asked[-1].topics[0].partitions
         assert [(each.broker_id, each.broker_epoch) for each in partition.new_isr_with_epochs] == [(1, 1), (2, 2)]
+
+
+async def test_a_leader_that_loses_one_log_goes_on_asking_for_the_others(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 2) as cluster:
+        decide, is_away = cluster[1].controller, True
+
+        async def controller(request: Any) -> Any:
+            return (
+                AlterPartitionResponse(error_code=ErrorCode.NOT_CONTROLLER, topics=[])
+                if is_away
+                else await decide(request)
+            )
+
+        cluster[1].controller = controller
+        await cluster.create("lost", [1, 2])
+        await cluster.create("kept", [1, 2])
+        for topic in ("lost", "kept"):
+            cluster.alter(topic, isr=(1,))
+        await eventually(lambda: all(cluster[1].partition(topic).is_asking for topic in ("lost", "kept")))
+        cluster[1].partition("lost").lose_log()
+        is_away = False
+        await eventually(lambda: cluster.state("kept").isr == (1, 2))
