@@ -7,10 +7,11 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from consensus.errors import BadConfig
 from consensus.keys import check_key
+from consensus.urls import split_url
 
 DEFAULT_PREFIX = "parley"
 DEFAULT_PORT = 8500
@@ -47,11 +48,11 @@ class Address:
         """
         shown = url.partition("?")[0]
         try:
-            parts = urlsplit(url)
+            parts = split_url(url)
             query = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
         except ValueError as error:
             raise BadConfig(f"{shown!r}: {_FORM}") from error
-        if parts.scheme != "consul" or "@" in parts.netloc or parts.fragment:
+        if parts.scheme != "consul" or "@" in parts.servers or parts.fragment:
             raise BadConfig(f"{shown.rpartition('@')[2]!r}: {_FORM}; a token goes into a file: ?token-file=FILE")
         given = query | {name.replace("_", "-"): str(value) for name, value in options.items()}
         if unknown := sorted(given.keys() - _OPTIONS):
@@ -62,7 +63,7 @@ class Address:
             raise BadConfig(f"{shown!r}: cert-file and key-file need each other")
         tls = _tls(shown, given)
         return cls(
-            endpoints=tuple(_endpoint(shown, host, tls) for host in parts.netloc.split(",")),
+            endpoints=tuple(_endpoint(shown, host, tls) for host in parts.servers.split(",")),
             prefix=_prefix(shown, parts.path),
             ttl_ms_min=_ttl_min(shown, given.get("session-ttl-min-ms", "10000")),
             token_file=given.get("token-file"),

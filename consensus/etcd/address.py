@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from consensus.errors import BadConfig
 from consensus.keys import check_key
+from consensus.urls import split_url
 
 DEFAULT_PORT = 2379
 DEFAULT_PREFIX = "/parley"
@@ -69,7 +70,7 @@ def parse(url: str, options: Mapping[str, object]) -> Address:
         raise BadConfig(f"{url!r}: cert-file and key-file need each other")
     return Address(
         endpoints=tuple(_endpoint(host.strip(), url) for host in authority.split(",")),
-        prefix=_prefix(unquote(urlsplit(url).path), url),
+        prefix=_prefix(unquote(split_url(url).path), url),
         user=given.get("user"),
         password_file=files.get("password-file"),
         tls=_tls(given, files, url),
@@ -96,7 +97,7 @@ def read_secrets(address: Address) -> Secrets:
 
 
 def _given(url: str, options: Mapping[str, object]) -> dict[str, str]:
-    given = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
+    given = dict(parse_qsl(split_url(url).query, keep_blank_values=True))
     given |= {name.replace("_", "-"): str(value) for name, value in options.items()}
     for name, value in given.items():
         if name not in _OPTIONS:

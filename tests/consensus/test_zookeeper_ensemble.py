@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -77,8 +78,9 @@ async def test_a_leader_is_lost(servers: ZookeeperServers, lose_leader: Callable
         assert await session.wait_for(SessionState.CONNECTED) is SessionState.CONNECTED
         async with two.watch("bound") as watch:
             assert isinstance(await anext(watch), Snapshot)
-            await session.close()
-            assert await asyncio.wait_for(anext(watch), 30) == Removed("bound")
+            with suppress(Unavailable):  # servers that come and go may break the connection just now
+                await session.close()
+            assert await asyncio.wait_for(anext(watch), 60) == Removed("bound")  # if not so, then by its time to live
 
 
 async def _until(done: Callable[[], bool]) -> None:
