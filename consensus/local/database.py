@@ -378,7 +378,14 @@ class Database:
             self._saw(rows[0] if rows else None)
             return rows[0][0], read()
         finally:
-            self._read("COMMIT")
+            self._end_reading()
+
+    def _end_reading(self) -> None:
+        """Whatever has failed: a read that stays open would show its state for ever."""
+        try:
+            self._connection.rollback()
+        except sqlite3.Error as error:
+            raise _translated(error, self._path, writing=False) from error
 
     def _saw(self, state: tuple[int, str] | None) -> None:
         if state is None or state[1] != self.identity:

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
@@ -433,3 +434,27 @@ async def test_closed_while_others_go_on(directory: Path) -> None:
     with pytest.raises(Closed):
         await first.get("a")
     await second.close()
+
+
+async def test_a_read_that_fails_in_its_middle_does_not_go_on_showing_its_state(tmp_path: Path) -> None:
+    async with (
+        LocalBackend.from_url(f"local://{tmp_path}/store") as one,
+        LocalBackend.from_url(f"local://{tmp_path}/store") as two,
+    ):
+        assert one._worker is not None
+        database = one._worker._database
+        execute = database._execute
+
+        def failing(sql: str, parameters: Any, *, writing: bool) -> Any:
+            if sql == "BEGIN":
+                return execute(sql, parameters, writing=writing)
+            raise Unavailable("the disk failed")
+
+        database._execute = failing  # type: ignore[method-assign]
+        with pytest.raises(Unavailable):
+            await one.list("", limit=1)
+        database._execute = execute  # type: ignore[method-assign]
+        await two.put("key", b"value")
+        entry = await one.get("key")
+        assert entry is not None
+        assert entry.value == b"value"
