@@ -442,7 +442,7 @@ async def test_a_read_that_fails_in_its_middle_does_not_go_on_showing_its_state(
         LocalBackend.from_url(f"local://{tmp_path}/store") as two,
     ):
         assert one._worker is not None
-        database = one._worker._database
+        database: Any = one._worker._database
         execute = database._execute
 
         def failing(sql: str, parameters: Any, *, writing: bool) -> Any:
@@ -450,10 +450,10 @@ async def test_a_read_that_fails_in_its_middle_does_not_go_on_showing_its_state(
                 return execute(sql, parameters, writing=writing)
             raise Unavailable("the disk failed")
 
-        database._execute = failing  # type: ignore[method-assign]
+        database._execute = failing
         with pytest.raises(Unavailable):
             await one.list("", limit=1)
-        database._execute = execute  # type: ignore[method-assign]
+        database._execute = execute
         await two.put("key", b"value")
         entry = await one.get("key")
         assert entry is not None
