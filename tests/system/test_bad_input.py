@@ -363,7 +363,7 @@ def test_more_elements_than_any_request_has_close_the_connection(target: BrokerP
     with connect(target) as sock:
         sock.sendall(framed(header(3, 1) + struct.pack(">i", names) + b"\x00\x01x" * names))
         assert is_closed(sock)
-    assert "topics claims a length of 100000" in closings(target, start)[0]
+    assert "topics claims a length of 100000" in wait_for_lines(target, start, 1)[0]
 
 
 def test_a_taken_metrics_port_is_named_by_its_key(new_broker: Callable[..., BrokerProcess]) -> None:
