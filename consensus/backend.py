@@ -18,7 +18,7 @@ All the calls belong to the event loop that ``open`` ran on. Time is that loop's
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
@@ -263,6 +263,32 @@ class Capabilities:
         if size > self.txn_bytes_max:
             raise TooLarge("the transaction", size, self.txn_bytes_max)
 
+    def parts(
+        self, ops: Sequence[Op], *, checks: int = 1, key_extra_bytes: int = 0, value_extra_bytes: int = 0
+    ) -> Iterator[Sequence[Op]]:
+        """Cut operations, in order, into as few transactions as the store takes at once beside that many checks each.
+
+        Whoever will lengthen keys or values before he sends them says by how many bytes.
+
+        :raises ValueError: there is no room beside that many checks.
+        """
+        room, bytes_max = self.txn_ops_max - checks, self.txn_bytes_max - checks * self.key_bytes_max
+        if room < 1 or bytes_max < 1:
+            raise ValueError(f"no room for an operation beside {checks} checks")
+        part: list[Op] = []
+        size = 0
+        for op in ops:
+            op_size = key_extra_bytes + len(op.key)
+            if isinstance(op, Put):
+                op_size += len(op.value) + value_extra_bytes
+            if part and (len(part) == room or size + op_size > bytes_max):
+                yield part
+                part, size = [], 0
+            part.append(op)
+            size += op_size
+        if part:
+            yield part
+
     def admit_key(self, key: str) -> int:
         """The size in bytes of a legal key.
 
@@ -401,7 +427,6 @@ class Backend(ABC):
     async def get(self, key: str, *, read: Read = LINEARIZABLE) -> Entry | None:
         """The entry of a key, ``None`` if there is none."""
 
-    @abstractmethod
     async def put(
         self, key: str, value: bytes, *, expect: Expectation = ANY, session: Session | None = None
     ) -> Revision:
@@ -413,8 +438,10 @@ class Backend(ABC):
         :raises SessionLost: the session is over.
         :raises TooLarge: key or value is over the limit.
         """
+        revision = (await self.txn([Check(key, expect)], [Put(key, value, session)])).revisions[0]
+        assert revision is not None
+        return revision
 
-    @abstractmethod
     async def delete(self, key: str, *, expect: Expectation = ANY) -> bool:
         """Delete one key if it is as expected. False: it was absent already, and that was not unexpected.
 
@@ -422,6 +449,15 @@ class Backend(ABC):
         :raises Conflict: it is not at the expected revision.
         :raises ValueError: ABSENT was expected, which makes no sense.
         """
+        if expect is ABSENT:
+            raise ValueError("a delete cannot expect ABSENT")
+        try:
+            await self.txn([Check(key, PRESENT if expect is ANY else expect)], [Delete(key)])
+        except NotFound:
+            if expect is ANY:
+                return False
+            raise
+        return True
 
     @abstractmethod
     async def list(self, prefix: str, *, limit: int, after: str | None = None, read: Read = LINEARIZABLE) -> Page:

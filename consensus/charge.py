@@ -34,7 +34,6 @@ from typing import Self
 
 from consensus.backend import (
     ABSENT,
-    ANY,
     LINEARIZABLE,
     At,
     Backend,
@@ -42,10 +41,8 @@ from consensus.backend import (
     Check,
     Delete,
     Entry,
-    Expectation,
     Op,
     Page,
-    Presence,
     Put,
     Read,
     Revision,
@@ -53,7 +50,7 @@ from consensus.backend import (
     TxnResult,
     Watch,
 )
-from consensus.errors import AlreadyExists, BadConfig, Fenced, Moved, NotFound, PreconditionFailed
+from consensus.errors import AlreadyExists, BadConfig, Fenced, Moved, PreconditionFailed
 from consensus.recipes.listeners import View
 from consensus.recipes.writing import Writer, unwrap
 from consensus.registry import open_backend
@@ -249,24 +246,6 @@ class StoreInCharge(Backend):
 
     def watch(self, prefix: str) -> Watch:
         return self.backend.watch(prefix)
-
-    async def put(
-        self, key: str, value: bytes, *, expect: Expectation = ANY, session: Session | None = None
-    ) -> Revision:
-        revision = (await self.txn([Check(key, expect)], [Put(key, value, session)])).revisions[0]
-        assert revision is not None
-        return revision
-
-    async def delete(self, key: str, *, expect: Expectation = ANY) -> bool:
-        if expect is Presence.ABSENT:
-            raise ValueError("a delete cannot expect ABSENT")
-        try:
-            await self.txn([Check(key, Presence.PRESENT if expect is ANY else expect)], [Delete(key)])
-        except NotFound:
-            if expect is ANY:
-                return False
-            raise
-        return True
 
     async def txn(self, checks: Sequence[Check], ops: Sequence[Op]) -> TxnResult:
         """As every store's; raises ``Moved`` too.

@@ -7,7 +7,7 @@ what became of a write can still find out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from consensus.backend import Backend, Capabilities, Check, Delete, Entry, Op, Put
 from consensus.charge import FOLDER
@@ -65,23 +65,8 @@ async def carry_out(backend: Backend, ops: Sequence[Op], check: Check) -> None:
     The values are written as they are given. Raises what the store raises: ``Retriable`` is worth repeating the whole,
     since they are whole values.
     """
-    for part in parts(ops, backend.capabilities):
+    for part in backend.capabilities.parts(ops):
         await backend.txn([check], part)
-
-
-def parts(ops: Sequence[Op], limits: Capabilities) -> Iterator[Sequence[Op]]:
-    """Cut operations into parts that the store takes at once beside one check."""
-    part: list[Op] = []
-    size = 0
-    for op in ops:
-        op_size = len(op.key) + (len(op.value) if isinstance(op, Put) else 0)
-        if part and (len(part) == limits.txn_ops_max - 1 or size + op_size > _room(limits)):
-            yield part
-            part, size = [], 0
-        part.append(op)
-        size += op_size
-    if part:
-        yield part
 
 
 def _room(limits: Capabilities) -> int:

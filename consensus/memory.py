@@ -401,13 +401,6 @@ class MemoryBackend(Backend):
         await self._delay()
         return entry
 
-    async def put(
-        self, key: str, value: bytes, *, expect: Expectation = ANY, session: Session | None = None
-    ) -> Revision:
-        revision = (await self.txn([Check(key, expect)], [Put(key, value, session)])).revisions[0]
-        assert revision is not None
-        return revision
-
     async def delete(self, key: str, *, expect: Expectation = ANY) -> bool:
         if expect is Presence.ABSENT:
             raise ValueError("a delete cannot expect ABSENT")

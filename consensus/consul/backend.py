@@ -9,21 +9,15 @@ from contextlib import suppress
 from typing import Any, Self, TypeVar
 
 from consensus.backend import (
-    ANY,
     LINEARIZABLE,
-    PRESENT,
     Backend,
     Capabilities,
     Check,
-    Delete,
     Entry,
-    Expectation,
     Op,
     Page,
-    Presence,
     Put,
     Read,
-    Revision,
     Session,
     TxnResult,
     Watch,
@@ -118,24 +112,6 @@ class ConsulBackend(Backend):
         except NotFound:
             return None
         return entry(self._store.layout, found[0])
-
-    async def put(
-        self, key: str, value: bytes, *, expect: Expectation = ANY, session: Session | None = None
-    ) -> Revision:
-        revision = (await self.txn([Check(key, expect)], [Put(key, value, session)])).revisions[0]
-        assert revision is not None
-        return revision
-
-    async def delete(self, key: str, *, expect: Expectation = ANY) -> bool:
-        if expect is Presence.ABSENT:
-            raise ValueError("a delete cannot expect ABSENT")
-        try:
-            await self.txn([Check(key, PRESENT if expect is ANY else expect)], [Delete(key)])
-        except NotFound:
-            if expect is ANY:
-                return False
-            raise
-        return True
 
     async def list(self, prefix: str, *, limit: int, after: str | None = None, read: Read = LINEARIZABLE) -> Page:
         """See ``Backend.list``. Consul has no pages: whatever the limit, it sends all that is below the prefix."""

@@ -23,7 +23,6 @@ from consensus.backend import (
     Presence,
     Put,
     Read,
-    Revision,
     Session,
     TxnResult,
     Watch,
@@ -145,13 +144,6 @@ class EtcdBackend(Backend):
         CAPABILITIES.admit_key(key)
         found, _ = await self._range(pb.RangeRequest(key=self.keyspace.key(key)), read)
         return self.keyspace.entry(found.kvs[0]) if found.kvs else None
-
-    async def put(
-        self, key: str, value: bytes, *, expect: Expectation = ANY, session: Session | None = None
-    ) -> Revision:
-        revision = (await self.txn([Check(key, expect)], [Put(key, value, session)])).revisions[0]
-        assert revision is not None
-        return revision
 
     async def delete(self, key: str, *, expect: Expectation = ANY) -> bool:
         if expect is Presence.ABSENT:

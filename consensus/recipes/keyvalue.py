@@ -128,27 +128,13 @@ class KeyValue:
         :raises TooLarge: the store takes one of the operations in no part; raised before the first part is given.
         """
         limits = self._backend.capabilities
-        room = limits.txn_ops_max - checks
-        bytes_max = limits.txn_bytes_max - checks * limits.key_bytes_max
-        if room < 1 or bytes_max < 1:
-            raise ValueError(f"no room for an operation beside {checks} checks")
         for op in ops:
             limits.admit_key(self._folder + op.key)
             if isinstance(op, Put) and len(op.value) + self._envelope_bytes > limits.value_bytes_max:
                 raise TooLarge(f"the value of {op.key}", len(op.value), limits.value_bytes_max)
-        part: list[Op] = []
-        size = 0
-        for op in ops:
-            op_size = len(self._folder) + len(op.key)
-            if isinstance(op, Put):
-                op_size += len(op.value) + self._envelope_bytes
-            if part and (len(part) == room or size + op_size > bytes_max):
-                yield part
-                part, size = [], 0
-            part.append(op)
-            size += op_size
-        if part:
-            yield part
+        yield from limits.parts(
+            ops, checks=checks, key_extra_bytes=len(self._folder), value_extra_bytes=self._envelope_bytes
+        )
 
     async def update(
         self, key: str, change: Callable[[bytes | None], bytes | None], *, guard: Check | None = None

@@ -23,7 +23,6 @@ from consensus.backend import (
     Presence,
     Put,
     Read,
-    Revision,
     Session,
     TxnResult,
     Watch,
@@ -176,13 +175,6 @@ class ZookeeperBackend(Backend):
         with self._watching_the_store():
             stored = (await self._reader.state([key], fresh=read is LINEARIZABLE)).keys[key]
         return stored.entry() if stored is not None and stored.alive else None
-
-    async def put(
-        self, key: str, value: bytes, *, expect: Expectation = ANY, session: Session | None = None
-    ) -> Revision:
-        revision = (await self._apply([Check(key, expect)], [Put(key, value, session)])).revisions[0]
-        assert revision is not None
-        return revision
 
     async def delete(self, key: str, *, expect: Expectation = ANY) -> bool:
         if expect is Presence.ABSENT:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from consensus.backend import ABSENT, PRESENT, Backend, Check, Put
 from consensus.charge import HOLDS_STATE, READY, STATE, Charge, Place, State, StoreInCharge, read_charge
-from consensus.copying import content, leftovers, parts
+from consensus.copying import content, leftovers
 from consensus.errors import CannotMove, CoordinationError, Fenced, Moved, SessionLost, WrongStore
 from consensus.finding import find_store, follow_on, open_existing
 from consensus.memory import CAPABILITIES, MemoryBackend, MemoryStore
@@ -438,7 +438,7 @@ def test_only_what_nobody_needs_is_written_over() -> None:
 def test_parts_hold_everything_in_order_within_the_limits(sizes: list[int], ops_max: int, bytes_max: int) -> None:
     limits = replace(CAPABILITIES, key_bytes_max=50, txn_ops_max=ops_max, txn_bytes_max=bytes_max)
     ops = [Put(f"k{at}", bytes(size)) for at, size in enumerate(sizes)]
-    made = list(parts(ops, limits))
+    made = list(limits.parts(ops))
     assert [op for part in made for op in part] == ops
     for part in made:
         limits.admit([Check("c" * 50, ABSENT)], part)

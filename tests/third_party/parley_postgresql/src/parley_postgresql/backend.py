@@ -169,13 +169,6 @@ class PostgresqlBackend(Backend):
         (row,) = await self._read(self._statements.get, key.encode("ascii"))
         return _entry(row) if row["key"] is not None else None
 
-    async def put(
-        self, key: str, value: bytes, *, expect: Expectation = ANY, session: Session | None = None
-    ) -> Revision:
-        revision = (await self.txn([Check(key, expect)], [Put(key, value, session)])).revisions[0]
-        assert revision is not None
-        return revision
-
     async def delete(self, key: str, *, expect: Expectation = ANY) -> bool:
         if expect is Presence.ABSENT:
             raise ValueError("a delete cannot expect ABSENT")
