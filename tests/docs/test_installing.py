@@ -12,7 +12,7 @@ import pytest
 pytestmark = [pytest.mark.slow, pytest.mark.system]
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("broker", "consensus", "protocol", "storage", "tools")
+PACKAGES = ("broker", "consensus", "pipeline", "protocol", "pyspark_parley", "storage", "tools")
 
 PROGRAM = """
 import sys

@@ -1,7 +1,8 @@
 """``make peers``: the real clients and servers that the tests drive, fetched once.
 
 Programs (kcat, Java, Maven, curl) come from the system's packages, Apache Kafka's libraries through Maven into
-``.cache/kafka-<version>/libs``. What is there already is left alone, so that a second call costs nothing.
+``.cache/kafka-<version>/libs``, Spark's own Kafka connector into ``.cache/spark-kafka-<version>``. What is there
+already is left alone, so that a second call costs nothing.
 Consul's server comes from Debian's package into ``.cache/consul-<version>``.
 
 ``python -m tests.system.peers etcd`` fetches only what a server of that store needs.
@@ -77,6 +78,14 @@ KAFKA: Final[dict[str, tuple[Artifact, ...]]] = {
 }
 """Apache Kafka in the versions that tests use: the newest, the last with ZooKeeper, one with the oldest protocol."""
 
+SPARK: Final = "4.2.0"
+SPARK_KAFKA: Final[tuple[Artifact, ...]] = (
+    ("org.apache.spark", "spark-sql-kafka-0-10_2.13", SPARK),
+    ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.1.0-preview1"),  # the newest there is
+    ("org.apache.kafka", "kafka-clients", "3.9.2"),
+    ("org.apache.commons", "commons-pool2", "2.13.1"),
+)
+"""Spark's own Kafka connector; what else it needs, Spark has."""
 
 CONSUL: Final = "1.8.7"
 CONSUL_RELEASE: Final = "bullseye"
@@ -96,6 +105,7 @@ def main(store: str | None = None) -> int:
         install_programs(PROGRAMS)
         for version, artifacts in KAFKA.items():
             install_kafka(version, artifacts)
+        install_spark_kafka()
         install_consul()
     except PeerError as error:
         print(f"Error: {error}", file=sys.stderr)
@@ -163,6 +173,22 @@ def install_kafka(version: str, artifacts: Sequence[Artifact]) -> None:
         _again(["mvn", "-q", "-B", "-f", str(folder / "pom.xml"), goal, *options], MAVEN_SECONDS)
         (folder / "VERSION").write_text(f"{version}\n")
         shutil.rmtree(target, ignore_errors=True)
+        folder.rename(target)
+
+
+def install_spark_kafka() -> None:
+    """Put Spark's own Kafka connector into the cache. Raises :class:`PeerError`."""
+    target = CACHE / f"spark-kafka-{SPARK}"
+    if target.is_dir():
+        return
+    CACHE.mkdir(exist_ok=True)
+    print(f"Fetching Spark's Kafka connector {SPARK}.", flush=True)
+    with tempfile.TemporaryDirectory(dir=CACHE, prefix=f"{target.name}.") as name:
+        folder = Path(name) / "new"
+        for artifact in SPARK_KAFKA:
+            goal = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy"
+            options = [f"-Dartifact={':'.join(artifact)}", f"-DoutputDirectory={folder}"]
+            _again(["mvn", "-q", "-B", goal, *options], MAVEN_SECONDS)
         folder.rename(target)
 
 

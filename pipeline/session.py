@@ -1,0 +1,66 @@
+"""A Spark session with the settings that the pipeline's jobs need.
+
+Rules: what the caller or ``spark-submit`` has set wins; a session that runs already is taken as it is. Times are UTC,
+since a topic's are. Workers are started with this interpreter, so that they see what is installed beside Parley.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pipeline.java import java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SETTINGS: Final[dict[str, str]] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Without it a query without a trigger asks the cluster for its offsets a hundred times a second.
+    "spark.sql.streaming.pollingDelay": "100ms",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+class SparkMissing(ImportError):
+    """Spark is not installed; the text says how to install it."""
+
+
+def require_spark() -> None:
+    """Raises :class:`SparkMissing` where ``import pyspark`` would fail."""
+    if importlib.util.find_spec("pyspark") is None:
+        raise SparkMissing("Spark is not installed here. Install it with `pip install 'parley[spark]'`.")
+
+
+def spark_session(
+    name: str = "parley", *, master: str | None = None, settings: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A running Spark, ready for ``format("parley")``.
+
+    ``master`` is any that Spark takes (``local[2]``, ``spark://host:7077``); None is what ``spark-submit`` says, or
+    ``local[*,4]``: this machine, where a task that fails is tried again as on a cluster. ``settings`` are Spark's own.
+    Raises :class:`SparkMissing` and :class:`pipeline.java.JavaMissing`, whose texts are for the user.
+    """
+    require_spark()
+    from pyspark.sql import SparkSession
+
+    running: SparkSession | None = SparkSession.getActiveSession()
+    if running is not None:
+        return running
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # not inside of spark-submit, which has started its Java already
+        os.environ["JAVA_HOME"] = str(java_home())
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # Spark's scripts look for `python3` there when nobody activated the environment.
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    builder = SparkSession.builder.appName(name)
+    if master is not None or "PYSPARK_GATEWAY_PORT" not in os.environ:
+        builder = builder.master(master or "local[*,4]")
+    for key, value in {**SETTINGS, **(settings or {})}.items():
+        builder = builder.config(key, value)
+    session: SparkSession = builder.getOrCreate()
+    return session

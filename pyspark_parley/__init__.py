@@ -1,0 +1,4 @@
+"""What Spark finds when it looks for data sources: modules named ``pyspark_*`` that have a ``DefaultSource``.
+
+So ``format("parley")`` works wherever Parley is installed, without registering anything.
+"""

@@ -1,0 +1,53 @@
+"""One Spark for all tests of a process, and never two at work on a machine.
+
+Rules: a test that needs Spark or Java is marked ``spark`` (and so left out of ``make test-fast``); it takes its turn
+by a lock of this machine, because Spark's Java, its Python workers and the broker fill two cores. ``make test`` runs
+these tests in one process after the others, so that nobody waits; elsewhere a test waits for the one before.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.system import peers
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOCK = Path(tempfile.gettempdir()) / "parley-tests-spark.lock"
+
+SETTINGS = {
+    "spark.driver.memory": "1g",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+}
+"""Small and quiet."""
+
+
+@pytest.fixture(autouse=True)
+def _turn(request: pytest.FixtureRequest) -> Iterator[None]:
+    if request.node.get_closest_marker("spark") is None:
+        yield
+        return
+    with _LOCK.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Spark in this process, with its own Kafka connector beside ours; tests that use it are marked ``spark``."""
+    from pipeline.session import spark_session
+
+    jars = ",".join(str(jar) for jar in sorted((peers.CACHE / f"spark-kafka-{peers.SPARK}").glob("*.jar")))
+    local = {"spark.jars": jars, "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}
+    session = spark_session("tests", master="local[2,4]", settings={**SETTINGS, **local})
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
