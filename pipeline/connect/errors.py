@@ -1,0 +1,39 @@
+"""What goes wrong in Connect, by what the runtime does about it.
+
+A connector raises `RetriableError` for what may succeed by itself a little later (the runtime calls again with the same
+records, after a pause) and anything else for what will not: its task then fails, and is started again by whoever runs
+it. `DataError` and `ConfigError` say more of the same. The names follow Kafka Connect's exceptions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["ConfigError", "ConnectError", "DataError", "RetriableError", "stack_trace"]
+
+
+class ConnectError(Exception):
+    """A connector or the runtime cannot go on. The text says why, and what to do."""
+
+
+class RetriableError(ConnectError):
+    """A call failed that may succeed later, without anything being changed by hand."""
+
+
+class DataError(ConnectError):
+    """A value does not fit its schema, or bytes are not what a converter takes."""
+
+
+class ConfigError(ConnectError):
+    """A configuration is not usable. `messages` are all problems of one key, or of the whole."""
+
+    def __init__(self, *messages: str) -> None:
+        super().__init__("; ".join(messages))
+        self.messages: Sequence[str] = messages
+
+
+def stack_trace(error: BaseException) -> str:
+    """The whole trace of an error, as it stands in the `trace` of a status."""
+    import traceback
+
+    return "".join(traceback.format_exception(error))
