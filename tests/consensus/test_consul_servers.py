@@ -102,7 +102,7 @@ async def test_a_token_that_may_not_is_refused_when_opening(guarded: Guarded, ru
 
 async def test_the_commands_of_the_documentation_make_such_a_token(guarded: Guarded) -> None:
     environment = {
-        "CONSUL_HTTP_ADDR": f"127.0.0.1:{guarded.servers.nodes[0].http_port}",
+        "CONSUL_HTTP_ADDR": f"127.0.0.1:{guarded.servers.nodes[0].port}",
         "CONSUL_HTTP_TOKEN": guarded.servers.token,
     }
     commands = [line for line in DOCUMENTED.read_text().splitlines() if line.startswith("consul acl ")]
@@ -325,7 +325,7 @@ async def test_who_is_overtaken_in_naming_the_store_takes_it_as_it_is(monkeypatc
 
 async def test_a_watch_begins_anew_when_the_servers_are_put_back_to_an_older_state() -> None:
     with consul_servers() as servers:
-        address = f"http://127.0.0.1:{servers.nodes[0].http_port}/v1/snapshot"
+        address = f"http://127.0.0.1:{servers.nodes[0].port}/v1/snapshot"
 
         def snapshot(kept: bytes | None = None) -> bytes:
             request = urllib.request.Request(address, data=kept, method="PUT" if kept else "GET")
@@ -354,9 +354,9 @@ async def test_a_watch_leaves_an_agent_that_is_silent_as_soon_as_a_call_does() -
     with consul_servers(3) as servers:
         silent = next(number for number in range(3) if number != servers.leader())
         others = [number for number in range(3) if number != silent]
-        first = [servers.nodes[number].http_port for number in (silent, *others)]
+        first = [servers.nodes[number].port for number in (silent, *others)]
         url = f"consul://{','.join(f'127.0.0.1:{port}' for port in first)}?{servers.query}"
-        elsewhere = f"consul://127.0.0.1:{servers.nodes[servers.leader()].http_port}?{servers.query}"
+        elsewhere = f"consul://127.0.0.1:{servers.nodes[servers.leader()].port}?{servers.query}"
         async with ConsulBackend.from_url(url) as client, ConsulBackend.from_url(elsewhere) as other:
             await client.open_session(3000)  # renewed every second: that is the call
             async with client.watch("") as watch:
@@ -376,6 +376,6 @@ def test_the_clock_that_tests_move_is_the_servers() -> None:
     with consul_servers() as servers:
         for seconds in (3600, -3600, 0):
             servers.clock.move(seconds)
-            with urllib.request.urlopen(f"http://127.0.0.1:{servers.nodes[0].http_port}/v1/status/leader") as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{servers.nodes[0].port}/v1/status/leader") as answer:
                 told = parsedate_to_datetime(answer.headers["Date"]).timestamp()
             assert abs(told - time.time() - seconds) < 60

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
+import time
+import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -196,6 +199,16 @@ async def test_listings_larger_than_an_answer_come_in_smaller_pages(server: Etcd
         assert isinstance(event, Snapshot)
         assert len(event.entries) == 40
         await client.close()
+
+
+@pytest.mark.system
+def test_the_clock_that_tests_move_is_the_servers() -> None:
+    with etcd_servers() as servers:
+        for seconds in (3600, -3600, 0):
+            servers.clock.move(seconds)
+            with urllib.request.urlopen(f"http://{servers.hosts}/version") as answer:
+                told = parsedate_to_datetime(answer.headers["Date"]).timestamp()
+            assert abs(told - time.time() - seconds) < 60
 
 
 @pytest.mark.slow

@@ -14,7 +14,8 @@ import pytest
 from consensus.backend import Changed, Put
 from consensus.errors import Unauthorized, Unavailable, WrongStore
 from consensus.etcd import EtcdBackend
-from tests.support.stores.etcd import EtcdServers, etcd_servers, free_ports
+from tests.support.stores.etcd import EtcdServers, etcd_servers
+from tests.support.stores.servers import free_ports
 
 pytestmark = pytest.mark.system
 
