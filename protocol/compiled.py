@@ -10,7 +10,6 @@ a stale module is imported from its source instead, with one warning that says h
 from __future__ import annotations
 
 import hashlib
-import importlib
 import importlib.machinery
 import importlib.util
 import json
@@ -84,11 +83,15 @@ def install_guard() -> None:
 
 
 def status() -> dict[str, str]:
-    """Each module that can be compiled -> ``"compiled"`` or ``"interpreted"``, by what is loaded (it is imported)."""
+    """Each module that can be compiled -> ``"compiled"`` or ``"interpreted"``, by what an import loads.
+
+    They are not imported: what a module needs besides may belong to an extra that is not installed.
+    """
     names = built_digests() or {"protocol.records._walk": ""}
     report = {}
     for name in sorted(names):
-        file = importlib.import_module(name).__file__ or ""
+        spec = importlib.util.find_spec(name)
+        file = (spec.origin if spec else None) or ""
         compiled = file.endswith(tuple(importlib.machinery.EXTENSION_SUFFIXES))
         report[name] = "compiled" if compiled else "interpreted"
     return report

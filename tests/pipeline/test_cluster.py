@@ -1,0 +1,112 @@
+"""Reading from a real broker by blocking calls."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import re
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+
+from broker import Broker
+from pipeline.cluster import EARLIEST, LATEST, Cluster, Connection, OffsetOutOfRange, TopicPartition
+from pipeline.decode import decode
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.topics import DeleteRecordsRequest
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker({"num.partitions": "2"}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def cluster(broker: Broker) -> Iterator[Cluster]:
+    with Cluster(Connection(bootstrap=broker.bootstrap_servers, api_timeout_ms=10_000)) as cluster:
+        yield cluster
+
+
+def produce(broker: Broker, topic: str, values: list[bytes], **config: object) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, **config})
+    for value in values:
+        producer.produce(topic, value, partition=0)
+    assert producer.flush(30) == 0
+
+
+def read(cluster: Cluster, partition: TopicPartition, start: int, end: int, max_bytes: int = 1 << 20) -> pa.Table:
+    return pa.Table.from_batches(
+        batch
+        for fetched in cluster.fetch(partition, start, end, max_bytes=max_bytes)
+        for batch in decode(fetched, start, end)
+    )
+
+
+def test_all_that_was_written_is_read_in_small_answers(broker: Broker, cluster: Cluster) -> None:
+    values = [b"%d" % number * 50 for number in range(3000)]
+    produce(broker, "read", values, **{"batch.size": 4000, "linger.ms": 5})
+    partition = TopicPartition("read", 0)
+    assert cluster.partitions(["read"]) == {"read": (0, 1)}
+    assert cluster.offsets({partition: EARLIEST}) == {partition: 0}
+    assert cluster.offsets({partition: LATEST}) == {partition: 3000}
+    table = read(cluster, partition, 10, 2990, max_bytes=20_000)
+    assert table["offset"].to_pylist() == list(range(10, 2990))
+    assert table["value"].to_pylist() == values[10:2990]
+
+
+def test_pattern_matches_whole_names(broker: Broker, cluster: Cluster) -> None:
+    produce(broker, "pattern-1", [b""])
+    produce(broker, "not-pattern-1", [b""])
+    assert cluster.partitions(re.compile("pattern-.")) == {"pattern-1": (0, 1)}
+
+
+def test_unknown_topic_is_said(cluster: Cluster) -> None:
+    with pytest.raises(KafkaError, match="absent") as caught:
+        cluster.partitions(["absent"])
+    assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_offsets_by_time(broker: Broker, cluster: Cluster) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for number in range(10):
+        producer.produce("times", b"", partition=0, timestamp=1_000_000_000_000 + number)
+    producer.flush(30)
+    partition, other = TopicPartition("times", 0), TopicPartition("times", 1)
+    assert cluster.offsets({partition: 1_000_000_000_004, other: LATEST}) == {partition: 4, other: 0}
+    assert cluster.offsets({partition: 1_000_000_000_011}) == {partition: -1}
+
+
+def test_deleted_records_are_out_of_range(broker: Broker, cluster: Cluster) -> None:
+    produce(broker, "deleted", [b""] * 20)
+    partition = TopicPartition("deleted", 0)
+    asked = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=7)
+    topic = DeleteRecordsRequest.DeleteRecordsTopic(name="deleted", partitions=[asked])
+    cluster.send(DeleteRecordsRequest(topics=[topic], timeout_ms=10_000))
+    with pytest.raises(OffsetOutOfRange, match=r"deleted-0 has offsets 7 to 20, not 3: records before") as caught:
+        list(cluster.fetch(partition, 3, 20))
+    assert (caught.value.log_start, caught.value.log_end) == (7, 20)
+    with pytest.raises(OffsetOutOfRange, match="truncated"):
+        list(cluster.fetch(partition, 30, 40))
+
+
+def test_works_inside_a_running_loop(cluster: Cluster) -> None:
+    async def main() -> None:
+        assert cluster.partitions([]) == {}
+
+    asyncio.run(main())
+
+
+def test_connection_travels(broker: Broker) -> None:
+    connection = Connection(bootstrap=broker.bootstrap_servers)
+    assert pickle.loads(pickle.dumps(connection)) == connection
+    with pytest.raises(ValueError, match="host:port"):
+        Connection(bootstrap="nowhere:x")
+
+
+def test_cluster_that_is_closed_can_be_used_again(cluster: Cluster) -> None:
+    assert cluster.partitions([]) == {}
+    cluster.close()
+    assert cluster.partitions([]) == {}

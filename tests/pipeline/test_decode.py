@@ -1,0 +1,161 @@
+"""Decoding to Arrow gives, row for row, what reading the same batches record by record gives."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline import decode as decoding
+from pipeline.decode import BadBatch, decode, kafka_schema
+from pipeline.fetching import Fetched, TopicPartition
+from protocol.records import legacy
+from protocol.records.batch import Compression, Record, build, headers, records
+from protocol.records.control import ControlMarker, ControlType, build_marker
+
+PARTITION = TopicPartition("töpic", 3)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def fetched(batches: bytes, *, start: int = 0, aborted: tuple[tuple[int, int], ...] = ()) -> Fetched:
+    found = [header for _, header in headers(batches)]
+    next_offset = found[-1].next_offset if found else start
+    return Fetched(PARTITION, start, next_offset, bytes(batches), aborted, 0, next_offset, next_offset)
+
+
+def table(source: Fetched, start: int = 0, end: int = 1 << 62, *, include_headers: bool = True) -> pa.Table:
+    return pa.Table.from_batches(
+        decode(source, start, end, include_headers=include_headers), kafka_schema(include_headers=include_headers)
+    )
+
+
+def row(record: Record, kind: int) -> dict[str, Any]:
+    """A record as the table must have it."""
+    found = [
+        {"key": name.encode("utf-8", "surrogateescape").decode("utf-8", "replace"), "value": value}
+        for name, value in record.headers
+    ]
+    return {
+        "key": record.key,
+        "value": record.value,
+        "topic": PARTITION.topic,
+        "partition": PARTITION.partition,
+        "offset": record.offset,
+        "timestamp": EPOCH + timedelta(milliseconds=record.timestamp),
+        "timestampType": kind,
+        "headers": found or None,
+    }
+
+
+maybe_bytes = st.none() | st.binary(max_size=40) | st.binary(min_size=100, max_size=300)
+record_headers = st.lists(st.tuples(st.text(max_size=5), maybe_bytes), max_size=3).map(tuple)
+times = st.integers(-1, 2_000_000_000_000)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> tuple[bytes, list[dict[str, Any]]]:
+    """Batches of all formats and codecs, with gaps in the offsets, and the rows in them."""
+    log = bytearray()
+    rows: list[dict[str, Any]] = []
+    offset = draw(st.integers(0, 1 << 40))
+    for _ in range(draw(st.integers(1, 5))):
+        base = offset
+        made = []
+        for _ in range(draw(st.integers(1, 8))):
+            made.append(
+                Record(offset, draw(times), draw(maybe_bytes), draw(maybe_bytes), draw(record_headers)),
+            )
+            offset += draw(st.integers(1, 4))
+        magic = draw(st.sampled_from((0, 1, 2, 2, 2)))
+        append_time = draw(st.none() | times) if magic else None
+        codecs = [one for one in Compression if magic == 2 or one is not Compression.ZSTD]
+        codec = draw(st.sampled_from(codecs))
+        if magic == 2:
+            part = build(made, base_offset=base, keep_offsets=True, compression=codec, append_time=append_time)
+        else:
+            part = legacy.build(made, magic=magic, compression=codec, append_time=append_time)
+        kind = -1 if magic == 0 else int(append_time is not None)
+        for pos, _ in headers(part):
+            rows += (row(record, kind) for record in records(part, pos))
+        log += part
+    return bytes(log), rows
+
+
+@given(logs())
+def test_rows_are_what_reading_record_by_record_gives(log: tuple[bytes, list[dict[str, Any]]]) -> None:
+    batches, rows = log
+    assert table(fetched(batches)).to_pylist() == rows
+
+
+@given(logs(), st.data())
+def test_only_the_offsets_asked_for(log: tuple[bytes, list[dict[str, Any]]], data: st.DataObject) -> None:
+    batches, rows = log
+    some = st.integers(rows[0]["offset"] - 1, rows[-1]["offset"] + 2)
+    start, end = data.draw(some), data.draw(some)
+    assert table(fetched(batches), start, end).to_pylist() == [one for one in rows if start <= one["offset"] < end]
+
+
+@given(logs())
+def test_small_pieces_make_the_same_rows(log: tuple[bytes, list[dict[str, Any]]]) -> None:
+    batches, rows = log
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decoding, "ROWS_BYTES", 50)
+        assert table(fetched(batches)).to_pylist() == rows
+
+
+def test_schema_is_that_of_sparks_source() -> None:
+    assert kafka_schema().names == ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
+    assert kafka_schema(include_headers=True).names[-1] == "headers"
+    assert table(fetched(b""), include_headers=False).schema == kafka_schema()
+
+
+def transactional(offset: int, producer: int, value: bytes) -> bytes:
+    return bytes(
+        build(
+            [Record(offset, 1, None, value)],
+            base_offset=offset,
+            producer_id=producer,
+            producer_epoch=0,
+            base_sequence=0,
+            transactional=True,
+        )
+    )
+
+
+def marker(kind: ControlType, offset: int, producer: int) -> bytes:
+    return bytes(
+        build_marker(ControlMarker(kind, 0), producer_id=producer, producer_epoch=0, timestamp=1, base_offset=offset)
+    )
+
+
+def test_aborted_transactions_are_left_out_and_no_more() -> None:
+    log = b"".join(
+        (
+            transactional(0, 7, b"aborted"),
+            transactional(1, 8, b"committed"),
+            bytes(build([Record(2, 1, None, b"plain")], base_offset=2)),
+            transactional(3, 7, b"aborted too"),
+            marker(ControlType.ABORT, 4, 7),
+            transactional(5, 7, b"next transaction"),
+            marker(ControlType.COMMIT, 6, 8),
+            marker(ControlType.COMMIT, 7, 7),
+        )
+    )
+    assert table(fetched(log, aborted=((7, 0),)))["value"].to_pylist() == [b"committed", b"plain", b"next transaction"]
+    assert table(fetched(log, aborted=((7, 0),)), 2, 5)["value"].to_pylist() == [b"plain"]
+    assert table(fetched(log, aborted=((7, 0),)), 5)["value"].to_pylist() == [b"next transaction"]
+    assert len(table(fetched(log))) == 5  # read uncommitted: all but the markers
+
+
+@pytest.mark.parametrize("codec", Compression)
+def test_corrupt_batch_is_named(codec: Compression) -> None:
+    good = bytes(build([Record(5, 1, b"k", b"v" * 100)], base_offset=5, compression=codec))
+    bad = bytearray(build([Record(6, 1, b"k", b"v" * 100)], base_offset=6, compression=codec))
+    bad[-1] ^= 1
+    with pytest.raises(BadBatch, match=r"töpic-3 at offset 6 .* checksum .* offset 7") as caught:
+        table(fetched(good + bytes(bad)))
+    assert (caught.value.partition, caught.value.offset, caught.value.next_offset) == (PARTITION, 6, 7)
