@@ -259,6 +259,13 @@ class ProducerState:
             raise self._error(ErrorCode.INVALID_TXN_STATE, header, "writes outside of its open transaction")
         return None
 
+    def expects(self, header: BatchHeader) -> bool:
+        """Whether the batch follows the last one known of its producer and epoch, or is a retry of one known."""
+        producer = self._producers.get(header.producer_id)
+        if producer is None or producer.epoch != header.producer_epoch:
+            return False
+        return header.base_sequence == producer.next_sequence or producer.first_append_of(header) is not None
+
     def append(
         self, header: BatchHeader, *, now_ms: int, control: ControlMarker | None = None
     ) -> CompletedTransaction | None:

@@ -7,6 +7,7 @@ Rules of this module:
   (``protocol.records.produce``).
 * ``acks=0`` is never answered; an error then closes the connection, the only way to tell (as Kafka does). ``acks=1`` is
   answered after the append, ``acks=-1`` when the ISR has the records: at once if this broker is the whole ISR.
+* What an idempotent producer sent behind a batch that was refused is refused as well (``broker.api.refusals``).
 * Records that are long to decompress are prepared in a thread. The request is then work in progress, so that no later
   request of the connection is appended before it.
 """
@@ -21,6 +22,7 @@ from typing import Any, cast
 
 from broker.api.current_leader import MOVED, current_leader, endpoints_of
 from broker.api.naming import named_twice
+from broker.api.refusals import Refusals
 from broker.failures import FailureLog
 from broker.metadata.current import Metadata
 from broker.metadata.names import INTERNAL_TOPICS
@@ -118,6 +120,7 @@ class ProduceApi:
         self._wall_ms = wall_ms
         self._threads = threads
         self._failures = FailureLog(_log)
+        self._refusals = Refusals()
 
     def routes(self) -> dict[int, Handler]:
         return {ProduceRequest.API_KEY: self.produce}
@@ -239,6 +242,9 @@ class ProduceApi:
             if is_transactional(prepared.batches):
                 # Nobody could ever end the transaction: readers of committed records would wait behind it for ever.
                 raise KafkaError(ErrorCode.INVALID_TXN_STATE, "No transaction has begun: this broker offers none yet.")
+            if self._refusals and partition.is_leader:
+                producers = partition.log.producers
+                self._refusals.check(topic.name or topic.topic_id, data.index, prepared.batches, producers)
             info = partition.append(prepared.batches, acks=append.acks, now_ms=append.now_ms)
             log = partition.log
         except Exception as error:
@@ -288,6 +294,7 @@ class ProduceApi:
             facts = {"topic": topic.name or topic.topic_id, "partition": data.index}
             self._failures.report("Produce failed", error, context.received_at, **facts)
             error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
+        self._refusals.note(topic.name or topic.topic_id, data.index, records_of(data), error.code)
         if partition is not None:
             counters = partition.counters
             counters.produce_requests += 1
