@@ -22,6 +22,7 @@ __all__ = [
     "ConnectorInfo",
     "ConnectorStatus",
     "Created",
+    "Forbidden",
     "Herder",
     "HerderError",
     "LoggerLevel",
@@ -156,6 +157,12 @@ class BadRequest(HerderError):
     status = 400
 
 
+class Forbidden(HerderError):
+    """Whoever sent the request may not."""
+
+    status = 403
+
+
 class NotFound(HerderError):
     """There is no such connector, task or plugin."""
 
@@ -227,7 +234,7 @@ class Herder(ABC):
     ) -> Created:
         """Create a connector (in the `initial` state, KIP-980), or give it another configuration.
 
-        Raises BadRequest where the configuration is not valid, AlreadyExists where it is there and `replace` is not set.
+        Raises BadRequest where the configuration is not valid, AlreadyExists where it is there and not to be replaced.
         """
 
     @abstractmethod
@@ -259,6 +266,15 @@ class Herder(ABC):
     @abstractmethod
     async def task_configs(self, name: str) -> Sequence[tuple[TaskId, Config]]:
         """The configurations of a connector's tasks. Raises NotFound."""
+
+    @abstractmethod
+    async def put_task_configs(
+        self, name: str, configs: Sequence[Config], body: bytes, headers: Mapping[str, str]
+    ) -> None:
+        """What another worker has worked out as the tasks of a connector; `body` is signed in `headers` (KIP-507).
+
+        Raises BadRequest without a signature, Forbidden with a wrong one.
+        """
 
     @abstractmethod
     async def task_status(self, task: TaskId) -> Status:

@@ -1,0 +1,1 @@
+"""Kafka Connect's REST API: the same paths, JSON and error codes, on any :class:`pipeline.connect.herder.Herder`."""
