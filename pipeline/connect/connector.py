@@ -315,8 +315,8 @@ class ExactlyOnceSinkTask(SinkTask):
 
     The runtime asks `committed` whenever partitions are opened and goes on from there, whatever the consumer group
     says; and it hands over whole ranges of offsets, one partition at a time and without gaps between them. `put_range`
-    must make the records and the range's end visible together, or neither: a transaction with a row for the partition, a
-    file named by the range, a table's commit that carries it.
+    must make the records and the range's end visible together, or neither: a transaction with a row for the partition,
+    a file named by the range, a table's commit that carries it.
     """
 
     @abstractmethod
