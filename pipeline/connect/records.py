@@ -9,21 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 from pipeline.connect.data import Schema
+from pipeline.fetching import TopicPartition
 
 __all__ = ["ConnectRecord", "Header", "SinkRecord", "SourceRecord", "TimestampType", "TopicPartition"]
-
-
-class TopicPartition(NamedTuple):
-    """A partition of a topic."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
 
 
 class TimestampType(IntEnum):
