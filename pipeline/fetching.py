@@ -106,7 +106,7 @@ async def fetch_once(
         raise
     if answer.throttle_time_ms:
         await asyncio.sleep(answer.throttle_time_ms / 1000)  # the client itself waits (KIP-219)
-    return _fetched(partition, offset, data)
+    return fetched_in(partition, offset, data)
 
 
 async def _forget_leader(client: Client, partition: TopicPartition) -> None:
@@ -130,7 +130,8 @@ def _request(partition: TopicPartition, offset: int, isolation: Isolation, max_b
     )
 
 
-def _fetched(partition: TopicPartition, offset: int, data: Any) -> Fetched:
+def fetched_in(partition: TopicPartition, offset: int, data: Any) -> Fetched:
+    """What a partition's part of a fetch answer holds. Raises CorruptRecord for bytes that are no batches."""
     records = data.records or b""
     used = 0
     next_offset = offset

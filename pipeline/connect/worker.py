@@ -77,9 +77,18 @@ class Worker(Protocol):
         ...
 
     def start_task(
-        self, task: TaskId, connector_config: Mapping[str, str], task_config: Mapping[str, str], target: TargetState
+        self,
+        task: TaskId,
+        tasks: int,
+        connector_config: Mapping[str, str],
+        task_config: Mapping[str, str],
+        target: TargetState,
     ) -> None:
-        """Start a task; its state comes as events. Raises ConnectError if there is one of this id."""
+        """Start a task, one of so many that its connector has; its state comes as events.
+
+        The tasks of a sink share its partitions by that number: where it changes, all of them have to be stopped before
+        the first is started anew. Raises ConnectError if there is one of this id.
+        """
         ...
 
     def stop_tasks(self, tasks: Iterable[TaskId]) -> None:
