@@ -6,18 +6,21 @@ live move safe (``consensus.migration``). Its states::
 
     in charge   the cluster's state is here, and is written here
     preparing   the same; the brokers are asked to connect to the store named as ``other``
-    frozen      the same, but writes wait; only while ``charge/driver`` exists, which is bound to the driver's session
+    frozen      the same, but writes wait; only while ``charge/driver`` exists, which is bound to the driver's session:
+                before the cluster moves out, or while somebody looks whether the store may be claimed
     moved       a tombstone: the state is in ``other``, for good
     claimed     not in charge (yet): it is being filled from ``other``, or that was given up
 
                 +--------- given up, by anybody ---------+
                 v                     v                  |
     in charge --+--> preparing --+--> frozen --> moved --(a later move back)--> claimed
-        ^                                                                          |
+        ^  |                                                                     ^ |
+        |  +---------------- nothing was stored here: (frozen -->) --------------+ |
         +----------- by anybody who found the other store's ``moved`` of this move +
 
 A store without a record is in charge of whatever is in it. ``term`` is how many moves led to this store being in
 charge: it only rises, so a client that slept through a move there and back sees that it knows nothing any more.
+``begun`` counts the moves that were begun, carried on from store to store: of two claims the later one is higher.
 
 The values bear the nonces of ``recipes.writing``; keys below ``charge/`` are never copied.
 """
@@ -59,6 +62,8 @@ FOLDER = "charge/"
 STATE = f"{FOLDER}state"
 DRIVER = f"{FOLDER}driver"
 READY = f"{FOLDER}ready/"
+MOVED_HERE = "moved here"
+"""The note of a move that was done, in the record of the store it led to."""
 
 
 class State(Enum):
@@ -88,6 +93,7 @@ class Charge:
     """The record.
 
     :ivar term: how many moves led here.
+    :ivar begun: how many moves were begun up to the latest one, in all the stores that led here.
     :ivar past: the identities of the stores that were in charge before this one, latest first.
     :ivar move: the id of the latest move from or to this store, "" for none.
     :ivar other: the other store of that move.
@@ -100,10 +106,11 @@ class Charge:
     move: str = ""
     other: Place | None = None
     note: str = ""
+    begun: int = 0
 
     def preparing(self, move: str, to: Place) -> Charge:
         """The brokers are to connect to the other store."""
-        return replace(self, state=State.PREPARING, move=move, other=to, note="")
+        return replace(self, state=State.PREPARING, move=move, other=to, note="", begun=self.begun + 1)
 
     def frozen(self) -> Charge:
         """Nobody writes any more."""
@@ -120,11 +127,11 @@ class Charge:
     def claim(self, move: str, source: Place) -> Charge:
         """What a store is to become that is to be filled from this one, which lies at ``source``."""
         past = (source.identity, *(each for each in self.past if each != source.identity))
-        return Charge(State.CLAIMED, self.term + 1, past, move, source)
+        return Charge(State.CLAIMED, self.term + 1, past, move, source, begun=self.begun)
 
-    def taken(self) -> Charge:
+    def taken(self, note: str) -> Charge:
         """The store is in charge that was claimed."""
-        return replace(self, state=State.IN_CHARGE, note="moved here")
+        return replace(self, state=State.IN_CHARGE, note=note)
 
     def to_bytes(self) -> bytes:
         """As it is stored."""
@@ -146,6 +153,7 @@ class Charge:
                 fields["move"],
                 Place(**other) if other else None,
                 fields["note"],
+                int(fields.get("begun", 0)),
             )
         except (ValueError, TypeError, KeyError) as error:
             raise BadConfig(f"the value of {entry.key} is not Parley's: {error}") from error

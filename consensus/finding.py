@@ -11,7 +11,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 
 from consensus.backend import Backend, Revision
-from consensus.charge import HOLDS_STATE, Charge, Place, State, StoreInCharge, read_charge, write_charge
+from consensus.charge import HOLDS_STATE, MOVED_HERE, Charge, Place, State, StoreInCharge, read_charge, write_charge
 from consensus.errors import PreconditionFailed, WrongStore
 from consensus.recipes.writing import Writer
 
@@ -115,7 +115,7 @@ def _is_due(charge: Charge, before: Charge | None) -> bool:
 async def _take(backend: Backend, charge: Charge, revision: Revision | None) -> Charge:
     """Enter into the record of a store that it is in charge, as is decided already."""
     try:
-        await write_charge(Writer(backend), charge.taken(), revision)
+        await write_charge(Writer(backend), charge.taken(MOVED_HERE), revision)
     except PreconditionFailed:
         return (await read_charge(backend))[0]  # somebody else did, or has moved on since
-    return charge.taken()
+    return charge.taken(MOVED_HERE)

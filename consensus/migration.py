@@ -23,10 +23,12 @@ Why it is safe:
 * Every write of the copy to the new store checks the revision of the claim: a driver that was thought gone and wakes
   up cannot write over what a later one has copied, nor over what the cluster has written since.
 * A claim is replaced only where its move cannot be committed any more: by a later move out of the same store, whose
-  record is past that move's by then, or out of a store that took over from it. A claim of any other cluster stands.
+  record is past that move's by then, or out of a store that took over from it. A claim of any other cluster stands,
+  and so does a cluster that begins in the new store at the same moment (``consensus.claiming``).
 * Whatever fails before ``commit``: the old store is in charge. The driver undoes what it did; if it is gone itself,
   writers undo the freeze once its session has ended, or as soon as somebody finds it dead, and a claim without a
-  tombstone that leads to it means nothing.
+  tombstone that leads to it means nothing. A ``prepare`` that arrives when its driver has given up, or is out of
+  office, hinders nobody: the next driver begins from there.
 * Whatever fails after ``commit``: the new store is in charge, complete, and the tombstone leads everybody to it.
 
 What lasts includes the epochs of elections, the incarnations of members and the counters of ids, so all of them go on
@@ -43,21 +45,21 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from enum import Enum
 
-from consensus.backend import Backend, Check, Delete, Put, Revision, Session
+from consensus.backend import Backend, Delete, Entry, Put, Revision, Session
 from consensus.charge import (
     DRIVER,
     HOLDS_STATE,
+    MOVED_HERE,
     READY,
-    STATE,
     Charge,
     Place,
     State,
     StoreInCharge,
-    expected,
     read_charge,
     write_charge,
 )
-from consensus.copying import carry_out, content, difference, everything, leftovers, too_large
+from consensus.claiming import Claim
+from consensus.copying import carry_out, content, difference, everything, too_large
 from consensus.errors import CannotMove, CoordinationError, PreconditionFailed, Retriable
 from consensus.recipes.listeners import View
 from consensus.recipes.writing import Writer, unwrap
@@ -119,11 +121,10 @@ class Migration:
         self._members = members
         self._on_step = on_step
         self._from_writer = Writer(source.backend, rng, FROZEN_MAX_S)
-        self._to_writer = Writer(target, rng, FROZEN_MAX_S)
+        self._claim = Claim(target, move, ttl_ms=session.ttl_ms, rng=rng, settle_s=FROZEN_MAX_S)
         self._charge = Charge()
         self._revision: Revision | None = None
-        self._claim: tuple[Charge, Revision] | None = None
-        self._was_new = False
+        self._has_begun = False
         self.frozen_s = 0.0
         """How long the writers were held."""
         self.is_committed = False
@@ -170,21 +171,23 @@ class Migration:
             raise CannotMove("this is the store that the cluster is in")
         self._charge, self._revision = await read_charge(self._source.backend)
         self._source.require(self._charge)
-        if self._charge.state is not State.IN_CHARGE:
-            raise CannotMove("another move is under way")
-        await self._record(self._charge.preparing(self._move, self._to))
+        self._has_begun = True
+        await self._record(self._charge.preparing(self._move, self._to), Delete(DRIVER))
 
     async def _claim_target(self) -> None:
         self._on_step(Step.CLAIM, "")
-        was, revision = await read_charge(self._target)
-        left = await leftovers(self._target)
-        if (reason := refusal(was, self._to.identity, self._source.identity, self._charge, left)) is not None:
-            raise CannotMove(reason)
-        if (wrong := too_large(self._target.capabilities, await content(self._source.backend))) is not None:
+        wanted = await content(self._source.backend)
+
+        def decide(was: Charge, there: list[Entry]) -> Charge:
+            left = [each.key for each in there]
+            reason = refusal(was, self._to.identity, self._source.identity, self._charge, left)
+            if reason is not None:
+                raise CannotMove(reason)
+            return self._charge.claim(self._move, self._source.place)
+
+        if (wrong := too_large(self._target.capabilities, wanted)) is not None:
             raise CannotMove(f"the new store cannot take it: {wrong}") from wrong
-        claim = self._charge.claim(self._move, self._source.place)
-        self._was_new = revision is None
-        self._claim = claim, await write_charge(self._to_writer, claim, revision)
+        await self._claim.make(decide)
 
     async def _connect(self) -> None:
         """Wait until every member has said that it can work with the new store; one that cannot ends the move."""
@@ -214,12 +217,11 @@ class Migration:
 
     async def _copy(self, step: Step) -> None:
         """Make the new store like the old one, and make sure that it is."""
-        assert self._claim is not None
         wanted = await content(self._source.backend)
         has = {each.key: each.value for each in await everything(self._target) if not each.key.startswith("charge/")}
         changes = difference(has, wanted)
         self._on_step(step, f"{len(changes)} of {len(wanted)} keys")
-        await carry_out(self._target, changes, expected(self._claim[1]))
+        await carry_out(self._target, changes, self._claim.check)
         if step is Step.COPY_REST and await content(self._target) != wanted:
             raise CannotMove("the new store does not hold what was written to it")
 
@@ -233,15 +235,28 @@ class Migration:
         self._charge = charge
 
     async def _take(self) -> None:
-        assert self._claim is not None
         self._on_step(Step.TAKE, "")
         with suppress(PreconditionFailed, Retriable):  # somebody else did, or will
-            await write_charge(self._to_writer, self._claim[0].taken(), self._claim[1])
+            await self._claim.take(MOVED_HERE)
 
     # The way back.
 
     async def _is_committed_else_undone(self, reason: str) -> bool:
-        """Find out whether the move was committed; if not, give it up. Goes on until the store says which."""
+        """Find out whether the move was committed; if not, give it up, and remove what was copied."""
+        if self._has_begun and await self._is_committed_else_given_up(reason):
+            return True
+        try:
+            async with asyncio.timeout(UNDO_MAX_S):
+                await self._claim.release()
+        except (CoordinationError, TimeoutError) as error:
+            log.info("the copy in the other store was not removed", extra={"reason": _reason(error)})
+        return False
+
+    async def _is_committed_else_given_up(self, reason: str) -> bool:
+        """Goes on until the store says which.
+
+        The record is written even where nothing of the move is in it: what is still on its way is refused then.
+        """
         while True:
             try:
                 charge, revision = await read_charge(self._source.backend)
@@ -249,27 +264,14 @@ class Migration:
                     return True
                 if charge.move == self._move and charge.state is not State.IN_CHARGE:
                     await write_charge(self._from_writer, charge.given_up(reason), revision, Delete(DRIVER))
-                break
+                elif revision == self._revision:
+                    await write_charge(self._from_writer, charge, revision)
+                return False
             except PreconditionFailed:
                 continue
             except Retriable:
                 self._session.require()
                 await asyncio.sleep(_RETRY_S)
-        await self._remove_copy()
-        return False
-
-    async def _remove_copy(self) -> None:
-        """Empty the new store again. The claim stays where the store was known before, to lead who looks there on."""
-        if self._claim is None:
-            return
-        check = Check(STATE, expected(self._claim[1]).expect)
-        try:
-            async with asyncio.timeout(UNDO_MAX_S):
-                await carry_out(self._target, [Delete(key) for key in await leftovers(self._target)], check)
-                if self._was_new:
-                    await carry_out(self._target, [Delete(STATE)], check)
-        except (CoordinationError, TimeoutError) as error:
-            log.info("the copy in the other store was not removed", extra={"reason": _reason(error)})
 
 
 async def give_up_left_over(store: StoreInCharge, note: str) -> bool:
@@ -296,11 +298,13 @@ def refusal(was: Charge, target: str, source: str, charge: Charge, left: list[st
     if was.state in HOLDS_STATE:
         return f"it is not empty: it has {len(left)} keys, such as {left[0]}" if left else None
     lineage = (source, *charge.past)
-    if was.state is State.MOVED and target in lineage:
-        return None
-    if was.state is State.CLAIMED and was.other is not None and was.other.identity in lineage:
-        return None
-    return "it belongs to another cluster, or is being filled by one"
+    if was.state is State.MOVED:
+        is_ours = target in lineage
+    else:
+        is_ours = was.other is not None and was.other.identity in lineage
+    if not is_ours:
+        return "it belongs to another cluster, or is being filled by one"
+    return None if was.begun < charge.begun else "a later move of this cluster has claimed it"
 
 
 def _reason(error: BaseException) -> str:

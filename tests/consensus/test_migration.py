@@ -419,13 +419,14 @@ async def test_a_guard_that_does_not_hold_is_not_taken_for_a_move(stores: Stores
 
 
 def test_only_what_nobody_needs_is_written_over() -> None:
-    own = Charge(past=("before",))
+    own = Charge(past=("before",), begun=2)
     theirs = Charge(State.CLAIMED, other=Place("x", "elsewhere"))
     assert refusal(Charge(), "t", "s", own, []) is None
     assert refusal(Charge(), "t", "s", own, ["data/k"])
     assert refusal(theirs, "t", "s", own, [])
     assert refusal(replace(theirs, other=Place("x", "s")), "t", "s", own, ["data/k"]) is None
     assert refusal(replace(theirs, other=Place("x", "before")), "t", "s", own, ["data/k"]) is None
+    assert refusal(replace(theirs, other=Place("x", "s"), begun=2), "t", "s", own, [])
     assert refusal(Charge(State.MOVED), "before", "s", own, ["data/k"]) is None
     assert refusal(Charge(State.MOVED), "t", "s", own, [])
 

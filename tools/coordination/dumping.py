@@ -18,15 +18,19 @@ from typing import Any
 from broker.config import BrokerConfig
 from broker.controller.stored import CONFIGS
 from consensus.backend import Backend, Entry, Revision
-from consensus.charge import FOLDER, HOLDS_STATE, Charge, State, expected, read_charge, write_charge
+from consensus.charge import FOLDER, HOLDS_STATE, Charge, State, read_charge
+from consensus.claiming import Claim
 from consensus.copying import Content, carry_out, content, difference, everything, too_large
 from consensus.keys import check_key
 from consensus.recipes.keyvalue import FOLDER as DATA
-from consensus.recipes.writing import Writer, unwrap, wrap
+from consensus.recipes.writing import unwrap, wrap
 
 FORMAT = "parley-coordination-1"
 MASK = "<hidden>"
 _RAW = "$base64"
+_HELD_MS = 10_000
+"""How long brokers that begin on the store just then wait at most, should we be killed."""
+_SETTLE_S = 30.0
 
 
 class NotRestored(Exception):
@@ -48,6 +52,7 @@ async def dump(backend: Backend, *, show_secrets: bool) -> dict[str, Any]:
         "identity": backend.identity,
         "term": charge.term,
         "past": list(charge.past),
+        "begun": charge.begun,
         "entries": entries if show_secrets else {key: _masked(key, value) for key, value in entries.items()},
     }
 
@@ -91,25 +96,26 @@ async def restore(backend: Backend, dumped: Mapping[str, Any], *, overwrite: boo
     wanted, successor = _read(dumped)
     if backend.identity == dumped["identity"] and not overwrite:
         raise NotRestored("this is the store that the dump was made of; --overwrite puts it back to what it was then")
-    entries = [each for each in await everything(backend) if not each.key.startswith(FOLDER)]
-    if any(each.session for each in entries):
-        raise NotRestored("brokers are running on this store; stop all of them first")
-    if entries and not overwrite:
-        raise NotRestored(
-            f"the store is not empty: it has {len(entries)} keys, such as {entries[0].key}; see --overwrite"
-        )
     if (wrong := too_large(backend.capabilities, wanted)) is not None:
         raise NotRestored(f"the store cannot take it: {wrong}")
-    was, revision = await read_charge(backend)
-    if was.state not in HOLDS_STATE and not overwrite:
-        raise NotRestored(f"the store is {was.state.value}: a cluster that moved knows it; see --overwrite")
-    writer = Writer(backend)
-    successor = replace(successor, term=max(successor.term, was.term + 1))
-    filling = replace(successor, state=State.CLAIMED, note="being restored")
-    revision = await write_charge(writer, filling, revision)
-    has = {each.key: each.value for each in entries}
-    await carry_out(backend, difference(has, wanted), expected(revision))
-    await write_charge(writer, replace(successor, note="restored from a dump"), revision)
+
+    def decide(was: Charge, there: list[Entry]) -> Charge:
+        if any(each.session for each in there):
+            raise NotRestored("brokers are running on this store; stop all of them first")
+        if there and not overwrite:
+            raise NotRestored(
+                f"the store is not empty: it has {len(there)} keys, such as {there[0].key}; see --overwrite"
+            )
+        if was.state not in HOLDS_STATE and not overwrite:
+            raise NotRestored(f"the store is {was.state.value}: a cluster that moved knows it; see --overwrite")
+        return replace(successor, term=max(successor.term, was.term + 1), begun=max(successor.begun, was.begun))
+
+    move = secrets.token_hex(8)
+    claim = Claim(backend, move, ttl_ms=_HELD_MS, rng=secrets.SystemRandom(), settle_s=_SETTLE_S)
+    await claim.make(decide)
+    has = {each.key: each.value for each in await everything(backend) if not each.key.startswith(FOLDER)}
+    await carry_out(backend, difference(has, wanted), claim.check)
+    await claim.take("restored from a dump")
     return len(wanted)
 
 
@@ -129,6 +135,7 @@ def _read(dumped: Mapping[str, Any]) -> tuple[Content, Charge]:
             check_key(key)
             wanted[key] = wrap(_stored(value), nonce)
         past = (str(dumped["identity"]), *map(str, dumped["past"]))
-        return wanted, Charge(term=int(dumped["term"]) + 1, past=past)
+        term, begun = int(dumped["term"]) + 1, int(dumped.get("begun", 0))
+        return wanted, Charge(State.CLAIMED, term, past, note="being restored", begun=begun)
     except (KeyError, TypeError, AttributeError, ValueError, binascii.Error) as error:
         raise NotRestored(f"the dump is damaged: {error!r}") from error

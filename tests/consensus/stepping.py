@@ -1,0 +1,104 @@
+"""Clients of stores in memory that take one step at a time, in every order there is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any
+
+from consensus.backend import LINEARIZABLE, Check, Entry, Op, Page, Read, Session, TxnResult
+from consensus.memory import MemoryBackend, MemoryStore
+
+SETTLED = 12
+"""Passes of the event loop after which nothing moves any more that does not wait for a step."""
+
+
+class Steps:
+    """Says who may take the next step: ``order`` has for each step the number of one of those who wait for it.
+
+    Where there are not so many it is the last of them, and where the order ends the first.
+    """
+
+    def __init__(self, order: Sequence[int]) -> None:
+        self._order = order
+        self._waiting: dict[str, asyncio.Future[None]] = {}
+        self.choices: list[int] = []
+        """For each step that was taken, of how many it was chosen."""
+        self.taken: list[str] = []
+        """Who took each step."""
+
+    async def turn(self, who: str) -> None:
+        """Wait for the next step of this client."""
+        waiting = self._waiting[who] = asyncio.get_running_loop().create_future()
+        await waiting
+
+    async def run(self, *actors: Awaitable[Any]) -> None:
+        """Let them go on step by step until all are done."""
+        tasks = [asyncio.ensure_future(each) for each in actors]
+        try:
+            while True:
+                for _ in range(SETTLED):
+                    await asyncio.sleep(0)
+                if all(task.done() for task in tasks):
+                    for task in tasks:
+                        task.result()
+                    return
+                ready = sorted(who for who, waiting in self._waiting.items() if not waiting.done())
+                assert ready, f"everybody waits for ever after {self.taken}"
+                at = len(self.taken)
+                chosen = ready[min(self._order[at] if at < len(self._order) else 0, len(ready) - 1)]
+                self.choices.append(len(ready))
+                self.taken.append(chosen)
+                self._waiting.pop(chosen).set_result(None)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def every_order(choices: Callable[[], list[int]]) -> Iterator[list[int]]:
+    """Orders for ``Steps``, each once, until there are no more; ``choices`` are those of the run with the last one."""
+    order: list[int] = []
+    while True:
+        yield order
+        made = choices()
+        order = [*order, *[0] * (len(made) - len(order))]
+        while order and order[-1] + 1 >= made[len(order) - 1]:
+            order.pop()
+        if not order:
+            return
+        order[-1] += 1
+
+
+class SteppedBackend(MemoryBackend):
+    """One whose every call is a step, while ``steps`` is set; ``before`` is awaited with the number of each step."""
+
+    def __init__(self, store: MemoryStore, who: str) -> None:
+        super().__init__(store)
+        self.who = who
+        self.steps: Steps | None = None
+        self.before: Callable[[int], Awaitable[None]] | None = None
+        self._taken = 0
+
+    async def get(self, key: str, *, read: Read = LINEARIZABLE) -> Entry | None:
+        await self._turn()
+        return await super().get(key, read=read)
+
+    async def list(self, prefix: str, *, limit: int, after: str | None = None, read: Read = LINEARIZABLE) -> Page:
+        await self._turn()
+        return await super().list(prefix, limit=limit, after=after, read=read)
+
+    async def txn(self, checks: Sequence[Check], ops: Sequence[Op]) -> TxnResult:
+        await self._turn()
+        return await super().txn(checks, ops)
+
+    async def open_session(self, ttl_ms: int) -> Session:
+        await self._turn()
+        return await super().open_session(ttl_ms)
+
+    async def _turn(self) -> None:
+        if self.steps is not None:
+            await self.steps.turn(self.who)
+            if self.before is not None:
+                await self.before(self._taken)
+            self._taken += 1
