@@ -23,7 +23,7 @@ from random import Random
 from uuid import UUID
 
 from protocol.errors import ErrorCode, KafkaError
-from protocol.records.header import Buffer
+from protocol.records.header import BatchHeader, Buffer
 from storage import recovery, retention, timestamps
 from storage.aborted import AbortedTransaction
 from storage.appends import (
@@ -181,12 +181,15 @@ class Log:
             check_sizes(found, len(batches), self.config)
             for at, header in found:
                 if header.producer_id >= 0:
-                    known = self.producers.check_append(
-                        header,
-                        from_client=origin is Origin.CLIENT,
-                        now_ms=now_ms,
-                        control=marker_of(header, batches, at),
-                    )
+                    control, is_client = marker_of(header, batches, at), origin is Origin.CLIENT
+                    try:
+                        known = self.producers.check_append(
+                            header, from_client=is_client, now_ms=now_ms, control=control
+                        )
+                    except KafkaError as error:
+                        if not self._recalls(error, header):
+                            raise
+                        known = self.producers.check_append(header, from_client=is_client, now_ms=now_ms)
                     if known is not None:
                         return first_append(known, header, self.config, self.log_start_offset)
             append_time = now_ms if self.config.message_timestamp_type == LOG_APPEND_TIME else None
@@ -194,6 +197,14 @@ class Log:
             self.leader_epochs.assign(leader_epoch, offset)
             placed = place(batches, found, offset, leader_epoch, append_time)
             return self._write(batches, placed, now_ms, NO_TIMESTAMP if append_time is None else append_time)
+
+    def _recalls(self, error: KafkaError, header: BatchHeader) -> bool:
+        """Whether more is known of the producer now of a batch that was refused."""
+        if error.code != ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER or not self.producers.lacks_batches(header):
+            return False
+        with self._disk():
+            recovery.recall(self.segments, self.producers, header.producer_id)
+        return True
 
     def append_as_follower(self, batches: Buffer) -> AppendInfo:
         """Append what a leader answered to a fetch from ``log_end_offset``; a batch cut off at the end is left out.

@@ -6,7 +6,8 @@ Rules:
    around again. A batch that does not continue the last one is refused, unless nothing is known of the producer: it may
    have been forgotten, so any sequence is taken (KIP-360).
 2. A batch with the first and last sequence of one of the last five is a retry: it is answered with the first append's
-   offsets and not written again.
+   offsets and not written again. A snapshot has but the last one; the others are looked up in the log once a batch
+   comes that may be one of them (:meth:`ProducerState.recall`).
 3. A newer epoch begins at sequence 0 and fences the older ones for good. A coordinator's epoch fences likewise.
 4. The first transactional batch begins a transaction, a marker ends it. Records from the first offset of the earliest
    open transaction on are unstable, and so are those of a completed one until its marker is replicated.
@@ -86,12 +87,16 @@ class _Batch(NamedTuple):
 
 
 class _Producer:
-    """One row of the table. ``seen_ms`` is when it was last heard of, for expiry."""
+    """One row of the table. ``seen_ms`` is when it was last heard of, for expiry.
+
+    ``lacks_batches``: there may have been batches before the first of ``batches`` that were retried if they came again.
+    """
 
     __slots__ = (
         "batches",
         "coordinator_epoch",
         "epoch",
+        "lacks_batches",
         "next_sequence",
         "seen_ms",
         "snapshots",
@@ -103,6 +108,7 @@ class _Producer:
         self.snapshots = snapshots  # how many had been taken when the row was made: later ones share it
         self.epoch = NO_EPOCH
         self.batches: list[_Batch] = []
+        self.lacks_batches = False
         self.next_sequence = 0
         self.coordinator_epoch = -1
         self.timestamp = -1
@@ -113,6 +119,7 @@ class _Producer:
         copy = _Producer(snapshots)
         copy.epoch = self.epoch
         copy.batches = self.batches.copy()
+        copy.lacks_batches = self.lacks_batches
         copy.next_sequence = self.next_sequence
         copy.coordinator_epoch = self.coordinator_epoch
         copy.timestamp = self.timestamp
@@ -126,6 +133,7 @@ class _Producer:
         batches.append(batch)
         if len(batches) > BATCHES_KEPT:
             del batches[0]
+            self.lacks_batches = False
         self.next_sequence = advance(batch.last_sequence, 1)
         self.timestamp = batch.timestamp
 
@@ -133,6 +141,7 @@ class _Producer:
         if epoch != self.epoch:
             self.epoch = epoch
             self.batches.clear()
+            self.lacks_batches = False
             self.next_sequence = 0
 
     def first_append_of(self, header: BatchHeader) -> Duplicate | None:
@@ -164,6 +173,7 @@ class _Producer:
             first = advance(last, -entry.offset_delta) if last >= 0 else NO_SEQUENCE
             batch = _Batch(first, last, entry.last_offset, entry.offset_delta, entry.timestamp)
             producer.add(batch, entry.epoch)
+            producer.lacks_batches = True
         producer.timestamp = entry.timestamp
         producer.seen_ms = min(entry.timestamp, now_ms)
         producer.coordinator_epoch = entry.coordinator_epoch
@@ -265,6 +275,23 @@ class ProducerState:
         if producer is None or producer.epoch != header.producer_epoch:
             return False
         return header.base_sequence == producer.next_sequence or producer.first_append_of(header) is not None
+
+    def lacks_batches(self, header: BatchHeader) -> bool:
+        """Whether a batch that seems out of order may be a retry of one not known: :meth:`recall` those."""
+        producer = self._producers.get(header.producer_id)
+        return producer is not None and producer.lacks_batches and producer.epoch == header.producer_epoch
+
+    def recall(self, producer_id: int, batches: Iterable[BatchHeader]) -> None:
+        """These are the last batches of a producer in the log, in its order."""
+        producer = self._row(producer_id)
+        known = producer.batches
+        earlier = [
+            _Batch(each.base_sequence, each.last_sequence, each.last_offset, each.last_offset_delta, each.max_timestamp)
+            for each in batches
+            if each.producer_epoch == producer.epoch and each.last_offset < known[0].last_offset
+        ]
+        known[:0] = earlier[len(known) - BATCHES_KEPT :]
+        producer.lacks_batches = False
 
     def append(
         self, header: BatchHeader, *, now_ms: int, control: ControlMarker | None = None

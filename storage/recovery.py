@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -35,10 +35,13 @@ from storage.index import MAX_RELATIVE_OFFSET, CorruptIndex
 from storage.leftovers import settle
 from storage.producers import ProducerState
 from storage.segment import INDEX_SUFFIXES, LOG_SUFFIX, UNSEALED, Segment, base_offset_of
-from storage.walk import SCAN_CHUNK, read_batch
+from storage.walk import LOOKUP_CHUNK, SCAN_CHUNK, read_batch
 
 LARGE_BATCH: Final = 128 << 20
 """A batch up to this size is read whole to check it."""
+
+RECALLED_BYTES: Final = 4 << 20
+"""Where a producer's batches are looked for that were under way when a broker went: some milliseconds' work."""
 
 _logger = logging.getLogger(__name__)
 
@@ -116,6 +119,26 @@ def replay(segment: Segment, offset: int, producers: ProducerState, now_ms: int)
                 producers.append(header, now_ms=min(header.max_timestamp, now_ms), control=marker)
     except CorruptRecord as error:
         _logger.error("Not all producers of %r are known again: %s", segment, error)
+
+
+def recall(segments: Sequence[Segment], producers: ProducerState, producer_id: int) -> None:
+    """Learn the last batches of a producer of which a snapshot had but one, as far as they lie near the log's end.
+
+    Reads headers in the last :data:`RECALLED_BYTES`, once for each producer of a snapshot. Raises ``OSError``.
+    """
+    found: list[BatchHeader] = []
+    left = RECALLED_BYTES
+    try:
+        for segment in reversed(segments):
+            begin = segment.offset_index.lookup_position(max(0, segment.size - left)).position
+            walk = segment.batches(begin, chunk=LOOKUP_CHUNK)
+            found[:0] = [header for _, header in walk if header.producer_id == producer_id and not header.is_control]
+            left -= segment.size - begin
+            if left <= 0:
+                break
+    except CorruptRecord as error:
+        _logger.error("Not all batches of producer %d are known again: %s", producer_id, error)
+    producers.recall(producer_id, found)
 
 
 class _Loader:
