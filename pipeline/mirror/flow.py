@@ -1,0 +1,406 @@
+"""Everything known of one pair of clusters, and what is done for it besides copying records.
+
+A `Flow` lives in the driver. How far each partition is copied it learns from the topic of stored offsets on the target
+(the anchors of `copying`), which offset became which from the offset syncs; both are written again from time to time,
+late rather than early: what was copied since is found in the target's log. Nothing is kept on the mirror's own machine.
+
+Locking: copying and the regular work run in two threads; what both look at is changed under the flow's lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, TypeVar
+
+from pipeline.cluster import EARLIEST, LATEST, Cluster, Connection
+from pipeline.fetching import Isolation, OffsetOutOfRange, TopicPartition, fetch_once
+from pipeline.mirror import admin
+from pipeline.mirror.appending import ProducerId, new_producer
+from pipeline.mirror.copying import Anchor, Copied, Range
+from pipeline.mirror.groups import Committed, new_checkpoints, to_commit
+from pipeline.mirror.internal_records import (
+    Checkpoint,
+    Encoded,
+    Heartbeat,
+    MalformedRecord,
+    OffsetSync,
+    StoredOffset,
+)
+from pipeline.mirror.naming import HEARTBEATS
+from pipeline.mirror.settings import FlowSettings
+from pipeline.mirror.topics import missing
+from pipeline.mirror.translation import Translations
+from protocol.client import Client
+
+COPIED_AT_ONCE: Final = 200_000
+"""Offsets of one partition that one round copies: then its progress is shown and may be written down."""
+_COMPACT: Final = {"cleanup.policy": "compact"}
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a partition stands: from where to go on, and the producer id to do it with if the target tells none."""
+
+    anchor: Anchor
+    producer: ProducerId | None = None
+
+
+class Flow:
+    """The state of the flow from one cluster to another. Every method that asks a cluster raises KafkaError."""
+
+    def __init__(self, number: int, settings: FlowSettings, now_ms: Callable[[], int]) -> None:
+        self.number = number
+        self.settings = settings
+        self.source_connection = Connection(bootstrap=settings.source.bootstrap, client_id=f"mirror-{settings.name}")
+        self.target_connection = replace(self.source_connection, bootstrap=settings.target.bootstrap)
+        self.source = Cluster(self.source_connection)
+        self.target = Cluster(self.target_connection)
+        self.isolation = Isolation[settings.choices.isolation.upper()]
+        self.records = 0
+        self.size_bytes = 0
+        self._now_ms = now_ms
+        self._lock = threading.Lock()
+        self._places: dict[TopicPartition, Place] = {}
+        self._ends: dict[TopicPartition, int] = {}
+        self._stored: dict[TopicPartition, StoredOffset] = {}
+        self._translations = Translations()
+        self._syncs: list[OffsetSync] = []
+        self._checkpoints: dict[tuple[str, TopicPartition], Checkpoint] = {}
+        self._groups: list[str] = []
+        self._problems: dict[TopicPartition, str] = {}
+
+    def close(self) -> None:
+        """End the connections."""
+        self.source.close()
+        self.target.close()
+
+    # The beginning.
+
+    def prepare(self) -> None:
+        """Make the internal topics, and read what they say."""
+        settings, choices = self.settings, self.settings.choices
+        source, target = admin.overview(self.source), admin.overview(self.target)
+        if choices.emit_heartbeats:
+            self._make(self.target, HEARTBEATS, "heartbeats.topic.replication.factor", target)
+        if not choices.enabled:
+            return
+        self._make(self.target, settings.policy.offsets(settings.source.alias), "replication.factor", target)
+        if choices.emit_offset_syncs:
+            there = (self.source, source) if settings.offset_syncs_at_source else (self.target, target)
+            self._make(there[0], settings.offset_syncs_topic, "offset-syncs.topic.replication.factor", there[1])
+            for sync in _read(there[0], settings.offset_syncs_topic, OffsetSync.decode):
+                self._translations.add(sync)
+        if choices.emit_checkpoints:
+            topic = settings.policy.checkpoints(settings.source.alias)
+            self._make(self.target, topic, "checkpoints.topic.replication.factor", target)
+            for one in _read(self.target, topic, Checkpoint.decode):
+                self._checkpoints[one.group, TopicPartition(one.topic, one.partition)] = one
+        for stored in _read(self.target, settings.policy.offsets(settings.source.alias), StoredOffset.decode):
+            if stored is not None and stored.cluster == settings.source.alias:
+                self._stored[TopicPartition(stored.topic, stored.partition)] = stored
+        self.refresh_topics()
+        if choices.emit_checkpoints:
+            self.refresh_groups()
+
+    def _make(self, cluster: Cluster, topic: str, replicas: str, there: admin.Overview) -> None:
+        if topic in there.topics:
+            return
+        count = self.settings.replicas(replicas, len(there.brokers))
+        problems = admin.create_topics(cluster, {topic: 1}, count, {topic: _COMPACT})
+        for name, problem in problems.items():
+            _log.error("%s: the topic %s cannot be made: %s", self.settings.name, name, problem)
+
+    # Topics.
+
+    def refresh_topics(self) -> None:
+        """Find the topics to be copied, make what is missing on the target, and see where each partition begins."""
+        settings = self.settings
+        source, target = admin.overview(self.source), admin.overview(self.target)
+        names = {
+            topic: settings.policy.remote(settings.source.alias, topic) for topic in settings.topics.of(source.topics)
+        }
+        wanted = missing({names[topic]: source.topics[topic] for topic in names}, target.topics)
+        made_from = {remote: topic for topic, remote in names.items() if remote in wanted.create}
+        described = admin.topic_settings(self.source, list(made_from.values()))
+        at_creation = settings.topic_settings.at_creation
+        problems = admin.create_topics(
+            self.target,
+            wanted.create,
+            settings.replicas("replication.factor", len(target.brokers)),
+            {remote: at_creation(described.get(topic, {})) for remote, topic in made_from.items()},
+        )
+        problems |= admin.grow_topics(self.target, wanted.grow)
+        for remote, problem in problems.items():
+            _log.error("%s: the topic %s cannot be made or grown: %s", settings.name, remote, problem)
+        for topic in made_from.values():
+            _log.info("%s: %s is copied to %s", settings.name, topic, names[topic])
+        ready = [topic for topic in names if names[topic] not in problems]
+        self._begin(TopicPartition(topic, number) for topic in ready for number in range(source.topics[topic]))
+        gone = {place for place in self._places if place.topic not in source.topics}
+        with self._lock:
+            for place in gone:
+                del self._places[place]
+                self._ends.pop(place, None)
+
+    def sync_settings(self) -> None:
+        """Give the topics on the target the settings of the source's."""
+        settings = self.settings
+        remote = {topic: settings.policy.remote(settings.source.alias, topic) for topic in self.topics()}
+        there = admin.overview(self.target).topics
+        described = admin.topic_settings(self.source, [topic for topic, name in remote.items() if name in there])
+        changes = {remote[topic]: settings.topic_settings.later(found) for topic, found in described.items()}
+        for topic, problem in admin.alter_settings(self.target, changes).items():
+            _log.warning("%s: the settings of %s are not synchronized: %s", settings.name, topic, problem)
+
+    def topics(self) -> list[str]:
+        """The topics that are copied."""
+        with self._lock:
+            return sorted({place.topic for place in self._places})
+
+    def _begin(self, partitions: Iterable[TopicPartition]) -> None:
+        """See where the partitions that are new begin, and write it down before anything is copied of them."""
+        new = [place for place in partitions if place not in self._places]
+        if not new:
+            return
+        latest = self.settings.choices.reset == "latest"
+        first = self.source.offsets(dict.fromkeys(new, LATEST if latest else EARLIEST))
+        ends = self.target.offsets(dict.fromkeys(map(self.remote, new), LATEST))
+        group = admin.committed(self.source, self.settings.commits_as) if self.settings.commits_as else {}
+        producer = None
+        found = {}
+        for place in new:
+            stored = self._stored.get(place)
+            end = ends[self.remote(place)]
+            if stored is not None and stored.downstream is not None:
+                known = None if stored.producer is None else ProducerId(*stored.producer)
+                found[place] = Place(Anchor(stored.offset + 1, stored.downstream), known)
+                continue
+            producer = producer or new_producer(self.target)
+            begin = group[place].offset if place in group else first[place]
+            found[place] = Place(Anchor(begin if stored is None else stored.offset + 1, end), producer)
+        with self._lock:
+            self._places |= found
+        self._store(found)
+
+    def remote(self, partition: TopicPartition) -> TopicPartition:
+        """The partition on the target that a source's is copied to."""
+        topic = self.settings.policy.remote(self.settings.source.alias, partition.topic)
+        return TopicPartition(topic, partition.partition)
+
+    # Copying.
+
+    def ends(self) -> dict[TopicPartition, int]:
+        """Up to where each partition can be copied now."""
+        with self._lock:
+            places = list(self._places)
+        return self.source.offsets(dict.fromkeys(places, LATEST), self.isolation) if places else {}
+
+    def look_back(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Begin anew where a source's log ends before what was copied of it."""
+        with self._lock:
+            shorter = {
+                place: known.anchor
+                for place, known in self._places.items()
+                if ends.get(place, known.anchor.upstream) < known.anchor.upstream
+            }
+        for place, anchor in shorter.items():
+            try:
+                # The leader decides: an end that another broker tells may be late.
+                self.source.run(partial(_peek, place=place, offset=anchor.upstream))
+            except OffsetOutOfRange as error:
+                self._reset(place, anchor, error.log_start, error.log_end)
+
+    def plan(self, ends: Mapping[TopicPartition, int]) -> list[Range]:
+        """What one round is to copy of what is missing up to these ends."""
+        with self._lock:
+            self._ends |= {place: end for place, end in ends.items() if place in self._places}
+            return [
+                Range(
+                    self.number,
+                    self.source_connection,
+                    self.target_connection,
+                    place,
+                    self.remote(place),
+                    known.anchor,
+                    min(end, known.anchor.upstream + COPIED_AT_ONCE),
+                    self.isolation,
+                    known.producer,
+                )
+                for place, end in sorted(ends.items())
+                if (known := self._places.get(place)) is not None and known.anchor.upstream < end
+            ]
+
+    def take(self, done: Copied) -> bool:
+        """Note what a task has copied; False if it got stuck, and is better tried again later."""
+        with self._lock:
+            known = self._places.get(done.partition)
+            if known is None:
+                return False
+            self._places[done.partition] = replace(known, anchor=done.anchor)
+            for run in done.runs:
+                self._add(done.partition, run.upstream, run.downstream)
+                self._add(done.partition, run.last, run.last - run.distance)
+            self.records += done.records
+            self.size_bytes += done.size_bytes
+        if done.out_of_range is not None:
+            return self._reset(done.partition, done.anchor, *done.out_of_range)
+        self._tell(done)
+        return not done.problem
+
+    def _add(self, place: TopicPartition, upstream: int, downstream: int) -> None:
+        before = self._translations.latest(*place)
+        if before is not None and before[0] == upstream and before[1] == downstream:
+            return
+        sync = OffsetSync(*place, upstream, downstream)
+        self._translations.add(sync)
+        last = self._syncs[-1] if self._syncs else None
+        before_last = self._syncs[-2] if len(self._syncs) > 1 else None
+        if last and before_last and _same_run(before_last, last) and _same_run(last, sync):
+            self._syncs.pop()
+        self._syncs.append(sync)
+
+    def _reset(self, place: TopicPartition, anchor: Anchor, log_start: int, log_end: int) -> bool:
+        """The source does not have the records to go on with: begin where it has some."""
+        if anchor.upstream < log_start:
+            begin, why = log_start, "records were deleted before they were copied"
+        else:
+            begin = log_end if self.settings.choices.reset == "latest" else log_start
+            why = "the topic was made anew, or its log was cut"
+        _log.warning("%s: %s goes on at offset %d, not %d: %s", self.settings.name, place, begin, anchor.upstream, why)
+        end = self.target.offsets({self.remote(place): LATEST})[self.remote(place)]
+        with self._lock:
+            found = Place(Anchor(begin, end), new_producer(self.target))
+            self._places[place] = found
+        self._store({place: found})
+        return True
+
+    def _tell(self, done: Copied) -> None:
+        before = self._problems.pop(done.partition, "")
+        if done.problem:
+            self._problems[done.partition] = done.problem
+            if done.problem != before:
+                _log.error("%s: %s is not copied on: %s", self.settings.name, done.partition, done.problem)
+        elif before:
+            _log.info("%s: %s is copied again", self.settings.name, done.partition)
+
+    @property
+    def lag(self) -> int:
+        """How many offsets of the source are not copied yet, as of the last look at their ends."""
+        with self._lock:
+            return sum(max(0, end - self._places[place].anchor.upstream) for place, end in self._ends.items())
+
+    # What is written down.
+
+    def flush(self) -> None:
+        """Write offset syncs and stored offsets, and the offsets of the group that the first MirrorMaker would have."""
+        settings = self.settings
+        with self._lock:
+            syncs, self._syncs = self._syncs, []
+            places = {
+                place: known
+                for place, known in self._places.items()
+                if _stored_anchor(self._stored.get(place)) != known.anchor
+            }
+        if syncs and settings.choices.emit_offset_syncs:
+            cluster = self.source if settings.offset_syncs_at_source else self.target
+            self._write(cluster, settings.offset_syncs_topic, [sync.encode() for sync in syncs])
+        self._store(places)
+        if settings.commits_as and places:
+            offsets = {place: Committed(known.anchor.upstream) for place, known in places.items()}
+            for place, problem in admin.commit(self.source, settings.commits_as, offsets).items():
+                _log.warning("%s: group %s: %s: %s", settings.name, settings.commits_as, place, problem)
+
+    def _store(self, places: Mapping[TopicPartition, Place]) -> None:
+        if not places:
+            return
+        alias = self.settings.source.alias
+        stored = {
+            place: StoredOffset(alias, *place, known.anchor.upstream - 1, known.anchor.downstream, known.producer)
+            for place, known in places.items()
+        }
+        self._write(self.target, self.settings.policy.offsets(alias), [one.encode() for one in stored.values()])
+        self._stored |= stored
+
+    def _write(self, cluster: Cluster, topic: str, some: list[Encoded]) -> None:
+        admin.write(cluster, TopicPartition(topic, 0), some, self._now_ms())
+
+    # Heartbeats and groups.
+
+    def beat(self) -> None:
+        """Say on the target that this flow is alive."""
+        source, target = self.settings.source.alias, self.settings.target.alias
+        self._write(self.target, HEARTBEATS, [Heartbeat(source, target, self._now_ms()).encode()])
+
+    def refresh_groups(self) -> None:
+        """Find the groups whose offsets are carried over."""
+        self._groups = [group for group in admin.consumer_groups(self.source) if group in self.settings.groups]
+
+    def checkpoint(self) -> None:
+        """Write how far the groups have read, in offsets of the target."""
+        settings = self.settings
+        alias, chosen = settings.source.alias, settings.topics.topics
+        new: list[Checkpoint] = []
+        for group in self._groups:
+            offsets = {
+                place: one for place, one in admin.committed(self.source, group).items() if place.topic in chosen
+            }
+            with self._lock:
+                new += new_checkpoints(
+                    group,
+                    offsets,
+                    self._translations.downstream,
+                    lambda topic: settings.policy.remote(alias, topic),
+                    self._checkpoints,
+                )
+        if new:
+            self._write(self.target, settings.policy.checkpoints(alias), [one.encode() for one in new])
+        self._checkpoints |= {(one.group, TopicPartition(one.topic, one.partition)): one for one in new}
+
+    def sync_groups(self) -> None:
+        """Commit the translated offsets on the target, for groups that nobody is a member of there."""
+        by_group: dict[str, list[Checkpoint]] = {}
+        for one in self._checkpoints.values():
+            by_group.setdefault(one.group, []).append(one)
+        for group, some in by_group.items():
+            if group not in self._groups:
+                continue
+            state = admin.group_state(self.target, group)
+            offsets = to_commit(some, state, admin.committed(self.target, group))
+            for place, problem in admin.commit(self.target, group, offsets).items():
+                _log.warning("%s: group %s: %s is not committed: %s", self.settings.name, group, place, problem)
+
+
+async def _peek(client: Client, *, place: TopicPartition, offset: int) -> None:
+    await fetch_once(client, place, offset, Isolation.READ_UNCOMMITTED, 1)
+
+
+def _same_run(one: OffsetSync, other: OffsetSync) -> bool:
+    """Whether nothing is missing between two syncs."""
+    same = (one.topic, one.partition) == (other.topic, other.partition)
+    return same and one.upstream - one.downstream == other.upstream - other.downstream
+
+
+def _stored_anchor(stored: StoredOffset | None) -> Anchor | None:
+    if stored is None or stored.downstream is None:
+        return None
+    return Anchor(stored.offset + 1, stored.downstream)
+
+
+def _read(cluster: Cluster, topic: str, decode: Callable[[bytes | None, bytes | None], T]) -> Iterable[T]:
+    """What an internal topic says, without records that do not belong there."""
+    partitions = admin.overview(cluster).topics.get(topic, 0)
+    for record in admin.read_all(cluster, topic, partitions):
+        if record.value is None:
+            continue
+        try:
+            yield decode(record.key, record.value)
+        except MalformedRecord as error:
+            _log.warning("offset %d of %s is passed over: %s", record.offset, topic, error)

@@ -1,0 +1,185 @@
+"""The bytes of MirrorMaker 2's own records (KIP-382, KIP-545): its Java classes of these names read and write the same.
+
+Numbers are big-endian, a string is its length as an int16 and UTF-8. Keys and values are::
+
+    Heartbeat     source, target                 | int16 version 0, int64 timestamp (ms)
+    Checkpoint    group, topic, int32 partition  | int16 version 0, int64 upstream, int64 downstream, metadata
+    OffsetSync    topic, int32 partition         | int64 upstream, int64 downstream
+    StoredOffset  JSON of Connect's offset topic | JSON
+
+Upstream is an offset in the source's partition, downstream one in the target's.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Self
+
+_VERSION: Final = 0
+_I16, _I32, _I64, _TWO_I64 = (struct.Struct(f">{code}") for code in ("h", "i", "q", "qq"))
+_CONNECTOR: Final = "MirrorSourceConnector"
+
+
+class MalformedRecord(ValueError):
+    """A record of an internal topic is not what belongs there."""
+
+
+class Encoded(NamedTuple):
+    """Key and value of a record."""
+
+    key: bytes
+    value: bytes
+
+
+def _string(text: str) -> bytes:
+    data = text.encode()
+    return _I16.pack(len(data)) + data
+
+
+class _Reader:
+    def __init__(self, data: bytes | None) -> None:
+        self._data, self._at = data or b"", 0
+
+    def number(self, kind: struct.Struct) -> int:
+        try:
+            (value,) = kind.unpack_from(self._data, self._at)
+        except struct.error as error:
+            raise MalformedRecord(str(error)) from None
+        self._at += kind.size
+        return int(value)
+
+    def string(self) -> str:
+        length = self.number(_I16)
+        part = self._data[self._at : self._at + length]
+        if length < 0 or len(part) < length:
+            raise MalformedRecord("a string ends before its length says")
+        self._at += length
+        try:
+            return part.decode()
+        except UnicodeDecodeError as error:
+            raise MalformedRecord(str(error)) from None
+
+    def version(self) -> None:
+        version = self.number(_I16)
+        if version != _VERSION:
+            raise MalformedRecord(f"version {version} is unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """The flow from ``source`` to ``target`` was alive at ``timestamp`` (ms)."""
+
+    source: str
+    target: str
+    timestamp: int
+
+    def encode(self) -> Encoded:
+        return Encoded(_string(self.source) + _string(self.target), _I16.pack(_VERSION) + _I64.pack(self.timestamp))
+
+    @classmethod
+    def decode(cls, key: bytes | None, value: bytes | None) -> Self:
+        """Raises MalformedRecord."""
+        names, data = _Reader(key), _Reader(value)
+        data.version()
+        return cls(names.string(), names.string(), data.number(_I64))
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """How far a consumer group of the source has read a partition, as an offset of the target's partition too.
+
+    ``topic`` is its name on the target.
+    """
+
+    group: str
+    topic: str
+    partition: int
+    upstream: int
+    downstream: int
+    metadata: str = ""
+
+    def encode(self) -> Encoded:
+        key = _string(self.group) + _string(self.topic) + _I32.pack(self.partition)
+        value = _I16.pack(_VERSION) + _TWO_I64.pack(self.upstream, self.downstream) + _string(self.metadata)
+        return Encoded(key, value)
+
+    @classmethod
+    def decode(cls, key: bytes | None, value: bytes | None) -> Self:
+        """Raises MalformedRecord."""
+        names, data = _Reader(key), _Reader(value)
+        data.version()
+        place = names.string(), names.string(), names.number(_I32)
+        return cls(*place, data.number(_I64), data.number(_I64), data.string())
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetSync:
+    """The record ``upstream`` of a source's partition is, or will be, record ``downstream`` of the target's."""
+
+    topic: str
+    partition: int
+    upstream: int
+    downstream: int
+
+    def encode(self) -> Encoded:
+        return Encoded(_string(self.topic) + _I32.pack(self.partition), _TWO_I64.pack(self.upstream, self.downstream))
+
+    @classmethod
+    def decode(cls, key: bytes | None, value: bytes | None) -> Self:
+        """Raises MalformedRecord."""
+        names, data = _Reader(key), _Reader(value)
+        return cls(names.string(), names.number(_I32), data.number(_I64), data.number(_I64))
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOffset:
+    """``offset`` is the last record of a source's partition that was copied, as Connect keeps it for MirrorMaker 2.
+
+    ``downstream`` is ours: what was copied since then began at this offset of the target's partition; so is
+    ``producer``, the id and epoch to append with where the partition does not tell. MirrorMaker 2 does not look at
+    them, and does not write them (None).
+    """
+
+    cluster: str
+    topic: str
+    partition: int
+    offset: int
+    downstream: int | None = None
+    producer: tuple[int, int] | None = None
+
+    def encode(self) -> Encoded:
+        where = {"cluster": self.cluster, "partition": self.partition, "topic": self.topic}
+        value: dict[str, object] = {"offset": self.offset}
+        if self.downstream is not None:
+            value["downstream"] = self.downstream
+        if self.producer is not None:
+            value["producer"] = list(self.producer)
+        return Encoded(_json([_CONNECTOR, where]), _json(value))
+
+    @classmethod
+    def decode(cls, key: bytes | None, value: bytes | None) -> Self | None:
+        """None for a record of another connector, and for a tombstone. Raises MalformedRecord."""
+        if not value:
+            return None
+        try:
+            connector, where = json.loads(key or b"")
+            offset = json.loads(value)
+            if connector != _CONNECTOR or not isinstance(offset, dict):
+                return None
+            downstream, producer = offset.get("downstream"), offset.get("producer")
+            return cls(
+                where["cluster"],
+                where["topic"],
+                int(where["partition"]),
+                int(offset["offset"]),
+                None if downstream is None else int(downstream),
+                None if producer is None else (int(producer[0]), int(producer[1])),
+            )
+        except (ValueError, TypeError, LookupError) as error:
+            raise MalformedRecord(f"this is no stored offset: {error}") from None
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()

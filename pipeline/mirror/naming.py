@@ -1,0 +1,148 @@
+"""Which topics are mirrored, and what they are called on the other cluster (KIP-382, KIP-690, KIP-787).
+
+With the default policy topic ``t`` of cluster ``A`` is ``A.t`` on its target, so that a name tells where records come
+from: a topic that came from the target is never sent back to it, over however many hops. The identity policy keeps
+names, as the first MirrorMaker did: then nothing but the user's own care keeps two clusters from mirroring each other
+in a circle, and `MirrorSettings` refuses it for two flows that are each other's reverse.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+HEARTBEATS: Final = "heartbeats"
+DEFAULT_POLICY: Final = "org.apache.kafka.connect.mirror.DefaultReplicationPolicy"
+IDENTITY_POLICY: Final = "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"
+_DOT: Final = "."
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationPolicy:
+    """The names of mirrored and of internal topics.
+
+    ``identity_of`` is the alias of the source whose topics keep their names; None is the default policy.
+    """
+
+    separator: str = _DOT
+    internal_separator: str = _DOT
+    identity_of: str | None = None
+
+    def remote(self, source: str, topic: str) -> str:
+        """What ``topic`` of the cluster ``source`` is called on the target."""
+        if self._keeps(topic):
+            return topic
+        return f"{source}{self.separator}{topic}"
+
+    def source(self, topic: str) -> str | None:
+        """The cluster that a topic was mirrored from, by its name; None for one that was made where it is."""
+        if self._keeps(topic):
+            return self.identity_of
+        source, found, upstream = topic.partition(self.separator)
+        # As Java's split: what is after the last separator must not be empty.
+        return source if found and upstream.strip(self.separator) else None
+
+    def upstream(self, topic: str) -> str | None:
+        """What a mirrored topic is called on the cluster that it was mirrored from; None for one that was not."""
+        if self._keeps(topic):
+            return topic
+        return None if self.source(topic) is None else topic.partition(self.separator)[2]
+
+    def original(self, topic: str) -> str:
+        """What it was called where it was made, any number of hops away."""
+        upstream = self.upstream(topic)
+        return topic if upstream is None or upstream == topic else self.original(upstream)
+
+    def is_cycle(self, topic: str, target: str) -> bool:
+        """Whether records of this topic have been on ``target`` already, by its name."""
+        source, upstream = self.source(topic), self.upstream(topic)
+        if source is None:
+            return False
+        if source == target:
+            return True
+        return upstream is not None and upstream != topic and self.is_cycle(upstream, target)
+
+    def is_heartbeats(self, topic: str) -> bool:
+        """Whether it is the topic of heartbeats, mirrored or not."""
+        return self.original(topic) == HEARTBEATS
+
+    def is_internal(self, topic: str) -> bool:
+        """Whether it is one of Kafka, Connect or a mirror itself, which is never mirrored."""
+        return topic.startswith(("__", _DOT)) or topic.endswith(
+            (f"{self.internal_separator}internal", ".internal", "-internal")
+        )
+
+    def offset_syncs(self, other: str) -> str:
+        """The topic that says which offset became which; ``other`` is the cluster on the far side of it."""
+        return self._internal("mm2-offset-syncs", other)
+
+    def offsets(self, source: str) -> str:
+        """The topic on the target that says how far each partition of ``source`` is copied."""
+        return f"mm2-offsets.{source}.internal"
+
+    def checkpoints(self, source: str) -> str:
+        """The topic on the target with the offsets of the consumer groups of ``source``."""
+        return self._internal(source, "checkpoints")
+
+    def _internal(self, *parts: str) -> str:
+        return self.internal_separator.join((*parts, "internal"))
+
+    def _keeps(self, topic: str) -> bool:
+        return self.identity_of is not None and not topic.endswith(HEARTBEATS)
+
+
+class BadPattern(ValueError):
+    """A regular expression in a list of names is none; the text says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Names chosen by comma-separated regular expressions, each of which must match a whole name."""
+
+    include: str
+    exclude: str = ""
+    _include: re.Pattern[str] | None = field(init=False, compare=False)
+    _exclude: re.Pattern[str] | None = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_include", compiled(self.include))
+        object.__setattr__(self, "_exclude", compiled(self.exclude))
+
+    def __contains__(self, name: str) -> bool:
+        if self._include is None or not self._include.fullmatch(name):
+            return False
+        return self._exclude is None or not self._exclude.fullmatch(name)
+
+
+def compiled(patterns: str) -> re.Pattern[str] | None:
+    """One expression of all that stand between the commas; None of none, which matches nothing.
+
+    Raises BadPattern.
+    """
+    parts = [part for part in re.split(r"\s*,\s*", patterns.strip()) if part]
+    for part in parts:
+        try:
+            re.compile(part)
+        except re.error as error:
+            raise BadPattern(f"{part!r} is no regular expression: {error}") from None
+    return re.compile("|".join(f"(?:{part})" for part in parts)) if parts else None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChoice:
+    """Which topics of a source are mirrored to ``target``."""
+
+    policy: ReplicationPolicy
+    topics: Selection
+    target: str
+    heartbeats: bool = True
+
+    def of(self, topics: Iterable[str]) -> list[str]:
+        """Those that are mirrored, in order of name."""
+        return sorted(filter(self.__contains__, topics))
+
+    def __contains__(self, topic: str) -> bool:
+        chosen = topic in self.topics or (self.heartbeats and self.policy.is_heartbeats(topic))
+        return chosen and not self.policy.is_internal(topic) and not self.policy.is_cycle(topic, self.target)

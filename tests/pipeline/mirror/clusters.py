@@ -1,0 +1,105 @@
+"""Two clusters side by side, and mirrors between them that copy in this process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from pipeline.mirror.copying import Copied, Range, copy
+from pipeline.mirror.rounds import Mirror
+from pipeline.mirror.settings import from_mm2
+
+Row = tuple[bytes | None, bytes | None, int, tuple[tuple[str, bytes | None], ...]]
+"""Key, value, timestamp (ms) and headers of a record."""
+
+
+def properties(a: str, b: str, **more: str) -> dict[str, str]:
+    """An ``mm2.properties`` from A to B; ``more`` has underscores for dots."""
+    basic = {
+        "clusters": "A, B",
+        "A.bootstrap.servers": a,
+        "B.bootstrap.servers": b,
+        "A->B.enabled": "true",
+        "emit.heartbeats.enabled": "false",
+        "refresh.topics.interval.seconds": "3600",
+    }
+    return basic | {key.replace("_", "."): value for key, value in more.items()}
+
+
+def in_process(ranges: list[Range]) -> Iterable[Copied]:
+    """Copy ranges as Spark's tasks do, one after the other."""
+    return [copy(one) for one in ranges]
+
+
+def mirror(settings: Mapping[str, str]) -> Mirror:
+    """A mirror that copies in this process."""
+    return Mirror(from_mm2(settings), in_process, now_ms=lambda: int(time.time() * 1000))
+
+
+def copy_once(settings: Mapping[str, str]) -> Mirror:
+    """Start a mirror, copy all there is, and end it."""
+    with mirror(settings) as running:
+        running.copy(running.ends())
+    return running
+
+
+def create(bootstrap: str, name: str, partitions: int = 1, **config: str) -> str:
+    """Make a topic."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    new = NewTopic(name, partitions, 1, config={key.replace("_", "."): value for key, value in config.items()})
+    admin.create_topics([new])[name].result(30)
+    return name
+
+
+def produce(bootstrap: str, topic: str, rows: Iterable[Row], partition: int = 0, **config: object) -> None:
+    """Send records to a partition."""
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, **config})
+    for key, value, timestamp, headers in rows:
+        producer.produce(topic, value, key, partition, timestamp=timestamp, headers=list(headers))
+        producer.poll(0)
+    assert producer.flush(30) == 0
+
+
+def rows(number: int, first: int = 0, size: int = 100) -> list[Row]:
+    """Records of all kinds: with and without keys, values and headers."""
+    return [
+        (
+            None if index % 3 == 0 else b"k%d" % (index % 7),
+            None if index % 11 == 5 and index % 3 else b"%06d" % index + b"x" * size,
+            1_700_000_000_000 + index,
+            (("n", b"%d" % index), ("none", None)) if index % 5 == 0 else (),
+        )
+        for index in range(first, first + number)
+    ]
+
+
+def read(bootstrap: str, topic: str, partition: int = 0) -> list[Message]:
+    """All messages that a partition holds now."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False})
+    place = TopicPartition(topic, partition)
+    low, high = consumer.get_watermark_offsets(place, timeout=30)
+    consumer.assign([TopicPartition(topic, partition, low)])
+    found: list[Message] = []
+    consumer_at = low
+    while consumer_at < high:
+        message = consumer.poll(30)
+        assert message is not None, f"{topic}-{partition} ends at {consumer_at}, not {high}"
+        assert message.error() is None, message.error()
+        found.append(message)
+        consumer_at = (message.offset() or 0) + 1
+    consumer.close()
+    return found
+
+
+def as_rows(messages: Iterable[Message]) -> list[Row]:
+    """Messages as they were produced."""
+    return [(one.key(), one.value(), one.timestamp()[1], _headers(one)) for one in messages]
+
+
+def _headers(message: Message) -> tuple[tuple[str, bytes | None], ...]:
+    found: Any = message.headers() or ()
+    return tuple(found)

@@ -1,0 +1,25 @@
+"""Two clusters for a test of a mirror."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from broker import Broker
+
+SETTINGS = {"auto.create.topics.enable": "false", "group.initial.rebalance.delay.ms": "0"}
+
+
+@pytest.fixture
+def a() -> Iterator[str]:
+    """The bootstrap address of cluster A."""
+    with Broker(SETTINGS) as broker:
+        yield broker.bootstrap_servers
+
+
+@pytest.fixture
+def b() -> Iterator[str]:
+    """The bootstrap address of cluster B."""
+    with Broker(SETTINGS) as broker:
+        yield broker.bootstrap_servers

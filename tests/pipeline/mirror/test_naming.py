@@ -1,0 +1,74 @@
+"""Names of mirrored topics, and which topics are mirrored: what KIP-382 says of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.mirror.naming import BadPattern, ReplicationPolicy, Selection, TopicChoice
+
+DEFAULT = ReplicationPolicy()
+IDENTITY = ReplicationPolicy(identity_of="A")
+
+
+@pytest.mark.parametrize(
+    ("topic", "source", "upstream", "original"),
+    [
+        ("orders", None, None, "orders"),
+        ("A.orders", "A", "orders", "orders"),
+        ("B.A.orders", "B", "A.orders", "orders"),
+        ("A.", None, None, "A."),
+        (".x", "", "x", "x"),
+    ],
+)
+def test_a_name_tells_where_records_come_from(
+    topic: str, source: str | None, upstream: str | None, original: str
+) -> None:
+    assert (DEFAULT.source(topic), DEFAULT.upstream(topic), DEFAULT.original(topic)) == (source, upstream, original)
+
+
+def test_the_identity_policy_renames_heartbeats_only() -> None:
+    assert IDENTITY.remote("A", "orders") == "orders"
+    assert IDENTITY.remote("A", "heartbeats") == "A.heartbeats"
+    assert IDENTITY.source("orders") == "A"
+    assert IDENTITY.source("B.heartbeats") == "B"
+    assert IDENTITY.original("a.b") == "a.b"
+
+
+def test_internal_topics_have_kafkas_names() -> None:
+    assert DEFAULT.offset_syncs("B") == "mm2-offset-syncs.B.internal"
+    assert DEFAULT.checkpoints("A") == "A.checkpoints.internal"
+    other = ReplicationPolicy("_", "_")
+    assert other.offset_syncs("B") == "mm2-offset-syncs_B_internal"
+    assert other.checkpoints("A") == "A_checkpoints_internal"
+    assert other.remote("A", "t") == "A_t"
+
+
+def test_what_came_from_the_target_is_not_sent_back() -> None:
+    to_a = TopicChoice(DEFAULT, Selection(".*"), "A")
+    assert to_a.of(["orders", "A.orders", "C.A.orders", "C.orders"]) == ["C.orders", "orders"]
+
+
+def test_internal_topics_and_excluded_ones_stay() -> None:
+    choice = TopicChoice(DEFAULT, Selection(".*", r".*\.replica, secret"), "B")
+    there = ["__consumer_offsets", "mm2-offsets.A.internal", "connect-internal", ".hidden", "x.replica", "secret", "t"]
+    assert choice.of(there) == ["t"]
+
+
+def test_heartbeats_are_mirrored_whatever_is_chosen() -> None:
+    choice = TopicChoice(DEFAULT, Selection("orders"), "B")
+    assert choice.of(["heartbeats", "C.heartbeats", "B.heartbeats", "orders", "others"]) == [
+        "C.heartbeats", "heartbeats", "orders",
+    ]  # fmt: skip
+    assert TopicChoice(DEFAULT, Selection("orders"), "B", heartbeats=False).of(["heartbeats"]) == []
+
+
+def test_a_pattern_matches_whole_names() -> None:
+    chosen = Selection("a, b.*|c")
+    assert [name for name in ("a", "ab", "b", "bx", "c", "xc", "") if name in chosen] == ["a", "b", "bx", "c"]
+    assert "" not in Selection("")
+    assert "a" not in Selection(" ")
+
+
+def test_a_bad_pattern_is_named() -> None:
+    with pytest.raises(BadPattern, match=r"'\(' is no regular expression"):
+        Selection("ok, (")
