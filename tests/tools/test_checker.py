@@ -72,6 +72,17 @@ def test_a_record_that_was_deleted_in_order_is_not_lost(log: Log) -> None:
     assert log.kinds(start=5) == []
 
 
+@pytest.mark.parametrize(("written", "start", "kinds"), [(True, 0, []), (False, 0, [Kind.LOST]), (False, 5, [])])
+def test_a_record_that_was_acknowledged_without_its_place(
+    log: Log, written: bool, start: int, kinds: list[Kind]
+) -> None:
+    """As the client does that learns from the answer to a later record, or to a retry, that it is there."""
+    number = log.send("p", acknowledged=False, written=written)
+    log.history.acknowledged("p", number, 0, None, at=11.0)
+    assert log.kinds(start) == kinds
+    assert log.verdict(start).counts["acknowledged"] == 11
+
+
 def test_a_record_at_another_place(log: Log) -> None:
     log.send("p", acknowledged=False)
     log.history.acknowledged("p", 10, 0, 12, at=11.0)

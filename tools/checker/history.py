@@ -15,6 +15,9 @@ from typing import Final, NamedTuple
 UNKNOWN: Final = -1
 """The offset of a record of which its producer knows nothing for sure: it may be there or not, or there later."""
 
+SOMEWHERE: Final = -2
+"""The offset of a record that was acknowledged without one: the cluster had it already when it was sent again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Guarantees:
@@ -80,13 +83,13 @@ class History:
         producer.offsets.append(UNKNOWN)
         return len(producer.offsets) - 1
 
-    def acknowledged(self, name: str, number: int, partition: int, offset: int, *, at: float) -> None:
-        """The cluster has said that a record is at this offset."""
+    def acknowledged(self, name: str, number: int, partition: int, offset: int | None, *, at: float) -> None:
+        """The cluster has said that a record is at this offset, or that it is there."""
         producer = self.producers[name]
         if partition != producer.partitions[number]:
             self.failures.append(f"{name}:{number} was acknowledged in partition {partition}, where it was not sent")
             return
-        producer.offsets[number] = offset
+        producer.offsets[number] = SOMEWHERE if offset is None else offset
         producer.acknowledged_at.append((at, partition))
 
     def failed(self, name: str, number: int, reason: str) -> None:

@@ -142,9 +142,8 @@ class Trial:
             if error is not None:
                 self.history.failed(name, number, str(error))
             else:
-                offset = message.offset()
-                assert offset is not None
-                self.history.acknowledged(name, number, message.partition() or 0, offset, at=time.monotonic())
+                partition, offset = message.partition() or 0, message.offset()
+                self.history.acknowledged(name, number, partition, offset, at=time.monotonic())
 
         while True:
             try:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from tools.checker.history import UNKNOWN, History, Partition, Producer, Seen
+from tools.checker.history import SOMEWHERE, UNKNOWN, History, Partition, Producer, Seen
 
 _SHOWN_MAX: Final = 10
 
@@ -90,14 +90,18 @@ def _of_acknowledged(history: History) -> Iterator[Violation]:
     for name, producer in history.producers.items():
         for number, (index, offset) in enumerate(zip(producer.partitions, producer.offsets, strict=True)):
             partition = history.partitions.get(index)
-            if offset == UNKNOWN or partition is None or offset < partition.start:
+            if offset == UNKNOWN or partition is None or 0 <= offset < partition.start:
                 continue
             found = places.get((index, name, number))
-            what = f"{name}:{number}, acknowledged at {index}@{offset}"
-            if found is None:
+            what = f"{name}:{number}, acknowledged {_place(index, offset)}"
+            if found is None and (offset != SOMEWHERE or not partition.start):
                 yield Violation(Kind.LOST, f"{what}, is not there; the partition ends at {partition.end}")
-            elif found != offset and producer.guarantees.once:
+            elif found is not None and offset not in (found, SOMEWHERE) and producer.guarantees.once:
                 yield Violation(Kind.MOVED, f"{what}, is at {found}")
+
+
+def _place(index: int, offset: int) -> str:
+    return f"in {index}" if offset == SOMEWHERE else f"at {index}@{offset}"
 
 
 def _of_partition(history: History, index: int, partition: Partition) -> Iterator[Violation]:
