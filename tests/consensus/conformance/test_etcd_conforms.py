@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from consensus.conformance import ConformanceSuite
-from consensus.conformance.__main__ import main
 from tests.support.stores.etcd import EtcdServers, OwnEtcdHarness, etcd_servers
 
 _running: list[EtcdServers] = []
@@ -25,14 +24,3 @@ def _server() -> Iterator[None]:
 class TestEtcd(ConformanceSuite):
     harness = staticmethod(lambda: OwnEtcdHarness(_running[0]))
     slow_marks = (pytest.mark.slow,)
-
-
-@pytest.mark.system
-def test_the_kit_runs_on_somebody_s_server_and_leaves_nothing_there(capfd: pytest.CaptureFixture[str]) -> None:
-    (servers,) = _running
-    servers.etcdctl("put", "/mine", "1")
-    names = ["kv-exact", "watch-outlives-disconnection", "store-restarted", "store-wiped-is-refused"]
-    arguments = [word for name in names for word in ("--check", name)]
-    assert main([servers.url, *arguments]) == 0
-    assert "4 passed" in capfd.readouterr().out
-    assert servers.etcdctl("get", "--prefix", "", "--keys-only").split() == ["/mine"]
