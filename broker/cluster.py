@@ -29,16 +29,16 @@ import tempfile
 from collections.abc import Awaitable, Coroutine, Mapping
 from os import PathLike, fspath
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import Any, Final, Self
+from types import MappingProxyType
+from typing import Any, Final
 
 from broker.config import BrokerConfig
 from broker.config.presets import EMBEDDED_CLUSTER, IN_ONE_LOOP, of_cluster
-from broker.loop_thread import LoopThread
+from broker.in_block import InBlock
 from broker.server import BrokerServer
 from broker.settings import Setting, given_settings, prepare_folders
 from consensus.backend import Backend
-from consensus.registry import from_kafka_config, open_backend
+from consensus.registry import from_kafka_config, opener
 
 _EACH_ITS_OWN: Final = ("broker.id", "node.id", "listeners", "advertised.listeners", "log.dirs", "log.dir")
 _stores = itertools.count(1)
@@ -100,8 +100,10 @@ class ClusterBroker:
             await server.kill()
 
 
-class Cluster:
+class Cluster(InBlock):
     """Several brokers, running as long as the ``with`` or ``async with`` block; after that it can be entered again."""
+
+    _thread_name = "parley-cluster"
 
     def __init__(
         self,
@@ -117,6 +119,7 @@ class Cluster:
         folder in it and so has the embedded store. ``coordination.url`` names another store. Raises ValueError for
         what makes no sense, TypeError for a setting that does not exist.
         """
+        super().__init__()
         if brokers < 1:
             raise ValueError(f"a cluster has 1 broker or more, not {brokers}")
         self._given = given_settings(properties, settings)
@@ -128,8 +131,6 @@ class Cluster:
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._brokers: dict[int, ClusterBroker] = {}
         self._store: Backend | None = None
-        self._thread: LoopThread | None = None
-        self._entered = False
         for broker_id in self._ids:
             BrokerConfig.from_properties(self._settings(broker_id, Path("unused"), "memory:"))
 
@@ -180,47 +181,6 @@ class Cluster:
 
     # Its life.
 
-    async def __aenter__(self) -> Self:
-        self._claim()
-        try:
-            await self._start()
-        except BaseException:
-            self._entered = False
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            await self._end()
-        finally:
-            self._entered = False
-
-    def __enter__(self) -> Self:
-        self._claim()
-        self._thread = LoopThread("parley-cluster", self._start, self._end)
-        try:
-            self._thread.start()
-        except BaseException:
-            self._thread = None
-            self._entered = False
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._thread is not None
-        self._thread.stop()
-        self._thread = None
-        self._entered = False
-
-    def _claim(self) -> None:
-        if self._entered:
-            raise RuntimeError("this Cluster is running already: make another Cluster() for a second one")
-        self._entered = True
-
     async def _start(self) -> None:
         if self._data_dir is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="parley-")
@@ -228,7 +188,8 @@ class Cluster:
         store = f"local://{folder / 'coordination'}" if self._data_dir else f"memory://cluster-{next(_stores)}"
         self._brokers = {each: ClusterBroker(each, self._settings(each, folder, store)) for each in self._ids}
         # A store in memory lives as long as somebody holds it: it must outlive a moment when all brokers are down.
-        self._store = open_backend(from_kafka_config(self._settings(1, folder, store), folder))
+        settings = self._settings(1, folder, store)
+        self._store = await opener(settings)(from_kafka_config(settings, folder))
         try:
             await asyncio.gather(*(broker.start() for broker in self._brokers.values()))
         except BaseException:

@@ -19,18 +19,18 @@ import os
 import tempfile
 from collections.abc import Mapping
 from os import PathLike, fspath
-from types import TracebackType
-from typing import Self
 
 from broker.config import BrokerConfig
 from broker.config.presets import EMBEDDED
-from broker.loop_thread import LoopThread
+from broker.in_block import InBlock
 from broker.server import BrokerServer
 from broker.settings import Setting, given_settings, prepare_folders
 
 
-class Broker:
+class Broker(InBlock):
     """One broker, running as long as its ``with`` or ``async with`` block; after that it can be entered again."""
+
+    _thread_name = "parley"
 
     def __init__(
         self,
@@ -46,6 +46,7 @@ class Broker:
         ValueError for what makes no sense (``broker.config.ConfigError`` for values that are not allowed), TypeError
         for a setting that does not exist.
         """
+        super().__init__()
         self._given = given_settings(properties, settings)
         if port and "listeners" in self._given:
             raise ValueError("port and listeners both say where to listen: give one of them")
@@ -57,8 +58,6 @@ class Broker:
             self._given["listeners"] = f"PLAINTEXT://127.0.0.1:{port}"
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._server: BrokerServer | None = None
-        self._thread: LoopThread | None = None
-        self._entered = False
         self._config("unused")
 
     @property
@@ -86,28 +85,6 @@ class Broker:
             defaults["log.dirs"] = temporary
         return BrokerConfig.from_properties({**defaults, **self._given})
 
-    def _claim(self) -> None:
-        if self._entered:
-            raise RuntimeError("this Broker is running already: make another Broker() for a second one")
-        self._entered = True
-
-    async def __aenter__(self) -> Self:
-        self._claim()
-        try:
-            await self._start()
-        except BaseException:
-            self._entered = False
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            await self._end()
-        finally:
-            self._entered = False
-
     async def _start(self) -> None:
         if not self._keeps_data:
             self._temporary = tempfile.TemporaryDirectory(prefix="parley-")
@@ -131,23 +108,3 @@ class Broker:
         if self._temporary is not None:
             self._temporary.cleanup()
             self._temporary = None
-
-    # In a thread.
-
-    def __enter__(self) -> Self:
-        self._claim()
-        self._thread = LoopThread("parley", self._start, self._end)
-        try:
-            self._thread.start()
-        except BaseException:
-            self._entered = False
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._thread is not None
-        self._thread.stop()
-        self._thread = None
-        self._entered = False
