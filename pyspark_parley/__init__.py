@@ -2,3 +2,7 @@
 
 So ``format("parley")`` works wherever Parley is installed, without registering anything.
 """
+
+from pipeline.datasource import ParleyDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]

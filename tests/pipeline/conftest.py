@@ -2,7 +2,8 @@
 
 Rules: a test that needs Spark or Java is marked ``spark`` (and so left out of ``make test-fast``); it takes its turn
 by a lock of this machine, because Spark's Java, its Python workers and the broker fill two cores. ``make test`` runs
-these tests in one process after the others, so that nobody waits; elsewhere a test waits for the one before.
+these tests in one process after the others, so that nobody waits; elsewhere a test waits for the one before. A test
+marked ``spark(java=False)`` needs the Python package only, and waits for nobody.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ SETTINGS = {
 
 @pytest.fixture(autouse=True)
 def _turn(request: pytest.FixtureRequest) -> Iterator[None]:
-    if request.node.get_closest_marker("spark") is None:
+    marker = request.node.get_closest_marker("spark")
+    if marker is None or not marker.kwargs.get("java", True):
         yield
         return
     with _LOCK.open("w") as lock:

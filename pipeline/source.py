@@ -1,0 +1,239 @@
+"""``spark.read.format("parley")`` and ``readStream``: topics as tables, with the options of Spark's Kafka source.
+
+The driver resolves positions and cuts tasks (`pipeline.positions`, `pipeline.offsets`), each task fetches and decodes
+its range to Arrow (`pipeline.cluster`, `pipeline.decode`). Offsets in a checkpoint are those of Spark's Kafka source.
+
+Rules:
+
+* A batch is the offsets between two positions, so that the same batch read again has the same rows.
+* What is lost is never silent: with ``failOnDataLoss`` the query fails and the text says what is gone; without it each
+  loss is a warning.
+* Where batch 0 begins is part of the position that it ends with (`_BEGINNING`): Spark keeps only where batches end, and
+  asks for the beginning anew after a restart, when ``latest`` has become another.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from pipeline.cluster import OffsetOutOfRange, TopicPartition
+from pipeline.decode import decode
+from pipeline.offsets import Range, as_json, from_json, limited, losses, new_rows, pieces, ranges
+from pipeline.options import OptionError, SourceOptions
+from pipeline.positions import chosen_partitions, earliest, latest, resolve_end, resolve_start, shared_cluster
+from protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["DataLoss", "KafkaBatchReader", "KafkaStreamReader", "source_schema"]
+
+_COLUMNS: Final = (
+    StructType()
+    .add("key", BinaryType())
+    .add("value", BinaryType())
+    .add("topic", StringType())
+    .add("partition", IntegerType())
+    .add("offset", LongType())
+    .add("timestamp", TimestampType())
+    .add("timestampType", IntegerType())
+)
+_HEADERS: Final = ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))
+_BEGINNING: Final = ""
+"""In the position at the end of batch 0, beside the topics (none has an empty name): the position at its beginning."""
+
+_log = logging.getLogger(__name__)
+
+
+class DataLoss(Exception):
+    """What a query was to read is not there any more; the text names it, and the option to go on without it."""
+
+
+def source_schema(include_headers: bool) -> StructType:
+    """The columns of Spark's Kafka source."""
+    schema = StructType(list(_COLUMNS))
+    return schema.add("headers", _HEADERS) if include_headers else schema
+
+
+def check_schema(schema: StructType, options: SourceOptions) -> None:
+    """Raises `OptionError` for a schema that a user has made up."""
+    if schema != source_schema(options.include_headers):
+        raise OptionError(
+            "a topic's columns are fixed: leave out schema(...), and take values apart with from_json, cast and the"
+            " like (headers are there with the option 'includeHeaders')"
+        )
+
+
+@dataclass(frozen=True)
+class OffsetRange(InputPartition):
+    """What one task reads."""
+
+    range: Range
+
+
+class KafkaBatchReader(DataSourceReader):
+    """Topics between two positions, once."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        options = self._options
+        cluster = shared_cluster(options.connection)
+        there = chosen_partitions(cluster, options.chosen)
+        start = resolve_start(cluster, options, there)
+        end = resolve_end(cluster, options, there)
+        return _tasks(ranges(start, end, {}), options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(partition, self._options)
+
+
+class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Topics from a position on, batch by batch."""
+
+    def __init__(self, options: SourceOptions, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._options = options
+        self._monotonic = monotonic
+        self._first: dict[str, Any] | None = None
+        self._latest: dict[TopicPartition, int] | None = None
+        self._target: dict[TopicPartition, int] | None = None
+        self._last_batch: float | None = None
+
+    # Where a batch ends.
+
+    def initialOffset(self) -> dict[str, Any]:
+        cluster = shared_cluster(self._options.connection)
+        there = chosen_partitions(cluster, self._options.chosen)
+        self._first = as_json(resolve_start(cluster, self._options, there))
+        return self._first
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._ask_latest()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        options = self._options
+        if options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(options.max_offsets_per_trigger)
+        if options.min_offsets_per_trigger is not None:
+            return ReadMinRows(options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        begin = _offsets(start)
+        self._latest = self._ask_latest() if self._target is None else self._target
+        if not isinstance(limit, ReadAllAvailable) and self._is_too_early(begin, self._latest):
+            return start
+        end = self._latest
+        if isinstance(limit, ReadMaxRows):
+            end = limited(limit.max_rows, begin, end, self._earliest(end.keys() - begin.keys()))
+        if end == begin:
+            return start
+        return as_json(end) | ({_BEGINNING: start} if start == self._first else {})
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return None if self._latest is None else as_json(self._latest)
+
+    def _is_too_early(self, begin: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> bool:
+        """Whether ``minOffsetsPerTrigger`` says to wait; never when what there is now is to be read."""
+        fewest = self._options.min_offsets_per_trigger
+        if fewest is None or self._target is not None:
+            return False
+        now, last = self._monotonic(), self._last_batch
+        waited = last is None or (now - last) * 1000 >= self._options.max_trigger_delay_ms
+        if not waited and new_rows(begin, end) < fewest:
+            return True
+        self._last_batch = now
+        return False
+
+    def _ask_latest(self) -> dict[TopicPartition, int]:
+        cluster = shared_cluster(self._options.connection)
+        missing_ok = not self._options.fail_on_data_loss
+        return latest(cluster, chosen_partitions(cluster, self._options.chosen, missing_ok=missing_ok), self._options)
+
+    def _earliest(self, new: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Of partitions that are new; those that are gone again are left out."""
+        cluster = shared_cluster(self._options.connection)
+        found = {}
+        for partition in new:
+            try:
+                found.update(earliest(cluster, [partition]))
+            except KafkaError as error:
+                if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise
+        return found
+
+    # What a batch is.
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        begin, behind = _offsets(end.get(_BEGINNING, start)), _offsets(end)
+        first = self._earliest(behind.keys() - begin.keys())
+        for loss in losses(begin, behind, first):
+            _lost(loss.text, self._options)
+        return _tasks(ranges(begin, behind, first), self._options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(partition, self._options)
+
+
+def _offsets(position: dict[str, Any]) -> dict[TopicPartition, int]:
+    return from_json({topic: of for topic, of in position.items() if topic != _BEGINNING})
+
+
+def _tasks(whole: list[Range], options: SourceOptions) -> list[InputPartition]:
+    return [OffsetRange(one) for one in pieces(whole, options.min_partitions, options.max_records_per_partition)]
+
+
+def _read(task: InputPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+    if not isinstance(task, OffsetRange):
+        return  # what Spark makes of no tasks at all
+    cluster = shared_cluster(options.connection)
+    todo: Range | None = task.range
+    while todo is not None:
+        try:
+            for fetched in cluster.fetch(
+                todo.partition, todo.start, todo.end, options.isolation, max_bytes=options.fetch_bytes
+            ):
+                yield from decode(fetched, todo.start, todo.end, include_headers=options.include_headers)
+                todo = replace(todo, start=fetched.next_offset)
+            return
+        except OffsetOutOfRange as gone:
+            todo = _without_what_is_gone(todo, gone, options)
+
+
+def _without_what_is_gone(todo: Range, gone: OffsetOutOfRange, options: SourceOptions) -> Range | None:
+    """What is left to read. Raises `DataLoss`."""
+    behind = min(todo.end, gone.log_start) if gone.offset < gone.log_start else todo.end
+    _lost(f"{gone.message}; offsets {todo.start} to {behind} cannot be read", options)
+    return replace(todo, start=behind) if behind < todo.end else None
+
+
+def _lost(text: str, options: SourceOptions) -> None:
+    if options.fail_on_data_loss:
+        raise DataLoss(
+            f"{text}. Retention may be too short for this query, or a topic was deleted or truncated under it."
+            " To go on with what there is, set the option 'failOnDataLoss' to false"
+        )
+    _log.warning("%s. Going on without it, because 'failOnDataLoss' is false.", text)

@@ -1,0 +1,243 @@
+"""The readers of ``format("parley")`` against a real broker, called as Spark calls them, without its Java."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+
+from pipeline.datasource import ParleyDataSource
+from pipeline.options import OptionError
+from pipeline.source import DataLoss, KafkaBatchReader, KafkaStreamReader, source_schema
+from tools.pytest_plugin import KafkaBroker
+
+pytestmark = pytest.mark.spark(java=False)
+
+T0_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def topic(kafka_broker: KafkaBroker, request: pytest.FixtureRequest) -> str:
+    """A topic with two partitions; 10 records in the first, 5 in the second, one a second from `T0_MS` on."""
+    name = kafka_broker.create_topic(f"{request.node.name.replace('[', '-').replace(']', '')}", partitions=2)
+    fill(kafka_broker, name, 0, 10)
+    fill(kafka_broker, name, 1, 5)
+    return name
+
+
+def fill(broker: KafkaBroker, topic: str, partition: int, count: int, first: int = 0) -> None:
+    with Producer({"bootstrap.servers": broker.bootstrap_servers}) as producer:
+        for number in range(first, first + count):
+            value = f"{partition}-{number}".encode()
+            producer.produce(topic, value, partition=partition, timestamp=T0_MS + 1000 * number)
+
+
+@pytest.fixture
+def admin(kafka_broker: KafkaBroker) -> AdminClient:
+    return AdminClient({"bootstrap.servers": kafka_broker.bootstrap_servers})
+
+
+Reader = Callable[..., Any]
+
+
+@pytest.fixture
+def reader(kafka_broker: KafkaBroker, topic: str) -> Reader:
+    """Makes a reader of the topic, as Spark does of options."""
+
+    def made(*, streaming: bool = True, **options: str) -> KafkaBatchReader | KafkaStreamReader:
+        given = {"kafka.bootstrap.servers": kafka_broker.bootstrap_servers, **options}
+        if not {"subscribe", "subscribePattern", "assign"} & given.keys():
+            given["subscribe"] = topic
+        source = ParleyDataSource(given)
+        read: Any = source.streamReader if streaming else source.reader
+        result = read(source_schema(given.get("includeHeaders") == "true"))
+        assert isinstance(result, KafkaStreamReader if streaming else KafkaBatchReader)
+        return result
+
+    return made
+
+
+def rows(reader: KafkaBatchReader | KafkaStreamReader, tasks: list[InputPartition]) -> list[tuple[int, int]]:
+    """Partition and offset of all rows, read by another process's copy of the reader."""
+    copy = pickle.loads(pickle.dumps(reader))
+    batches: Iterator[pa.RecordBatch] = (batch for task in tasks for batch in copy.read(task))
+    return sorted(
+        (row["partition"], row["offset"])
+        for batch in batches
+        for row in batch.select(["partition", "offset"]).to_pylist()
+    )
+
+
+def batch_rows(reader: KafkaBatchReader) -> list[tuple[int, int]]:
+    return rows(reader, reader.partitions())
+
+
+def spread(*numbers: tuple[int, range]) -> list[tuple[int, int]]:
+    return [(partition, offset) for partition, offsets in numbers for offset in offsets]
+
+
+def test_a_batch_is_what_lies_between_two_positions(reader: Reader, topic: str) -> None:
+    assert batch_rows(reader(streaming=False)) == spread((0, range(10)), (1, range(5)))
+    start, end = f'{{"{topic}": {{"0": 3, "1": -2}}}}', f'{{"{topic}": {{"0": 7, "1": -1}}}}'
+    chosen = reader(streaming=False, startingOffsets=start, endingOffsets=end)
+    assert batch_rows(chosen) == spread((0, range(3, 7)), (1, range(5)))
+    assigned = reader(streaming=False, assign=f'{{"{topic}": [1]}}')
+    assert batch_rows(assigned) == spread((1, range(5)))
+    assert batch_rows(reader(streaming=False, subscribePattern=f"{topic[:-1]}.")) == spread(
+        (0, range(10)), (1, range(5))
+    )
+    assert batch_rows(reader(streaming=False, subscribePattern="nothing-matches-.*")) == []
+
+
+def test_times_are_positions(reader: Reader, topic: str) -> None:
+    between = reader(streaming=False, startingTimestamp=str(T0_MS + 2500), endingTimestamp=str(T0_MS + 4000))
+    assert batch_rows(between) == spread((0, range(3, 4)), (1, range(3, 4)))
+    late = {"startingTimestamp": str(T0_MS + 7000)}
+    with pytest.raises(OptionError, match=f"no record of {topic}-1 is as late.*ByTimestampStrategy"):
+        batch_rows(reader(streaming=False, **late))
+    lenient = reader(streaming=False, **late, startingOffsetsByTimestampStrategy="latest")
+    assert batch_rows(lenient) == spread((0, range(7, 10)))
+    by_partition = f'{{"{topic}": {{"0": {T0_MS + 8000}, "1": {T0_MS + 4000}}}}}'
+    assert batch_rows(reader(streaming=False, startingOffsetsByTimestamp=by_partition)) == [(0, 8), (0, 9), (1, 4)]
+
+
+def test_tasks_are_as_many_as_asked_for(reader: Reader) -> None:
+    every = spread((0, range(10)), (1, range(5)))
+    many = reader(streaming=False, minPartitions="6")
+    assert len(many.partitions()) == 6
+    assert batch_rows(many) == every
+    small = reader(streaming=False, maxRecordsPerPartition="4")
+    assert len(small.partitions()) == 5
+    assert batch_rows(small) == every
+
+
+def test_options_that_do_not_fit_the_topic_say_how(reader: Reader, topic: str) -> None:
+    one = f'{{"{topic}": {{"0": 3}}, "other": {{"0": 1}}}}'
+    with pytest.raises(OptionError, match=rf"missing: {topic}-1, not there: other-0; -1 means latest"):
+        reader(startingOffsets=one).initialOffset()
+    with pytest.raises(OptionError, match=r"there is no topic 'nothing'.*create it"):
+        reader(streaming=False, subscribe="nothing").partitions()
+    with pytest.raises(OptionError, match="columns are fixed"):
+        ParleyDataSource({"kafka.bootstrap.servers": "h", "subscribe": topic}).reader(source_schema(True))
+
+
+def test_batches_are_limited_and_end_at_what_was_there(reader: Reader, topic: str, kafka_broker: KafkaBroker) -> None:
+    stream = reader(startingOffsets="earliest", maxOffsetsPerTrigger="6")
+    limit = stream.getDefaultReadLimit()
+    assert limit == ReadMaxRows(6)
+    stream.prepareForTriggerAvailableNow()
+    fill(kafka_broker, topic, 0, 50, first=10)  # come after the query began
+    position, seen = stream.initialOffset(), []
+    while (end := stream.latestOffset(position, limit)) != position:
+        batch = rows(stream, stream.partitions(position, end))
+        assert 0 < len(batch) <= 7
+        seen += batch
+        position = end
+    assert sorted(seen) == spread((0, range(10)), (1, range(5)))
+    assert stream.reportLatestOffset() == {topic: {"0": 10, "1": 5}}
+    other = reader(startingOffsets="earliest")
+    assert other.getDefaultReadLimit() == ReadAllAvailable()
+    assert other.latestOffset(other.initialOffset(), ReadAllAvailable())[topic] == {"0": 60, "1": 5}
+
+
+def test_a_batch_waits_until_it_is_worth_it(reader: Reader, topic: str, kafka_broker: KafkaBroker) -> None:
+    stream = reader(startingOffsets="earliest", minOffsetsPerTrigger="4", maxTriggerDelay="1m")
+    clock = [0.0]
+    stream._monotonic = lambda: clock[0]
+    limit = stream.getDefaultReadLimit()
+    assert limit == ReadMinRows(4)
+    first = stream.latestOffset(stream.initialOffset(), limit)
+    assert first[topic] == {"0": 10, "1": 5}
+    fill(kafka_broker, topic, 0, 3, first=10)
+    assert stream.latestOffset(first, limit) == first
+    clock[0] = 60.0
+    second = stream.latestOffset(first, limit)
+    assert second == {topic: {"0": 13, "1": 5}}
+    fill(kafka_broker, topic, 1, 4, first=5)
+    assert stream.latestOffset(second, limit) == {topic: {"0": 13, "1": 9}}
+    fill(kafka_broker, topic, 1, 1, first=9)
+    assert stream.latestOffset({topic: {"0": 13, "1": 9}}, ReadAllAvailable()) == {topic: {"0": 13, "1": 10}}
+
+
+def test_the_first_batch_is_the_same_after_a_restart(reader: Reader, topic: str, kafka_broker: KafkaBroker) -> None:
+    """Spark keeps where a batch ends; where the first began it asks anew, and `latest` is another by then."""
+    stream = reader()
+    start = stream.initialOffset()
+    assert stream.latestOffset(start, ReadAllAvailable()) == start
+    fill(kafka_broker, topic, 0, 5, first=10)
+    end = stream.latestOffset(start, ReadAllAvailable())
+    restarted = reader()
+    assert rows(restarted, restarted.partitions(restarted.initialOffset(), end)) == spread((0, range(10, 15)))
+    assert restarted.latestOffset(end, ReadAllAvailable()) == end
+    fill(kafka_broker, topic, 1, 1, first=5)
+    after = restarted.latestOffset(end, ReadAllAvailable())
+    assert after == {topic: {"0": 15, "1": 6}}
+    assert rows(restarted, restarted.partitions(end, after)) == [(1, 5)]
+
+
+def test_partitions_that_come_later_are_read_from_their_beginning(
+    reader: Reader, topic: str, kafka_broker: KafkaBroker, admin: AdminClient
+) -> None:
+    stream = reader()
+    start = stream.initialOffset()
+    admin.create_partitions([NewPartitions(topic, 3)])[topic].result()
+    fill(kafka_broker, topic, 2, 4)
+    end = stream.latestOffset(start, ReadMaxRows(3))
+    assert end[topic] == {"0": 10, "1": 5, "2": 3}
+    assert rows(stream, stream.partitions(start, end)) == spread((2, range(3)))
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["failing", "going-on"])
+def test_records_deleted_under_a_query(
+    reader: Reader, topic: str, kafka_broker: KafkaBroker, admin: AdminClient, fails: bool
+) -> None:
+    stream = reader(startingOffsets="earliest", failOnDataLoss=str(fails).lower())
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ReadAllAvailable())
+    tasks = stream.partitions(start, end)
+    admin.delete_records([TopicPartition(topic, 0, 4)])[TopicPartition(topic, 0)].result()
+    if not fails:
+        assert rows(stream, tasks) == spread((0, range(4, 10)), (1, range(5)))
+        return
+    with pytest.raises(DataLoss, match=f"{topic}-0 has offsets 4 to 10, not 0.*'failOnDataLoss' to false"):
+        rows(stream, tasks)
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["failing", "going-on"])
+def test_a_topic_made_again_under_a_query(
+    reader: Reader, topic: str, kafka_broker: KafkaBroker, admin: AdminClient, fails: bool
+) -> None:
+    stream = reader(startingOffsets="earliest", failOnDataLoss=str(fails).lower())
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ReadAllAvailable())
+    admin.delete_topics([topic])[topic].result()
+    kafka_broker.create_topic(topic, partitions=1)
+    fill(kafka_broker, topic, 0, 2)
+    after = stream.latestOffset(end, ReadAllAvailable())
+    assert after == {topic: {"0": 2}}
+    if not fails:
+        assert stream.partitions(end, after) == []
+        fill(kafka_broker, topic, 0, 1, first=2)
+        later = stream.latestOffset(after, ReadAllAvailable())
+        assert rows(stream, stream.partitions(after, later)) == [(0, 2)]
+        return
+    with pytest.raises(DataLoss, match=f"{topic}-1 is gone; .*from offset 5 on"):
+        stream.partitions(end, after)
+
+
+def test_a_topic_that_is_gone(reader: Reader, topic: str, kafka_broker: KafkaBroker, admin: AdminClient) -> None:
+    strict, lenient = reader(startingOffsets="earliest"), reader(startingOffsets="earliest", failOnDataLoss="false")
+    start = strict.initialOffset()
+    assert lenient.initialOffset() == start
+    admin.delete_topics([topic])[topic].result()
+    with pytest.raises(OptionError, match="there is no topic"):
+        strict.latestOffset(start, ReadAllAvailable())
+    end = lenient.latestOffset(start, ReadAllAvailable())
+    assert lenient.partitions(start, end) == []
