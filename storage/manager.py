@@ -152,12 +152,8 @@ class LogManager:
 
     async def close(self) -> None:
         """Flush and close every log, and note in each directory that it was closed in order. Idempotent."""
-        if not self._open:
+        if not await self._end():
             return
-        self._open = False
-        await self._upkeep.stop()
-        while self._busy:
-            await asyncio.wait(self._busy.values())
         closing = [Closing(directory, self._in[directory]) for directory in self.online()]
         await self._in_threads([each.work for each in closing for _ in range(self._threads)])
         for each in closing:
@@ -171,14 +167,19 @@ class LogManager:
 
     async def abandon(self) -> None:
         """Give the files back as a process that is killed does: nothing is flushed, no directory noted as closed."""
+        if await self._end():
+            await self._release(self.logs)
+            self._forget()
+
+    async def _end(self) -> bool:
+        """Let what is under way come to its end, and nothing begin; False where that was done before."""
         if not self._open:
-            return
+            return False
         self._open = False
         await self._upkeep.stop()
         while self._busy:
             await asyncio.wait(self._busy.values())
-        await self._release(self.logs)
-        self._forget()
+        return True
 
     def _forget(self) -> None:
         for directory in self.directories:

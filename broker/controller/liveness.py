@@ -73,8 +73,10 @@ class Liveness:
         """``listener`` is the name of the one that brokers use among themselves; ``duties`` run beside each term in
         office, until they are cancelled."""
         silence_s = session_ttl_ms / 1000
+        broker_id = registration.broker_id
         self.moves = moves
         self._registration = registration
+        self._data = registration_to_bytes(registration)
         self._metadata = metadata
         self._listener = listener
         self._session_ttl_ms = session_ttl_ms
@@ -88,15 +90,9 @@ class Liveness:
         self._is_leaving = False
         self.broker_epoch = -1
         """Of this broker's registration, -1 before the first."""
-        self.controller = Controller(
-            registration.broker_id,
-            registration_to_bytes(registration),
-            rng,
-            metadata,
-            publication,
-        )
+        self.controller = Controller(broker_id, self._data, rng, metadata, publication)
         self._members = Members(
-            registration.broker_id,
+            broker_id,
             self.controller,
             metadata,
             publication,
@@ -106,8 +102,8 @@ class Liveness:
             monotonic=monotonic,
         )
         self._following = Following(
-            registration.broker_id,
-            registration_to_bytes(registration),
+            broker_id,
+            self._data,
             metadata,
             peers,
             listener=listener,
@@ -220,14 +216,13 @@ class Liveness:
                 future.cancel()
 
     async def _join(self, groups: Groups) -> Membership:
-        data = registration_to_bytes(self._registration)
         member_id = str(self._registration.broker_id)
         probes = 0
         while True:
             present = (await groups.members(BROKERS_GROUP)).get(member_id)
             replaced = present if present is not None and await self._is_dead(present) else None
             try:
-                return await groups.join(BROKERS_GROUP, member_id, data, replace=replaced)
+                return await groups.join(BROKERS_GROUP, member_id, self._data, replace=replaced)
             except AlreadyExists:
                 probes += 1
                 if probes == 1:
