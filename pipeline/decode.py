@@ -76,25 +76,31 @@ def decode(
 
     Raises BadBatch.
     """
-    aborted = _Aborted(fetched.aborted)
     chunk = _Chunk(fetched)
-    for pos, header in headers(fetched.records):
-        if header.next_offset <= start:
-            if header.has_producer:
-                _checked(fetched, pos, header, aborted)
-            continue
-        if header.base_offset >= end and header.magic >= MAGIC_V2:
-            break
-        if _checked(fetched, pos, header, aborted):
-            chunk.add(pos, header)
+    for pos, header in visible(fetched, start, end):
+        chunk.add(pos, header)
         if chunk.size_bytes >= ROWS_BYTES:
             yield from chunk.rows(start, end, include_headers)
             chunk = _Chunk(fetched)
     yield from chunk.rows(start, end, include_headers)
 
 
-def _checked(fetched: Fetched, pos: int, header: BatchHeader, aborted: _Aborted) -> bool:
-    """Whether the batch holds records to be seen."""
+def visible(fetched: Fetched, start: int = 0, end: int = _OFFSET_MAX) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each batch of ``fetched.records`` that holds records for a reader of these offsets.
+
+    Their checksums are right. Neither control batches are among them nor, with READ_COMMITTED, batches of aborted
+    transactions. The first and the last may hold other offsets too. Raises BadBatch.
+    """
+    aborted = _Aborted(fetched.aborted)
+    for pos, header in headers(fetched.records):
+        if header.base_offset >= end and header.magic >= MAGIC_V2:
+            return
+        if _is_data(fetched, pos, header, aborted) and header.next_offset > start:
+            yield pos, header
+
+
+def _is_data(fetched: Fetched, pos: int, header: BatchHeader, aborted: _Aborted) -> bool:
+    """Whether the batch holds records to be seen. It must be asked of every batch, in order."""
     try:
         verify_crc(fetched.records, pos, header)
         if header.is_control:

@@ -33,13 +33,12 @@ class Partitioner:
 
     def assign(self, keys: Bytes, values: Bytes, partitions: int) -> npt.NDArray[np.int32]:
         """The partition of each row."""
-        chosen = np.frombuffer(hash_keys(keys), np.int64) % partitions
+        chosen = np.remainder(np.frombuffer(hash_keys(keys), np.int64), partitions)
         if keys.nulls:
             keyless = np.flatnonzero(np.frombuffer(keys.nulls, np.uint8))
-            sizes = np.diff(np.frombuffer(values.offsets, np.int64))[keyless] + 1
-            written = self._written + np.cumsum(sizes)
+            sizes: npt.NDArray[np.int64] = np.diff(np.frombuffer(values.offsets, np.int64))[keyless] + 1
+            written: npt.NDArray[np.int64] = self._written + np.cumsum(sizes)
             # A row goes where the bytes before it have led.
-            chosen = chosen.copy()
             chosen[keyless] = (written - sizes) // self._sticky_bytes % partitions
             if len(written):
                 self._written = int(written[-1])

@@ -1,0 +1,170 @@
+"""Writing to a real broker; what is there is read by other clients too."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as Assigned
+
+from broker import Broker
+from pipeline.cluster import EARLIEST, LATEST, Cluster, Connection, Isolation, TopicPartition
+from pipeline.copying import producible
+from pipeline.decode import decode
+from pipeline.partitioner import partition_of
+from pipeline.writing import Producer, Writing, Written
+from protocol.errors import ErrorCode, KafkaError
+from protocol.records.compression import Compression
+
+PARTITIONS = 3
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker({"num.partitions": str(PARTITIONS)}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def cluster(broker: Broker) -> Iterator[Cluster]:
+    with Cluster(Connection(bootstrap=broker.bootstrap_servers, api_timeout_ms=10_000)) as cluster:
+        yield cluster
+
+
+def read(cluster: Cluster, topic: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for number in range(PARTITIONS):
+        partition = TopicPartition(topic, number)
+        end = cluster.offsets({partition: LATEST})[partition]
+        for fetched in cluster.fetch(partition, 0, end):
+            rows += (row for batch in decode(fetched, 0, end, include_headers=True) for row in batch.to_pylist())
+    return rows
+
+
+def consumed(broker: Broker, topic: str, count: int) -> list[tuple[int, bytes | None, bytes | None, Any]]:
+    """What librdkafka reads."""
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "none", "check.crcs": True})
+    consumer.assign([Assigned(topic, number, 0) for number in range(PARTITIONS)])
+    found: list[tuple[int, bytes | None, bytes | None, Any]] = []
+    while len(found) < count:
+        message = consumer.poll(30)
+        assert message is not None
+        assert message.error() is None
+        found.append((message.partition() or 0, message.key(), message.value(), message.headers()))
+    consumer.close()
+    return found
+
+
+@pytest.mark.parametrize("codec", Compression)
+def test_other_clients_read_what_is_written(broker: Broker, cluster: Cluster, codec: Compression) -> None:
+    seeded = random.Random(codec)
+    topic = f"written-{codec.name.lower()}"
+    rows: list[dict[str, Any]] = [
+        {
+            "key": None if number % 5 == 0 else b"key %d" % (number % 50),
+            "value": None if number % 7 == 0 else seeded.randbytes(seeded.randrange(200)),
+            "headers": [("number", b"%d" % number), ("nothing", None)] if number % 3 == 0 else None,
+        }
+        for number in range(2000)
+    ]
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    schema = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("headers", kind)])
+    with Producer(cluster, Writing(compression=codec, batch_bytes=10_000, buffer_bytes=50_000)) as producer:
+        for begin in range(0, 2000, 100):
+            producer.write(pa.RecordBatch.from_pylist(rows[begin : begin + 100], schema), topic=topic)
+    found = consumed(broker, topic, 2000)
+    assert sorted(map(repr, ((row["key"], row["value"], row["headers"]) for row in rows))) == sorted(
+        repr(one[1:]) for one in found
+    )
+    for key in {row["key"] for row in rows if row["key"] is not None}:
+        theirs = [(number, value) for number, found_key, value, _ in found if found_key == key]
+        assert {number for number, _ in theirs} == {partition_of(key, PARTITIONS)}
+        assert [value for _, value in theirs] == [row["value"] for row in rows if row["key"] == key]
+
+
+def test_columns_say_topic_and_partition(cluster: Cluster) -> None:
+    rows = pa.RecordBatch.from_pydict(
+        {
+            "topic": ["one", "other", "one", "other"],
+            "partition": pa.array([2, None, 0, 1], pa.int32()),
+            "key": ["k"] * 4,
+            "value": ["a", "b", "c", "d"],
+        }
+    )
+    with Producer(cluster) as producer:
+        producer.write(rows)
+    assert [(row["partition"], row["value"]) for row in read(cluster, "one")] == [(0, b"c"), (2, b"a")]
+    by_key = partition_of(b"k", PARTITIONS)
+    assert sorted((row["partition"], row["value"]) for row in read(cluster, "other")) == sorted(
+        [(1, b"d"), (by_key, b"b")]
+    )
+
+
+def test_flush_says_where_it_stands(cluster: Cluster) -> None:
+    rows = pa.RecordBatch.from_pydict({"value": [b"x" * 90] * 100, "partition": [1] * 100})
+    with Producer(cluster, Writing(batch_bytes=1000)) as producer:
+        for _ in range(3):
+            producer.write(rows, topic="flushed")
+            producer.write(rows, topic="flushed")
+            written = producer.flush()
+        assert written == [Written(TopicPartition("flushed", 1), 400, 200)]
+        assert producer.flush() == []
+
+
+def test_rows_without_timestamp_get_the_time_of_writing(cluster: Cluster) -> None:
+    with Producer(cluster, now_ms=lambda: 1_600_000_000_123) as producer:
+        producer.write(pa.RecordBatch.from_pydict({"value": [b""]}), topic="stamped")
+    assert [row["timestamp"].timestamp() for row in read(cluster, "stamped")] == [1_600_000_000.123]
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"key": [b""]}, "no column 'value'"),
+        ({"value": [b""]}, "no topic is given"),
+        ({"value": [b""], "topic": [None]}, "'topic' must be string"),
+        ({"value": [b"", b""], "topic": ["t", None]}, "'topic' is null"),
+        ({"value": [b""], "topic": ["t"], "partition": [PARTITIONS]}, "'partition' holds 3; t has partitions 0 to 2"),
+        ({"value": [b""], "topic": ["t"], "partition": ["0"]}, "'partition' must be an integer"),
+        ({"value": [1], "topic": ["t"]}, "'value' must be binary"),
+    ],
+)
+def test_rows_that_cannot_be_written(cluster: Cluster, columns: dict[str, list[Any]], said: str) -> None:
+    with pytest.raises(ValueError, match=said), Producer(cluster) as producer:
+        producer.write(pa.RecordBatch.from_pydict(columns))
+
+
+def test_batch_too_large_for_the_topic_is_an_error_and_the_producer_keeps_it(cluster: Cluster) -> None:
+    rows = pa.RecordBatch.from_pydict({"value": [b"x" * 3_000_000]})
+    producer = Producer(cluster)
+    producer.write(rows, topic="small")
+    for _ in range(2):
+        with pytest.raises(KafkaError, match="writing to small-") as caught:
+            producer.flush()
+        assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
+    producer.close()
+
+
+def test_transactional_producer_says_so(cluster: Cluster) -> None:
+    producer = Producer(cluster, Writing(transactional_id="t"))
+    with pytest.raises(ValueError, match="between begin and commit"):
+        producer.write(pa.RecordBatch.from_pydict({"value": [b""]}), topic="t")
+    with pytest.raises(ValueError, match="transactional id"):
+        Producer(cluster).begin()
+
+
+def test_batches_are_copied_whole(broker: Broker, cluster: Cluster) -> None:
+    values = [b"%d" % number * 20 for number in range(1000)]
+    rows = pa.RecordBatch.from_pydict({"value": values, "partition": [0] * 1000})
+    with Producer(cluster, Writing(compression=Compression.ZSTD, batch_bytes=5000)) as producer:
+        producer.write(rows, topic="source")
+    source, target = TopicPartition("source", 0), TopicPartition("target", 2)
+    with Producer(cluster) as producer:
+        for fetched in cluster.fetch(source, 10, 990, Isolation.READ_COMMITTED, max_bytes=6000):
+            producer.send_batches(target, (batch for _, batch in producible(fetched, 10, 990)))
+    assert [row["value"] for row in read(cluster, "target")] == values[10:990]
+    assert cluster.offsets({target: EARLIEST}) == {target: 0}
