@@ -36,7 +36,8 @@ class Partitioner:
         chosen = np.remainder(np.frombuffer(hash_keys(keys), np.int64), partitions)
         if keys.nulls:
             keyless = np.flatnonzero(np.frombuffer(keys.nulls, np.uint8))
-            sizes: npt.NDArray[np.int64] = np.diff(np.frombuffer(values.offsets, np.int64))[keyless] + 1
+            offsets = np.frombuffer(values.offsets, np.int64)
+            sizes: npt.NDArray[np.int64] = (offsets[1:] - offsets[:-1])[keyless] + 1
             written: npt.NDArray[np.int64] = self._written + np.cumsum(sizes)
             # A row goes where the bytes before it have led.
             chosen[keyless] = (written - sizes) // self._sticky_bytes % partitions

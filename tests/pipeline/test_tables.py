@@ -1,0 +1,74 @@
+"""Topics as Arrow tables."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+
+from broker import Broker
+from pipeline import read_topic, scan_topic
+from pipeline.decode import kafka_schema
+from protocol.errors import KafkaError
+
+BEGUN = 1_700_000_000_000
+
+
+@pytest.fixture(scope="module")
+def bootstrap() -> Iterator[str]:
+    with Broker({"num.partitions": "2"}) as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+        for number in range(20):
+            producer.produce("t", b"%d" % number, partition=number % 2, timestamp=BEGUN + number)
+        assert producer.flush(30) == 0
+        yield broker.bootstrap_servers
+
+
+def values(table: pa.Table) -> list[int]:
+    return sorted(int(value) for value in table["value"].to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({}, range(20)),
+        ({"partitions": [1]}, range(1, 20, 2)),
+        ({"start": BEGUN + 5}, range(5, 20)),
+        ({"end": datetime.fromtimestamp((BEGUN + 5) / 1000, UTC)}, range(5)),
+        ({"start": BEGUN + 100}, ()),
+        ({"start": {0: 9, 1: 10}}, (18,)),
+        ({"start": "latest"}, ()),
+        ({"start": {0: 2}, "end": {0: 4}, "partitions": [0]}, (4, 6)),
+    ],
+)
+def test_the_rows_asked_for(bootstrap: str, asked: dict[str, Any], expected: range) -> None:
+    table = read_topic(bootstrap, "t", **asked)
+    assert table.schema == kafka_schema(include_headers=True)
+    assert values(table) == list(expected)
+    assert sum(batch.num_rows for batch in scan_topic(bootstrap, "t", **asked)) == len(expected)
+
+
+@pytest.mark.parametrize("asked", [{"start": "first"}, {"end": -1}, {"start": {0: 1}}, {"start": datetime(2024, 1, 1)}])  # noqa: DTZ001
+def test_position_that_is_none_is_refused(bootstrap: str, asked: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"is no position|no offset is given|no time zone"):
+        read_topic(bootstrap, "t", **asked)
+
+
+def test_what_is_not_there_is_said(bootstrap: str) -> None:
+    with pytest.raises(KafkaError, match="topic 'absent'"):
+        read_topic(bootstrap, "absent")
+    with pytest.raises(KafkaError, match="t has no partition 2"):
+        read_topic(bootstrap, "t", partitions=[2])
+    with pytest.raises(KafkaError, match=r"t-0 has offsets 0 to 10, not 11"):
+        read_topic(bootstrap, "t", partitions=[0], start={0: 11}, end={0: 12})
+
+
+def test_import_of_the_package_imports_neither_arrow_nor_spark() -> None:
+    program = "import pipeline, sys; assert not {'pyarrow', 'pyspark', 'numpy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)
