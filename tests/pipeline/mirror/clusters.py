@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from pipeline.mirror.copying import Copied, Range, copy
 from pipeline.mirror.rounds import Mirror
@@ -103,3 +103,34 @@ def as_rows(messages: Iterable[Message]) -> list[Row]:
 def _headers(message: Message) -> tuple[tuple[str, bytes | None], ...]:
     found: Any = message.headers() or ()
     return tuple(found)
+
+
+def settings_of(bootstrap: str, topic: str) -> dict[str, str]:
+    """The settings of a topic."""
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    found = admin.describe_configs([resource])[resource].result(30)
+    return {name: entry.value for name, entry in found.items()}
+
+
+def alter(bootstrap: str, topic: str, key: str, value: str) -> None:
+    """Change a setting of a topic."""
+    entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.incremental_alter_configs([resource])[resource].result(30)
+
+
+def commit(bootstrap: str, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+    """Commit offsets of a group."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    consumer.commit(offsets=[TopicPartition(*place, offset) for place, offset in offsets.items()], asynchronous=False)
+    consumer.close()
+
+
+def committed(bootstrap: str, group: str, places: Iterable[tuple[str, int]]) -> list[int]:
+    """The offsets that a group has committed."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    found = consumer.committed([TopicPartition(*place) for place in places], timeout=30)
+    consumer.close()
+    return [one.offset for one in found]
