@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
-from pipeline.options import source_options
+from pipeline.options import OptionError, SinkOptions, sink_options, source_options
+from pipeline.sink import KafkaBatchWriter, KafkaStreamWriter, check_columns
 from pipeline.source import KafkaBatchReader, KafkaStreamReader, check_schema, source_schema
 
 __all__ = ["ParleyDataSource"]
@@ -30,3 +37,16 @@ class ParleyDataSource(DataSource):
         options = source_options(self.options, streaming=True)
         check_schema(schema, options)
         return KafkaStreamReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        if overwrite:
+            raise OptionError("a topic is only ever added to: write with mode('append')")
+        return KafkaBatchWriter(self._sink(schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return KafkaStreamWriter(self._sink(schema))
+
+    def _sink(self, schema: StructType) -> SinkOptions:
+        options = sink_options(self.options)
+        check_columns(schema, options)
+        return options

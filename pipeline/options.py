@@ -17,6 +17,8 @@ from typing import Any, Final
 
 from pipeline.cluster import EARLIEST, LATEST, Connection, Isolation, TopicPartition
 from pipeline.fetching import FETCH_BYTES
+from pipeline.writing import Writing
+from protocol.records.compression import Compression
 
 __all__ = [
     "AtTime",
@@ -24,17 +26,20 @@ __all__ = [
     "Extreme",
     "OptionError",
     "Position",
+    "SinkOptions",
     "SourceOptions",
     "Specific",
     "TimesOf",
     "connection",
     "read_boolean",
     "read_integer",
+    "sink_options",
     "source_options",
 ]
 
 _CHOICES: Final = ("assign", "subscribe", "subscribePattern")
 _POLL_TIMEOUT_MS: Final = 120_000
+_API_TIMEOUT_MS: Final = 60_000
 _MAX_DELAY_MS: Final = 15 * 60_000
 
 _REFUSED_AS_SPARK: Final = {
@@ -43,6 +48,13 @@ _REFUSED_AS_SPARK: Final = {
     "value.deserializer": "values are columns of bytes; turn them into what they mean with DataFrame operations",
     "enable.auto.commit": "offsets are kept in the query's checkpoint, never committed to the cluster",
     "interceptor.classes": "interceptors are Java classes; use DataFrame operations",
+}
+_REFUSED_OF_SINK: Final = {
+    "key.serializer": "keys are columns of bytes or text; make them with DataFrame operations",
+    "value.serializer": "values are columns of bytes or text; make them with DataFrame operations",
+    "interceptor.classes": "interceptors are Java classes; use DataFrame operations",
+    "partitioner.class": "rows go where Kafka's own partitioner puts them, or where a column 'partition' says",
+    "transactional.id": "each task has a producer of its own; see the option 'deliveryGuarantee'",
 }
 _UNITS_MS: Final = {"us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -147,6 +159,49 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
         min_offsets_per_trigger=fewest,
         max_trigger_delay_ms=_duration_ms(given, "maxTriggerDelay", _MAX_DELAY_MS),
         fetch_bytes=_fetch_bytes(client),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """Where rows go, and how."""
+
+    connection: Connection
+    topic: str | None
+    """For all rows; None where each says its own."""
+    exactly_once: bool
+    writing: Writing
+
+
+def sink_options(options: Mapping[str, str]) -> SinkOptions:
+    """Read the options of a sink. Raises `OptionError`."""
+    given = {key.lower(): value for key, value in options.items()}
+    client = _client_settings(given, _REFUSED_OF_SINK)
+    guarantee = given.get("deliveryguarantee", "exactly-once").strip().lower()
+    if guarantee not in ("at-least-once", "exactly-once"):
+        raise OptionError(f"'deliveryGuarantee' is {guarantee!r}; it must be at-least-once or exactly-once")
+    topic = given.get("topic")
+    if topic is not None and not topic.strip():
+        raise OptionError("'topic' is empty; name the topic, or leave the option out and have a column 'topic'")
+    return SinkOptions(
+        connection=connection(client, api_timeout_ms=_API_TIMEOUT_MS),
+        topic=None if topic is None else topic.strip(),
+        exactly_once=guarantee == "exactly-once",
+        writing=_writing(client),
+    )
+
+
+def _writing(client: Mapping[str, str]) -> Writing:
+    text = client.get("compression.type", "none").strip().lower()
+    if text.upper() not in Compression.__members__:
+        kinds = ", ".join(name.lower() for name in Compression.__members__)
+        raise OptionError(f"'kafka.compression.type' is {text!r}; it must be one of {kinds}")
+    defaults = Writing()
+    delivery_ms = read_integer(client, "delivery.timeout.ms", defaults.delivery_timeout_ms, prefix="kafka.")
+    return Writing(
+        compression=Compression[text.upper()],
+        batch_bytes=read_integer(client, "batch.size", defaults.batch_bytes, prefix="kafka."),
+        delivery_timeout_ms=delivery_ms,
     )
 
 

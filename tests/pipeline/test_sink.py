@@ -1,0 +1,205 @@
+"""The writers of ``format("parley")`` against a real broker, without Spark's Java."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka.admin import AdminClient
+from pyspark.sql.types import StringType, StructType
+
+from pipeline import read_topic
+from pipeline.datasource import ParleyDataSource
+from pipeline.epochs import Epoch
+from pipeline.options import OptionError, sink_options
+from pipeline.sink import _write
+from tools.pytest_plugin import KafkaBroker
+
+pytestmark = pytest.mark.spark(java=False)
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+@pytest.fixture
+def topic(kafka_broker: KafkaBroker, request: pytest.FixtureRequest) -> str:
+    return kafka_broker.create_topic(request.node.name.replace("[", "-").replace("]", ""), partitions=3)
+
+
+def rows(first: int, count: int) -> pa.RecordBatch:
+    numbers = range(first, first + count)
+    return pa.RecordBatch.from_pydict(
+        {
+            "key": pa.array([f"k{number % 7}" if number % 5 else None for number in numbers], pa.string()),
+            "value": pa.array([f"v{number}" if number % 11 else None for number in numbers], pa.string()),
+            "headers": pa.array([[("h", b"1"), ("n", None)] if number % 2 else None for number in numbers], HEADERS),
+            "timestamp": pa.array([0] * count, pa.timestamp("us")),  # as in Spark's sink: not for writing
+            "other": pa.array(list(numbers)),
+        }
+    )
+
+
+def write(
+    broker: KafkaBroker, batches: Iterator[pa.RecordBatch] | list[pa.RecordBatch], epoch: Epoch | None, **options: str
+) -> None:
+    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, **options}
+    _write(iter(batches), sink_options(given), epoch)
+
+
+def content(broker: KafkaBroker, topic: str) -> Counter[tuple[Any, ...]]:
+    table = read_topic(broker.bootstrap_servers, topic, include_headers=True)
+    columns = [table.column(name).to_pylist() for name in ("key", "value", "headers")]
+    return Counter((key, value, str(headers)) for key, value, headers in zip(*columns, strict=True))
+
+
+def once(broker: KafkaBroker, name: str, batches: list[pa.RecordBatch]) -> Counter[tuple[Any, ...]]:
+    """What a topic holds that has got these rows once."""
+    broker.create_topic(name)
+    write(broker, batches, None, topic=name, deliveryGuarantee="at-least-once")
+    return content(broker, name)
+
+
+class Killed(Exception):
+    pass
+
+
+def write_and_die(broker: KafkaBroker, batches: list[pa.RecordBatch], epoch: Epoch, topic: str) -> None:
+    """Write all of these, and end as a task that is killed before it is done."""
+    there = read_topic(broker.bootstrap_servers, topic).num_rows
+
+    def cut_short() -> Iterator[pa.RecordBatch]:
+        yield from batches
+        while read_topic(broker.bootstrap_servers, topic).num_rows == there:
+            pass  # the writer has sent it, and does not say when it has arrived
+        raise Killed
+
+    options = sink_options({"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": topic})
+    with pytest.raises(Killed):
+        _write(cut_short(), replace(options, writing=replace(options.writing, buffer_bytes=1)), epoch)
+
+
+def test_all_columns_arrive(kafka_broker: KafkaBroker, topic: str) -> None:
+    write(kafka_broker, [rows(0, 30)], None, topic=topic)
+    found = content(kafka_broker, topic)
+    assert sum(found.values()) == 30
+    assert found[b"k1", b"v1", str([{"key": "h", "value": b"1"}, {"key": "n", "value": None}])] == 1
+    assert found[None, None, "None"] == 1
+    dates = read_topic(kafka_broker.bootstrap_servers, topic).column("timestamp").to_pylist()
+    assert min(dates).year > 2000
+
+
+def test_rows_say_their_topic_and_partition_and_the_option_wins(kafka_broker: KafkaBroker, topic: str) -> None:
+    other = kafka_broker.create_topic(f"{topic}-other", partitions=3)
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "value": ["a", "b", "c", "d"],
+            "topic": [topic, other, topic, topic],
+            "partition": pa.array([2, 1, None, 0], pa.int32()),
+        }
+    )
+    write(kafka_broker, [batch], Epoch("rows", 0, 5))
+    found = read_topic(kafka_broker.bootstrap_servers, topic)
+    where = dict(zip(found.column("value").to_pylist(), found.column("partition").to_pylist(), strict=True))
+    assert (where[b"a"], where[b"d"], set(where)) == (2, 0, {b"a", b"c", b"d"})
+    assert read_topic(kafka_broker.bootstrap_servers, other).column("partition").to_pylist() == [1]
+    write(kafka_broker, [batch], None, topic=other, deliveryGuarantee="at-least-once")
+    assert read_topic(kafka_broker.bootstrap_servers, other).num_rows == 5
+    nameless = batch.set_column(1, "topic", pa.array([topic, None, topic, topic]))
+    with pytest.raises(OptionError, match="'topic' is null in some rows"):
+        write(kafka_broker, [nameless], None)
+
+
+@pytest.mark.parametrize("reordered", [False, True], ids=["same-order", "other-order"])
+def test_an_epoch_that_was_cut_short_is_completed(kafka_broker: KafkaBroker, topic: str, reordered: bool) -> None:
+    """Killed after a part was acknowledged, and killed again when it was run again."""
+    batches = [rows(0, 400), rows(400, 400), rows(300, 200)]  # some rows are there twice, and must be twice
+    epoch = Epoch("cut-short", 7, 1)
+    write_and_die(kafka_broker, batches[:1], epoch, topic)
+    write_and_die(kafka_broker, batches[:2], epoch, topic)
+    again = (
+        [batch.take(pa.array(range(len(batch) - 1, -1, -1))) for batch in reversed(batches)] if reordered else batches
+    )
+    write(kafka_broker, again, epoch, topic=topic)
+    whole = once(kafka_broker, f"{topic}-once", batches)
+    assert content(kafka_broker, topic) == whole
+    write(kafka_broker, again, epoch, topic=topic)
+    assert content(kafka_broker, topic) == whole
+    write(kafka_broker, [rows(0, 10)], Epoch("cut-short", 8, 1), topic=topic)
+    assert sum(content(kafka_broker, topic).values()) == sum(whole.values()) + 10
+
+
+def test_tasks_and_epochs_are_told_apart(kafka_broker: KafkaBroker, topic: str) -> None:
+    for epoch in (Epoch("q", 0, 0), Epoch("q", 0, 1), Epoch("q", 0, 4), Epoch("q", 1, 0), Epoch("r", 0, 0)):
+        write(kafka_broker, [rows(0, 10)], epoch, topic=topic)
+    assert read_topic(kafka_broker.bootstrap_servers, topic).num_rows == 50
+    write(kafka_broker, [rows(0, 10)], Epoch("q", 0, 4), topic=topic)
+    assert read_topic(kafka_broker.bootstrap_servers, topic).num_rows == 50
+
+
+def test_keys_go_where_other_clients_put_them(kafka_broker: KafkaBroker, topic: str) -> None:
+    write(kafka_broker, [rows(0, 100)], None, topic=topic)
+    table = read_topic(kafka_broker.bootstrap_servers, topic)
+    keyed = {
+        (key, partition)
+        for key, partition in zip(table.column("key").to_pylist(), table.column("partition").to_pylist(), strict=True)
+        if key is not None
+    }
+    assert len(keyed) == 7
+
+
+SOURCE = {"kafka.bootstrap.servers": "localhost:9092", "topic": "t"}
+
+
+@pytest.mark.parametrize(
+    ("ddl", "given", "says"),
+    [
+        ({"v": "string"}, {}, "no column 'value' among v"),
+        ({"value": "integer"}, {}, r"'value' is int; .*CAST\(value AS STRING\)"),
+        ({"value": "string", "key": "long"}, {}, "'key' is bigint"),
+        ({"value": "string"}, {"topic": ""}, "'topic' is empty"),
+        ({"value": "string", "topic": "integer"}, {"topic": None}, "'topic' is int; it must be string"),
+        ({"value": "string"}, {"topic": None}, "option 'topic' or a column 'topic'"),
+        ({"value": "string", "partition": "long"}, {}, "'partition' is bigint; it must be int"),
+        ({"value": "string", "headers": "string"}, {}, "array<struct<key: string, value: binary>>"),
+        ({"value": "string"}, {"kafka.bootstrap.servers": None}, "'kafka.bootstrap.servers' is missing"),
+        ({"value": "string"}, {"kafka.compression.type": "rar"}, "none, gzip, snappy, lz4, zstd"),
+        ({"value": "string"}, {"kafka.key.serializer": "x"}, "columns of bytes or text"),
+        ({"value": "string"}, {"kafka.transactional.id": "x"}, "'deliveryGuarantee'"),
+        ({"value": "string"}, {"kafka.ssl.truststore.location": "x"}, "not supported yet"),
+        ({"value": "string"}, {"deliveryGuarantee": "maybe"}, "at-least-once or exactly-once"),
+    ],
+)
+def test_what_cannot_be_written_says_why(ddl: Mapping[str, str], given: Mapping[str, str | None], says: str) -> None:
+    schema = StructType()
+    for name, kind in ddl.items():
+        schema.add(name, StringType() if kind == "string" else kind)
+    options = {key: value for key, value in {**SOURCE, **given}.items() if value is not None}
+    with pytest.raises(OptionError, match=says):
+        ParleyDataSource(options).streamWriter(schema, False)
+
+
+def test_a_topic_is_only_added_to() -> None:
+    with pytest.raises(OptionError, match=r"mode\('append'\)"):
+        ParleyDataSource(SOURCE).writer(StructType().add("value", "string"), True)
+
+
+def test_a_stock_consumer_reads_what_was_written(kafka_broker: KafkaBroker, topic: str) -> None:
+    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+        write(kafka_broker, [rows(0, 40)], None, topic=topic, **{"kafka.compression.type": codec})
+    settings = {
+        "bootstrap.servers": kafka_broker.bootstrap_servers, "group.id": topic, "auto.offset.reset": "earliest",
+        "check.crcs": True,
+    }  # fmt: skip
+    consumer = Consumer(settings)
+    consumer.subscribe([topic])
+    try:
+        found = [message for _ in range(200) for message in [consumer.poll(30)] if message is not None]
+    finally:
+        consumer.close()
+    assert not any(message.error() for message in found)
+    assert Counter(message.value() for message in found)[b"v1"] == 5
+    assert AdminClient({"bootstrap.servers": kafka_broker.bootstrap_servers}).list_topics(topic).topics[topic]
