@@ -53,7 +53,7 @@ from broker.threads import Threads
 from consensus.errors import WrongStore
 from consensus.finding import find_store
 from consensus.recipes.keyvalue import KeyValue
-from consensus.registry import from_kafka_config, load_backend
+from consensus.registry import from_kafka_config, opener
 from protocol.errors import KafkaError
 from storage.config import LogConfig
 from storage.directory import LogDirectory
@@ -226,13 +226,13 @@ class BrokerServer:
         directories = list(map(Path, config.data_dirs))
         loop = asyncio.get_running_loop()
         known = await loop.run_in_executor(None, read_stores, directories)
-        url = from_kafka_config(config.given, config.data_dirs[0])
+        url, open_url = from_kafka_config(config.given, config.data_dirs[0]), opener(config.given)
         try:
-            store = await find_store(url, load_backend, known=known, rng=self.rng)
+            store = await find_store(url, open_url, known=known, rng=self.rng)
         except WrongStore as wrong:
             raise refusal(wrong, directories) from wrong
         found = await loop.run_in_executor(None, read_identities, directories)
-        self.moves = Moves(store, load_backend, self._remember_store, self.rng)
+        self.moves = Moves(store, open_url, self._remember_store, self.rng)
         self._undo.push_async_callback(self.moves.close)
         self.identity = await identify(
             KeyValue(store, self.rng),

@@ -126,6 +126,18 @@ Expectation: TypeAlias = Presence | At
 
 
 @dataclass(frozen=True, slots=True)
+class WatchCount:
+    """How many watches a store's servers have open, of all their clients, whoever these are; for people.
+
+    :ivar open: the number, ``None`` where nobody counts.
+    :ivar source: who says so, or why nobody does.
+    """
+
+    open: int | None
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """A key, its value and the write it comes from.
 
@@ -393,6 +405,11 @@ class Backend(ABC):
         Whoever keeps state of his own about this store must keep its identity beside it and pass that to ``open``.
         """
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether another client with the same address finds the same store, at least in this process."""
+        return True
+
     @abstractmethod
     async def open(self, *, expect_identity: str | None = None) -> None:
         """Connect, prove that reading and writing work, and initialise an empty store.
@@ -483,6 +500,10 @@ class Backend(ABC):
     @abstractmethod
     def watch(self, prefix: str) -> Watch:
         """Watch all the keys that start with ``prefix`` (any text, "" for all)."""
+
+    async def watch_count(self) -> WatchCount:
+        """What the servers say of their watches; raises nothing but ``Closed``."""
+        return WatchCount(None, "this kind of store does not count them")
 
     async def __aenter__(self) -> Self:
         await self.open()

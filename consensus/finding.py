@@ -8,18 +8,16 @@ a store is taken into charge whose move was committed and not finished (see ``co
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 from consensus.backend import Backend, Revision
 from consensus.charge import HOLDS_STATE, MOVED_HERE, Charge, Place, State, StoreInCharge, read_charge, write_charge
 from consensus.errors import PreconditionFailed, WrongStore
 from consensus.recipes.writing import Writer
+from consensus.registry import Open
 
 HOPS_MAX = 64
 """Stores looked at before the search is given up: nobody moves that often, they must go round in circles."""
-
-Open = Callable[[str], Awaitable[Backend]]
-"""From an address to a backend, not yet open."""
 
 
 async def find_store(

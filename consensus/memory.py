@@ -42,6 +42,7 @@ from consensus.backend import (
     Snapshot,
     TxnResult,
     Watch,
+    WatchCount,
     violation,
 )
 from consensus.errors import BadConfig, Closed, MaybeApplied, SessionLost, Unavailable, WrongStore
@@ -317,6 +318,7 @@ class MemoryBackend(Backend):
 
     def __init__(self, store: MemoryStore | None = None) -> None:
         self.store = store or MemoryStore()
+        self._is_shared = store is not None
         self.delay_s: Callable[[], float] | None = None
         self.connected = False
         self._opened = False
@@ -340,6 +342,10 @@ class MemoryBackend(Backend):
     @property
     def identity(self) -> str:
         return self._identity
+
+    @property
+    def is_shared(self) -> bool:
+        return self._is_shared
 
     async def open(self, *, expect_identity: str | None = None) -> None:
         if expect_identity not in (None, self.store.identity):
@@ -435,6 +441,9 @@ class MemoryBackend(Backend):
         watch = _MemoryWatch(self, prefix)
         self._watches[watch] = None
         return watch
+
+    async def watch_count(self) -> WatchCount:
+        return WatchCount(sum(len(client._watches) for client in self.store._clients), "this process")
 
     def _write(self, checks: Sequence[Check], ops: Sequence[Op]) -> TxnResult:
         for op in ops:

@@ -169,6 +169,12 @@ class Migration:
         self._on_step(Step.PREPARE, "")
         if self._to.identity == self._source.identity:
             raise CannotMove("this is the store that the cluster is in")
+        if not self._target.is_shared:
+            raise CannotMove(
+                f"{self._to.url} is a store of its own for each who opens it, and gone with him: no two brokers would "
+                "find the same one. Name a store that every broker reaches, such as local:///directory for brokers on "
+                "one machine, or memory://name for those in one process"
+            )
         self._charge, self._revision = await read_charge(self._source.backend)
         self._source.require(self._charge)
         self._has_begun = True

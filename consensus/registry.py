@@ -10,7 +10,7 @@ group ``parley.coordination``, which names a subclass of ``Backend``::
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from importlib import import_module
 from os import PathLike, fspath
 from pathlib import Path
@@ -36,6 +36,10 @@ _ZOOKEEPER_OPTIONS = {
     "zookeeper.ssl.client.enable": "tls",
     "zookeeper.ssl.truststore.location": "ca-file",
 }
+_ZOOKEEPER_SECRETS = {
+    "zookeeper.ssl.keystore.password": "key_password",
+    "zookeeper.ssl.truststore.password": "ca_password",
+}
 
 
 def schemes() -> tuple[str, ...]:
@@ -53,6 +57,28 @@ def open_backend(url: str, **options: object) -> Backend:
     if not separator:
         raise BadConfig(f"{url!r} is not an address; it starts with one of {_known()}")
     return backend_class(scheme).from_url(url, **options)
+
+
+Open = Callable[[str], Awaitable[Backend]]
+"""From an address to a backend, not yet open."""
+
+
+def opener(config: Mapping[str, str]) -> Open:
+    """What opens addresses for a broker of this configuration, with the secrets that no address may hold.
+
+    Those are the passwords of ``zookeeper.ssl.*``, which go with every ``zookeeper:`` address.
+    """
+    secrets = zookeeper_secrets(config)
+
+    async def open_url(url: str) -> Backend:
+        return await load_backend(url, **(secrets if url.startswith("zookeeper:") else {}))
+
+    return open_url
+
+
+def zookeeper_secrets(config: Mapping[str, str]) -> dict[str, str]:
+    """The passwords of ``zookeeper.ssl.*`` as options beside an address."""
+    return {name: config[key] for key, name in _ZOOKEEPER_SECRETS.items() if config.get(key)}
 
 
 async def load_backend(url: str, **options: object) -> Backend:
@@ -140,8 +166,8 @@ def _zookeeper_options(config: Mapping[str, str]) -> str:
     else:
         options.pop("ca-file", None)
     for key in ("zookeeper.ssl.keystore.type", "zookeeper.ssl.truststore.type"):
-        if config.get(key, "PEM").upper() != "PEM":
-            raise BadConfig(f"{key}={config[key]}: only PEM can be read; convert it with `openssl pkcs12`")
+        if config.get(key, "PEM").upper() not in ("PEM", "PKCS12", "JKS"):  # JKS is what many call their PKCS #12
+            raise BadConfig(f"{key}={config[key]}: only PEM and PKCS12 can be read")
     return f"?{urlencode(options, safe='/:')}" if options else ""
 
 

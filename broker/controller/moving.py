@@ -32,12 +32,13 @@ from consensus.charge import (
     read_charge,
     thaw,
 )
-from consensus.errors import BadConfig, CoordinationError, Retriable
-from consensus.finding import Open, follow_on
+from consensus.errors import BadConfig, CoordinationError, Retriable, WrongStore
+from consensus.finding import follow_on
 from consensus.migration import Migration, Step, give_up_left_over
 from consensus.recipes.groups import Groups
 from consensus.recipes.listeners import View
 from consensus.recipes.writing import Writer
+from consensus.registry import Open
 from protocol.errors import ErrorCode, KafkaError
 
 log = logging.getLogger(__name__)
@@ -155,6 +156,11 @@ class Moves:
                     await (await backend.open_session(session.ttl_ms)).close()
                 finally:
                     await backend.close()
+        except WrongStore as wrong:
+            error = (
+                f"it finds another store there than the controller ({wrong}); every broker has to reach the same one"
+            )
+            log.warning("the store to move to cannot be used", extra={"reason": error})
         except (CoordinationError, TimeoutError) as wrong:
             error = str(wrong) or f"no answer in {OPEN_MAX_S:g} s"
             log.warning("the store to move to cannot be used", extra={"reason": error})

@@ -21,6 +21,7 @@ from consensus.backend import (
     Session,
     TxnResult,
     Watch,
+    WatchCount,
 )
 from consensus.consul.address import Address
 from consensus.consul.client import Answer
@@ -69,6 +70,9 @@ class ConsulBackend(Backend):
             return
         await self._store.open(expect_identity)
         self._opened = self._known = True
+
+    async def watch_count(self) -> WatchCount:
+        return await self._store.watch_count()
 
     async def close(self) -> None:
         await self._close(ending_sessions=True)

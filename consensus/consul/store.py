@@ -9,7 +9,7 @@ import re
 from contextlib import suppress
 from urllib.parse import quote
 
-from consensus.backend import Capabilities, Read, Session
+from consensus.backend import Capabilities, Read, Session, WatchCount
 from consensus.consul.address import Address
 from consensus.consul.client import TIMEOUT_S, Answer, Client, Untrusted
 from consensus.consul.txn import (
@@ -101,6 +101,18 @@ class Store:
         if reason.session is not None:
             raise UnknownSession(reason.error, reason.session)
         raise reason.error
+
+    async def watch_count(self) -> WatchCount:
+        """The blocking queries that the agent we talk to serves. It writes them down as they begin, every 10 s anew."""
+        try:
+            answer = await self._client.call("GET", "/v1/agent/metrics", writes=False)
+            gauges = json.loads(answer.body)["Gauges"]
+        except (CoordinationError, ValueError, KeyError) as error:
+            return WatchCount(None, f"the agent does not tell its metrics (its token needs agent read): {error}")
+        found = [each["Value"] for each in gauges if each["Name"].endswith(".rpc.queries_blocking")]
+        if not found:
+            return WatchCount(None, "the agent is no server, or no blocking query began in the last 10 s")
+        return WatchCount(round(found[-1]), "blocking queries in Consul's metrics, of one server")
 
     async def verify(self) -> None:
         """:raises WrongStore: the store at this address is not, or not any more, the one that was opened."""

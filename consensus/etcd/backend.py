@@ -26,6 +26,7 @@ from consensus.backend import (
     Session,
     TxnResult,
     Watch,
+    WatchCount,
 )
 from consensus.errors import (
     BadConfig,
@@ -42,6 +43,7 @@ from consensus.etcd.address import Address, parse, read_secrets
 from consensus.etcd.calls import GRANT, KEEP_ALIVE, REVOKE, TXN, AnswerTooLarge
 from consensus.etcd.connection import REQUEST_S, Broken, Connection, Link
 from consensus.etcd.keyspace import Keyspace
+from consensus.etcd.metrics import watch_count
 from consensus.etcd.session import EtcdSession
 from consensus.etcd.watch import EtcdWatch
 
@@ -106,6 +108,9 @@ class EtcdBackend(Backend):
         except BaseException:
             await self.abandon()
             raise
+
+    async def watch_count(self) -> WatchCount:
+        return await watch_count(self._address)
 
     async def close(self) -> None:
         if self._connection is None:

@@ -33,6 +33,7 @@ from consensus.backend import (
     SessionState,
     TxnResult,
     Watch,
+    WatchCount,
 )
 from consensus.errors import (
     BadConfig,
@@ -217,6 +218,11 @@ class LocalBackend(Backend):
         watch = _LocalWatch(self, prefix)
         self._watches[watch] = None
         return watch
+
+    async def watch_count(self) -> WatchCount:
+        return WatchCount(
+            None, "there is no server: each process reads the file, and looks for itself what has changed"
+        )
 
     # For sessions and watches.
 

@@ -5,7 +5,9 @@
 ``acl``
     ``true``: only these credentials may read and change what is created here.
 ``tls``, ``ca-file``, ``cert-file``, ``key-file``, ``key-password-file``
-    TLS; any of the files means yes. Without ``ca-file`` the system's authorities are trusted.
+    TLS; any of the files means yes. Without ``ca-file`` the system's authorities are trusted. The files are PEM, or
+    PKCS #12: then ``cert-file`` is enough. The passwords can be options beside the address, ``key_password`` and
+    ``ca_password``, never in it.
 ``verify-host``
     ``false``: the servers' certificates need not be made for their names.
 ``connect-timeout-ms``
@@ -15,13 +17,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from consensus.errors import BadConfig
 from consensus.zookeeper.connection import Endpoint
+from consensus.zookeeper.keystores import Keystores, is_pem, read_pkcs12
 from consensus.zookeeper.wire import Acl
 
 ROOT = "parley"
@@ -43,6 +46,7 @@ _DEFAULTS = {
     "verify-host": "true",
     "connect-timeout-ms": "18000",
 }
+_SECRETS = ("key-password", "ca-password")
 EXPECTED = "zookeeper://host:port[,host:port...][/chroot][?user=...&password-file=...&acl=true&ca-file=...]"
 
 
@@ -79,6 +83,7 @@ def parse(url: str, options: Mapping[str, object]) -> Address:
         raise BadConfig(f"expected {EXPECTED}")
     place, _, query = rest.partition("?")
     given = {name.replace("_", "-"): str(value) for name, value in options.items()}
+    passwords = {name: given.pop(name, "") for name in _SECRETS}
     given = dict(parse_qsl(query, keep_blank_values=True)) | given
     if unknown := sorted(given.keys() - _DEFAULTS.keys()):
         raise BadConfig(f"zookeeper: no option is called {unknown[0]}; there are {', '.join(_DEFAULTS)}")
@@ -88,8 +93,8 @@ def parse(url: str, options: Mapping[str, object]) -> Address:
         raise BadConfig("a zookeeper address holds no password: use ?user=NAME&password-file=FILE")
     secure = _flag(settings, "acl")
     auth, sasl = _credentials(settings)
-    endpoint = Endpoint(_hosts(hosts), auth, sasl, _tls(settings))
-    if secure and not (auth or sasl or endpoint.tls.get("certfile")):
+    endpoint = Endpoint(_hosts(hosts), auth, sasl, *_tls(settings, passwords))
+    if secure and not (auth or sasl or endpoint.tls.get("certfile") or endpoint.keystores.key):
         raise BadConfig("zookeeper: acl=true needs credentials: user and password-file, or cert-file and key-file")
     connect_s = _milliseconds(settings, "connect-timeout-ms") / 1000
     return Address(endpoint, _root(chroot), connect_s, CREATOR_ACL if secure else OPEN_ACL)
@@ -131,23 +136,33 @@ def _credentials(settings: Mapping[str, str]) -> tuple[tuple[tuple[str, str], ..
     return (), {"mechanism": "DIGEST-MD5", "username": user, "password": password}
 
 
-def _tls(settings: Mapping[str, str]) -> dict[str, Any]:
+def _tls(settings: Mapping[str, str], passwords: Mapping[str, str]) -> tuple[dict[str, Any], Keystores]:
     files = [name for name in ("ca-file", "cert-file", "key-file") if settings[name]]
     if not (_flag(settings, "tls") if settings["tls"] else files):
         if files:
             raise BadConfig(f"zookeeper: tls=false and {files[0]} contradict each other")
-        return {}
+        return {}, Keystores()
     tls: dict[str, Any] = {"use_ssl": True, "check_hostname": _flag(settings, "verify-host")}
-    if settings["ca-file"]:
-        tls["ca"] = _file(settings["ca-file"], "ca-file")
-    if bool(settings["cert-file"]) != bool(settings["key-file"]):
-        raise BadConfig("zookeeper: cert-file and key-file need each other")
-    if settings["cert-file"]:
-        tls["certfile"] = _file(settings["cert-file"], "cert-file")
-        tls["keyfile"] = _file(settings["key-file"], "key-file")
+    trusted, own = Keystores(), Keystores()
+    if authorities := settings["ca-file"]:
+        if is_pem(_file(authorities, "ca-file")):
+            tls["ca"] = authorities
+        else:
+            trusted = read_pkcs12(authorities, passwords["ca-password"], wants_key=False)
+    password = passwords["key-password"]
     if settings["key-password-file"]:
-        tls["keyfile_password"] = _secret(settings["key-password-file"], "key-password-file")
-    return tls
+        password = _secret(settings["key-password-file"], "key-password-file")
+    if (certificate := settings["cert-file"]) and not is_pem(_file(certificate, "cert-file")):
+        if settings["key-file"] not in ("", certificate):
+            raise BadConfig(f"zookeeper: the key is in cert-file={certificate}; key-file names another file")
+        own = read_pkcs12(certificate, password, wants_key=True)
+    elif bool(certificate) != bool(settings["key-file"]):
+        raise BadConfig("zookeeper: cert-file and key-file need each other")
+    elif certificate:
+        tls["certfile"] = certificate
+        tls["keyfile"] = _file(settings["key-file"], "key-file")
+        tls |= {"keyfile_password": password} if password else {}
+    return tls, replace(own, authorities=trusted.authorities)
 
 
 def _secret(path: str, option: str) -> str:

@@ -26,11 +26,13 @@ from consensus.backend import (
     Session,
     TxnResult,
     Watch,
+    WatchCount,
 )
 from consensus.errors import Closed, CoordinationError, SessionLost, Unavailable, WrongStore
 from consensus.zookeeper.address import Address, parse
 from consensus.zookeeper.bounds import granted_bounds
 from consensus.zookeeper.connection import MAIN_TIMEOUT_MS, Connection
+from consensus.zookeeper.counting import watch_count
 from consensus.zookeeper.feed import Feed
 from consensus.zookeeper.layout import Layout
 from consensus.zookeeper.reading import Reader
@@ -90,6 +92,9 @@ class ZookeeperBackend(Backend):
         if self._identity is None:
             raise Closed("the backend has not been opened")
         return self._identity
+
+    async def watch_count(self) -> WatchCount:
+        return await asyncio.to_thread(watch_count, self._address.endpoint)
 
     async def open(self, *, expect_identity: str | None = None) -> None:
         if self._opened:

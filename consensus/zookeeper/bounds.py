@@ -5,11 +5,10 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.hosts import collect_hosts
 from kazoo.protocol.serialization import Connect
 
-from consensus.zookeeper.connection import Endpoint
+from consensus.zookeeper.connection import Endpoint, connect
 
 _INT = struct.Struct("!i")
 _CLOSE = _INT.pack(8) + struct.pack("!ii", 1, -11)
@@ -21,24 +20,18 @@ def granted_bounds(endpoint: Endpoint, within_s: float) -> tuple[int, int]:
 
     :raises OSError: no server answers in time.
     """
-    handler = SequentialThreadingHandler()
-    client = endpoint.client(round(within_s * 1000), handler)
     hosts, _ = collect_hosts(endpoint.hosts)
-    tls = {} if not client.use_ssl else endpoint.tls
     failure: OSError | None = None
     for host, port in hosts:
         try:
-            return tuple(_granted(handler, (host, port), tls, within_s, ms) for ms in (1, _LONGEST_MS))  # type: ignore[return-value]
+            return _granted(endpoint, host, port, within_s, 1), _granted(endpoint, host, port, within_s, _LONGEST_MS)
         except OSError as error:
             failure = error
     raise failure or OSError("no server is named")
 
 
-def _granted(
-    handler: SequentialThreadingHandler, address: tuple[str, int], tls: dict[str, Any], within_s: float, timeout_ms: int
-) -> int:
-    connection = handler.create_connection(address=address, hostname=address[0], timeout=within_s, **tls)
-    with connection:
+def _granted(endpoint: Endpoint, host: str, port: int, within_s: float, timeout_ms: int) -> int:
+    with connect(endpoint, host, port, within_s) as connection:
         connection.settimeout(within_s)
         request = bytes(Connect(0, 0, timeout_ms, 0, b"\0" * 16, None).serialize())
         connection.sendall(_INT.pack(len(request)) + request)

@@ -25,6 +25,7 @@ from kazoo.protocol.states import KazooState, KeeperState, WatchedEvent
 from kazoo.retry import KazooRetry
 
 from consensus.errors import Permanent, Unauthorized, Unavailable
+from consensus.zookeeper.keystores import Keystores
 
 READ_FRACTION = 2 / 3
 """Of a session's timeout: a server that has not answered for so long is given up, as by every client of ZooKeeper."""
@@ -51,15 +52,18 @@ class Endpoint:
     :ivar auth: pairs of scheme and credential, as ``digest``, ``user:password``.
     :ivar sasl: options of SASL as pure-sasl takes them; ``None`` for none.
     :ivar tls: kazoo's TLS options; empty for none.
+    :ivar keystores: certificates that are not in the files which those name.
     """
 
     hosts: str
     auth: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     sasl: dict[str, str] | None = field(default=None, repr=False)
     tls: dict[str, Any] = field(default_factory=dict, repr=False)
+    keystores: Keystores = field(default=Keystores(), repr=False)
 
-    def client(self, timeout_ms: int, handler: SequentialThreadingHandler) -> KazooClient:
+    def client(self, timeout_ms: int, handler: _Handler) -> KazooClient:
         """A client of kazoo, not started, that asks for this session timeout."""
+        handler.keystores = self.keystores
         return KazooClient(
             hosts=self.hosts,
             timeout=timeout_ms / 1000,
@@ -78,7 +82,7 @@ def synchronous_client(endpoint: Endpoint, within_s: float = 15.0) -> Iterator[K
 
     :raises Unavailable: no server answers in time.
     """
-    client = endpoint.client(round(within_s * 1000), SequentialThreadingHandler())
+    client = endpoint.client(round(within_s * 1000), _Handler())
     try:
         client.start(within_s)
     except client.handler.timeout_exception as error:
@@ -88,6 +92,19 @@ def synchronous_client(endpoint: Endpoint, within_s: float = 15.0) -> Iterator[K
     finally:
         client.stop()
         client.close()
+
+
+def connect(endpoint: Endpoint, host: str, port: int, timeout_s: float) -> Any:
+    """A socket connected to one of the servers, with TLS where that is meant. Blocks.
+
+    :raises OSError: it does not answer, or not to us.
+    """
+    handler = _Handler()
+    handler.keystores = endpoint.keystores
+    try:
+        return handler.create_connection((host, port), timeout=timeout_s, hostname=host, **endpoint.tls)
+    except handler.timeout_exception as error:
+        raise TimeoutError("no answer") from error
 
 
 class LostAnswer(Exception):
@@ -255,7 +272,18 @@ class Connection:
             self._on_state({KazooState.CONNECTED: True, KazooState.SUSPENDED: False}.get(state))
 
 
-class _LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+    """kazoo's handler, and the certificates that are in no file it can read."""
+
+    keystores = Keystores()
+
+    def create_connection(self, *arguments: Any, **options: Any) -> Any:
+        """Connect to a server."""
+        with self.keystores.as_options() as own:
+            return super().create_connection(*arguments, **options | own)
+
+
+class _LoopHandler(_Handler):
     """kazoo's handler without its two threads for callbacks: watches are told on the loop."""
 
     def __init__(self, post: Callable[..., None], on_socket: Callable[[Any], None], attempt_s: float) -> None:

@@ -334,3 +334,15 @@ async def test_sessions_of_an_abandoned_client_run_out_by_themselves(backend: Ba
     assert await backend.get("a") is None
     with pytest.raises(Closed):
         await other.get("a")
+
+
+async def test_servers_say_how_many_watches_there_are(connect: Connect) -> None:
+    one = await connect()
+    before = (await one.watch_count()).open
+    async with one.watch("a/") as first, one.watch("b/") as second:
+        await anext(first)
+        await anext(second)
+        told = await one.watch_count()
+        assert told.source
+        if before is not None and told.open is not None:
+            assert told.open > before

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote_plus
 
 import pytest
 from kazoo.client import KazooClient
@@ -16,7 +17,7 @@ from kazoo.security import OPEN_ACL_UNSAFE
 
 from consensus.backend import Changed, Put
 from consensus.errors import BadConfig, Unauthorized, Unavailable
-from consensus.registry import from_kafka_config, open_backend
+from consensus.registry import from_kafka_config, open_backend, opener, zookeeper_secrets
 from consensus.zookeeper import ZookeeperBackend
 from consensus.zookeeper.address import parse
 from consensus.zookeeper.connection import synchronous_client
@@ -239,4 +240,59 @@ async def test_kafkas_keys_are_those_of_the_address(tls: tuple[ZookeeperServers,
     async with open_backend(from_kafka_config(config)) as client:
         await client.put("a", b"1")
     with pytest.raises(BadConfig, match="only PEM"):
-        from_kafka_config({**config, "zookeeper.ssl.keystore.type": "JKS"})
+        from_kafka_config({**config, "zookeeper.ssl.keystore.type": "BCFKS"})
+
+
+def kafkas(url: str, keystore: Path, truststore: Path) -> dict[str, str]:
+    """As in the configuration of a Kafka broker."""
+    return {
+        "zookeeper.connect": url.removeprefix("zookeeper://") + "/kafkas",
+        "zookeeper.ssl.client.enable": "true",
+        "zookeeper.ssl.truststore.location": f"{truststore}",
+        "zookeeper.ssl.keystore.location": f"{keystore}",
+        "zookeeper.set.acl": "true",
+        "zookeeper.connection.timeout.ms": "10000",
+    }
+
+
+@pytest.mark.parametrize("kind", ["encrypted PEM", "PKCS12", "PKCS12 of Java"])
+async def test_keystores_with_passwords(tls: tuple[ZookeeperServers, Path], tmp_path: Path, kind: str) -> None:
+    servers, made = tls
+    keystore, truststore = tmp_path / "keystore.jks", made / "ca.pem"
+    if kind == "encrypted PEM":
+        run(
+            "openssl", "rsa", "-aes256", "-in", f"{made}/client.key", "-passout", "pass:key pass", "-out", f"{keystore}"
+        )
+        keystore.write_bytes(keystore.read_bytes() + (made / "client.pem").read_bytes())
+    else:
+        run("openssl", "pkcs12", "-export", "-in", f"{made}/client.pem", "-inkey", f"{made}/client.key",
+            "-certfile", f"{made}/ca.pem", "-passout", "pass:key pass", "-out", f"{keystore}")  # fmt: skip
+    if kind == "PKCS12 of Java":
+        truststore = tmp_path / "truststore"
+        run("keytool", "-importcert", "-noprompt", "-alias", "ca", "-file", f"{made}/ca.pem", "-storetype", "PKCS12",
+            "-keystore", f"{truststore}", "-storepass", "trust pass")  # fmt: skip
+    config = kafkas(servers.url, keystore, truststore)
+    config["zookeeper.ssl.truststore.password"] = "trust pass"
+    config["zookeeper.ssl.keystore.password"] = "key pass"
+    url = from_kafka_config(config)
+    assert "key pass" not in unquote_plus(url)
+    client = await opener(config)(url)
+    async with client:
+        await client.put("a", b"1")
+        assert (await client.watch_count()).open is not None
+    wrong = {**config, "zookeeper.ssl.keystore.password": "another"}
+    with pytest.raises(BadConfig if kind != "encrypted PEM" else Unavailable):
+        await (await opener(wrong)(url)).open()
+
+
+def test_a_keystore_that_only_java_reads_is_refused(tmp_path: Path) -> None:
+    keystore = tmp_path / "old.jks"
+    run("keytool", "-genkeypair", "-alias", "a", "-keyalg", "RSA", "-dname", "CN=a", "-storetype", "JKS",
+        "-keystore", f"{keystore}", "-storepass", "secret", "-keypass", "secret")  # fmt: skip
+    config = kafkas("zookeeper://h", keystore, keystore)
+    with pytest.raises(BadConfig, match="keytool -importkeystore"):
+        open_backend(from_kafka_config(config), **zookeeper_secrets(config))
+
+
+def run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True, timeout=60)

@@ -48,7 +48,10 @@ def test_status_shows_who_is_there(cluster: Cluster, store: str, parley: Parley,
     assert shown["controller"] in (1, 2)
     assert shown["controllerEpoch"] >= 1
     assert shown["keys"]["data/brokers"]["count"] == 2
+    assert {each["session"] for each in shown["members"]} <= set(shown["sessions"])
+    assert shown["watches"]["count"] is None
     text = parley("coordination", "status", store).out
+    assert f"Sessions:     {len(shown['sessions'])}\nWatches:      unknown (there is no server: each process" in text
     assert f"Cluster ID:   {shown['clusterId']}" in text
     assert f"Controller:   {shown['controller']} (epoch {shown['controllerEpoch']})" in text
 
@@ -73,6 +76,7 @@ def test_a_move_that_makes_no_sense_is_refused(cluster: Cluster, store: str, par
     for words, reason in (
         (("--to", full), "it is not empty: it has 1 keys, such as data/k"),
         (("--to", store), "this is the store that the cluster is in"),
+        (("--to", "memory:"), "no two brokers would find the same one. Name a store that every broker reaches"),
         (("--to", "nowhere://x"), "no coordination store is known as 'nowhere'"),
         (("--abort",), "No move is under way"),
         (("--abort", "--status"), "Name exactly one of --to, --status, --abort"),

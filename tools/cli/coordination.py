@@ -20,6 +20,7 @@ from tools.cli.running import FAILED, CommandError
 
 if TYPE_CHECKING:
     from consensus.backend import Backend
+    from consensus.registry import Open
     from protocol.client import Client
 
 T = TypeVar("T")
@@ -98,11 +99,11 @@ def check(
 
 
 def status(url: _Url = None, config: _Config = None, json_output: AsJson = False) -> None:
-    """Show who is in charge, who is there, and how much is stored."""
+    """Show who is in charge, who is there with which session, how many watches there are, and how much is stored."""
     from tools.coordination.status import status_of
 
-    address = _address(url, config)
-    found = _run(lambda: _in_store(address, lambda backend: status_of(backend, address)))
+    address, open_url = _address(url, config)
+    found = _run(lambda: _in_store(address, open_url, lambda backend: status_of(backend, address)))
     print(json.dumps(found.as_data()) if json_output else "\n".join(found.as_text()))
 
 
@@ -116,7 +117,8 @@ def dump(
     """Print as JSON what lasts in a store: topics, partitions, settings, counters and epochs."""
     from tools.coordination.dumping import dump as dump_store
 
-    found = _run(lambda: _in_store(_address(url, config), lambda each: dump_store(each, show_secrets=show_secrets)))
+    address, open_url = _address(url, config)
+    found = _run(lambda: _in_store(address, open_url, lambda each: dump_store(each, show_secrets=show_secrets)))
     print(json.dumps(found, indent=1))
 
 
@@ -131,15 +133,14 @@ def restore(
     For a store that is lost. The cluster is then what it was when the dump was made: topics made since are unknown.
     Stop all brokers before, and never let brokers run on the old store as well.
     """
-    from consensus.registry import load_backend
     from tools.coordination.dumping import NotRestored
     from tools.coordination.dumping import restore as restore_store
 
-    address = _address(url, config)
+    address, open_url = _address(url, config)
     dumped = _read(file)
 
     async def work() -> int:
-        backend = await load_backend(address)
+        backend = await open_url(address)
         try:
             await backend.open()
             return await restore_store(backend, dumped, overwrite=overwrite)
@@ -233,17 +234,19 @@ def _told(answer: Any) -> str:
             return f"No move has been made. The cluster is at {answer.store}."
 
 
-def _address(url: str | None, config: Path | None) -> str:
+def _address(url: str | None, config: Path | None) -> tuple[str, Open]:
+    """The store that is meant, and what opens it."""
     from broker.config.properties import read_properties
     from consensus.errors import BadConfig
-    from consensus.registry import from_kafka_config
+    from consensus.registry import from_kafka_config, opener
 
     if (url is None) == (config is None):
         raise CommandError("Name a store by its URL, or a broker's properties file with --config.")
     if config is None:
-        return url or ""
+        return url or "", opener({})
     try:
-        return from_kafka_config(read_properties(config))
+        properties = read_properties(config)
+        return from_kafka_config(properties), opener(properties)
     except OSError as error:
         raise CommandError(f"The file {config} cannot be read: {error.strerror}.") from error
     except (ValueError, BadConfig) as error:
@@ -259,13 +262,12 @@ def _read(file: Path) -> Any:
         raise CommandError(f"{file} is no JSON: {error}.") from error
 
 
-async def _in_store(url: str, work: Callable[[Backend], Awaitable[T]]) -> T:
+async def _in_store(url: str, open_url: Open, work: Callable[[Backend], Awaitable[T]]) -> T:
     """Do something with a store as it is found; an empty one stays empty."""
     from consensus.finding import open_existing
-    from consensus.registry import load_backend
 
     async with asyncio.timeout(OPEN_MAX_S):
-        backend = await open_existing(url, load_backend)
+        backend = await open_existing(url, open_url)
     try:
         return await work(backend)
     finally:

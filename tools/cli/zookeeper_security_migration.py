@@ -62,13 +62,13 @@ def migrate(
     """Lock or unlock the tree."""
     from broker.config.properties import read_properties
     from consensus.errors import CoordinationError
-    from consensus.registry import from_kafka_config
+    from consensus.registry import from_kafka_config, zookeeper_secrets
     from consensus.zookeeper.address import parse
     from consensus.zookeeper.security import NoTree, set_acls
 
     config = dict(read_properties(tls_config)) if tls_config else {}
     config |= {"zookeeper.connect": connect, "zookeeper.connection.timeout.ms": str(connection_timeout_ms)}
-    given = {"user": user, "password_file": password_file, "auth": auth}
+    given = {"user": user, "password_file": password_file, "auth": auth, **zookeeper_secrets(config)}
     try:
         address = parse(from_kafka_config(config), {name: value for name, value in given.items() if value})
         count = set_acls(address, secure=acl is Acl.SECURE)

@@ -11,7 +11,7 @@ from broker.controller.controller import ELECTION
 from broker.controller.members import BROKERS_GROUP
 from broker.metadata.encoding import registration_from_bytes
 from broker.metadata.types import BrokerRegistration
-from consensus.backend import Backend, Entry
+from consensus.backend import Backend, Entry, WatchCount
 from consensus.charge import FOLDER as CHARGE
 from consensus.charge import Charge, read_charge
 from consensus.copying import everything
@@ -36,6 +36,8 @@ class Status:
 
     :ivar controller: the broker in office, None where nobody is.
     :ivar controller_epoch: of the latest controller.
+    :ivar sessions: those that keys are bound to.
+    :ivar watches: open in the store's servers.
     :ivar sizes: for each kind of key, how many there are and how many bytes their keys and values have.
     """
 
@@ -46,6 +48,8 @@ class Status:
     controller: int | None
     controller_epoch: int
     members: tuple[Present, ...]
+    sessions: tuple[str, ...]
+    watches: WatchCount
     sizes: dict[str, tuple[int, int]]
 
     def as_data(self) -> dict[str, Any]:
@@ -64,6 +68,8 @@ class Status:
                 {"broker": each.broker.broker_id, "epoch": each.epoch, "session": each.session, "endpoints": _at(each)}
                 for each in self.members
             ],
+            "sessions": list(self.sessions),
+            "watches": {"count": self.watches.open, "source": self.watches.source},
             "keys": {kind: {"count": count, "bytes": size} for kind, (count, size) in self.sizes.items()},
         }
 
@@ -85,7 +91,8 @@ class Status:
             f"  broker {each.broker.broker_id}  epoch {each.epoch}  session {each.session}  {' '.join(_at(each))}"
             for each in self.members
         ]
-        lines += ["Keys:"]
+        count = "unknown" if self.watches.open is None else str(self.watches.open)
+        lines += [f"Sessions:     {len(self.sessions)}", f"Watches:      {count} ({self.watches.source})", "Keys:"]
         width = max(map(len, self.sizes), default=0)
         return lines + [
             f"  {kind:<{width}}  {count:>7}  {size:>10} bytes" for kind, (count, size) in self.sizes.items()
@@ -118,6 +125,8 @@ async def status_of(backend: Backend, url: str) -> Status:
             for key, each in entries.items()
             if key.startswith(f"{GROUPS}{BROKERS_GROUP}/")
         ),
+        sessions=tuple(sorted({each.session for each in entries.values() if each.session is not None})),
+        watches=await backend.watch_count(),
         sizes=_sizes(entries),
     )
 

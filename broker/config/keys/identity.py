@@ -132,19 +132,19 @@ class IdentityKeys(Keys, title="Identity and coordination"):
     zookeeper_ssl_keystore_location = string(
         "zookeeper.ssl.keystore.location",
         None,
-        "With zookeeper.connect: the file that holds this broker's key and certificate for ZooKeeper.",
+        "With zookeeper.connect: the file that holds this broker's key and certificate for ZooKeeper, in PEM or "
+        "PKCS #12.",
         since="2.5",
     )
     zookeeper_ssl_keystore_password = password(
         "zookeeper.ssl.keystore.password",
-        "The secret of zookeeper.ssl.keystore.location.",
+        "The secret of zookeeper.ssl.keystore.location, or of the key in it.",
         since="2.5",
-        ignored=ZOOKEEPER,
     )
     zookeeper_ssl_keystore_type = string(
         "zookeeper.ssl.keystore.type",
         None,
-        "The format of zookeeper.ssl.keystore.location; by default told from its name.",
+        "The format of zookeeper.ssl.keystore.location, PEM or PKCS12; told from its content.",
         since="2.5",
     )
     zookeeper_ssl_truststore_location = string(
@@ -157,12 +157,11 @@ class IdentityKeys(Keys, title="Identity and coordination"):
         "zookeeper.ssl.truststore.password",
         "The secret of zookeeper.ssl.truststore.location.",
         since="2.5",
-        ignored=ZOOKEEPER,
     )
     zookeeper_ssl_truststore_type = string(
         "zookeeper.ssl.truststore.type",
         None,
-        "The format of zookeeper.ssl.truststore.location; by default told from its name.",
+        "The format of zookeeper.ssl.truststore.location, PEM or PKCS12; told from its content.",
         since="2.5",
     )
     zookeeper_ssl_protocol = string(
