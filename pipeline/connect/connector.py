@@ -204,8 +204,8 @@ class SourceTask(Task):
     def poll(self) -> Sequence[SourceRecord] | None:
         """The next records; None or nothing where there is none at this moment."""
 
-    def commit_record(self, record: SourceRecord, offset: int | None) -> None:
-        """A record is in its topic, at that offset; None: it was dropped on the way (a filter, tolerated errors)."""
+    def commit_record(self, record: SourceRecord) -> None:
+        """The record is in its topic, or was dropped on the way (by a filter, or as a tolerated error)."""
 
     def commit(self) -> None:
         """All that was polled is in its topics, and the offsets are stored."""
@@ -318,6 +318,13 @@ class ExactlyOnceSinkTask(SinkTask):
     must make the records and the range's end visible together, or neither: a transaction with a row for the partition,
     a file named by the range, a table's commit that carries it.
     """
+
+    range_records: int = 10_000
+    """After so many records a range is handed over; a task may set it in `start`."""
+    range_bytes: int = 16 * 1024 * 1024
+    """After so many bytes, as they lie in the topic, too: what a partition may hold in memory."""
+    range_ms: int = 0
+    """How long records are gathered for a range that has fewer, in ms; 0: what is there is handed over."""
 
     @abstractmethod
     def committed(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
