@@ -1,9 +1,9 @@
 """What a worker does because of what the configuration log says, in the order of the log.
 
 ======================  ==============================================================================================
-a connector is new      the leader has the work shared out anew
+a connector is new      the work is shared out anew
 ... is changed          whoever runs it restarts it, which works its tasks out anew
-... is deleted          whoever runs it or its tasks stops them; the leader has the work shared out anew
+... is deleted          whoever runs it or its tasks stops them; the work is shared out anew
 tasks are committed     another number of them: shared out anew; else those that have changed are restarted here
 a target state          is handed to the connector and its tasks here
 a restart is asked for  what is here and meant is restarted
@@ -156,7 +156,8 @@ class Following:
         return Work(work.connectors & {name}, frozenset(task for task in work.tasks if task.connector == name))
 
     def _share_anew(self) -> None:
-        if self._share.leads:
+        """Everybody joins again who reads this: else the others would learn of it by their next heartbeats."""
+        if self._share.joined.is_set():
             self._membership.rejoin()
 
     async def _restart(self, name: str, include_tasks: bool, only_failed: bool) -> None:

@@ -113,7 +113,7 @@ class Alone(Membership):
             await self._wanted.wait()
 
     def rejoin(self, after_s: float = 0.0) -> None:
-        asyncio.get_running_loop().call_later(after_s, self._wanted.set)
+        _after(after_s, self._wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class Group(Membership):
         self._rejoin = asyncio.Event()
 
     def rejoin(self, after_s: float = 0.0) -> None:
-        asyncio.get_running_loop().call_later(after_s, self._rejoin.set)
+        _after(after_s, self._rejoin)
 
     async def run(self, member: Member) -> None:
         """As every membership. Raises ConnectError where no other try will help."""
@@ -170,9 +170,9 @@ class Group(Membership):
         pause = _PAUSE_S
         reached = asyncio.get_running_loop().time()
         while True:
-            self._rejoin.clear()
             try:
                 await member.before_join(None if self._place is None else self._place.version)
+                self._rejoin.clear()  # by now it has read whatever it was wanted for
                 place, assignment = await self._join(member)
                 self._place, pause = place, _PAUSE_S
                 await self._live(member, place, assignment)
@@ -312,6 +312,13 @@ class Group(Membership):
             leaving = LeaveGroupRequest.MemberIdentity(member_id=self._member_id, reason="the worker stops")
             request = LeaveGroupRequest(group_id=self._settings.group_id, members=[leaving])
         await self._client.send(request, node=self._place.coordinator)
+
+
+def _after(seconds: float, event: asyncio.Event) -> None:
+    if seconds > 0:
+        asyncio.get_running_loop().call_later(seconds, event.set)
+    else:
+        event.set()
 
 
 def _check(code: int, what: str) -> None:
