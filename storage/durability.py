@@ -26,6 +26,8 @@ class Durability:
 
     def __init__(self, recovery_point: int, unsynced: Iterable[Segment], lock: RLock, now_ms: int) -> None:
         self.recovery_point = recovery_point
+        self.checkpointed = recovery_point
+        """What the checkpoint says at least: where recovery believes holes between batches after a crash."""
         self.removals = 0
         """How often batches or segments were removed. Counted before their files change."""
         self._unsynced = list(unsynced)
@@ -49,11 +51,17 @@ class Durability:
         """The log was cut to ``end_offset``, inside of ``active``."""
         self.removed([active])
         self.recovery_point = min(self.recovery_point, end_offset)
+        self.checkpointed = min(self.checkpointed, end_offset)
 
     def restart(self, offset: int) -> None:
         """The log is empty and begins at ``offset``."""
         self.recovery_point = offset
+        self.checkpointed = min(self.checkpointed, offset)
         self._new_names = True
+
+    def written(self, offset: int) -> None:
+        """The checkpoint says ``offset``, which was the recovery point a moment ago."""
+        self.checkpointed = min(offset, self.recovery_point)
 
     def due(self, end_offset: int, config: LogConfig, now_ms: int) -> bool:
         """Whether ``flush.messages`` or ``flush.ms`` wants the log synced up to ``end_offset`` now."""

@@ -130,6 +130,11 @@ class Log:
 
     # What it is
 
+    def checkpointed(self, recovery_point: int) -> None:
+        """The checkpoint of recovery points says this, which was the log's a moment ago."""
+        with self._lock:
+            self._durability.written(recovery_point)
+
     @property
     def segments(self) -> tuple[Segment, ...]:
         """The segments, oldest first; the last one takes the appends."""
@@ -276,8 +281,9 @@ class Log:
     def replace_segments(self, new: Segment, old: Sequence[Segment]) -> list[Path]:
         """Put one ``.cleaned`` segment, complete and synced, in the place of sealed ones next to each other.
 
-        Answers the renamed files of the old ones, to be removed later. Blocks. Raises ``KafkaError``
-        KAFKA_STORAGE_ERROR: what was done by then is finished or undone by recovery.
+        They lie below the recovery point, and its checkpoint has been written since: above it recovery takes what
+        compaction leaves out for what a crash has lost. Answers the renamed files of the old ones, to be removed later.
+        Blocks. Raises ``KafkaError`` KAFKA_STORAGE_ERROR: what was done by then is finished or undone by recovery.
         """
         with self._lock, self._disk():
             return self._segments.replace(new, old)
@@ -409,8 +415,9 @@ class Log:
     def truncate_to(self, offset: int) -> None:
         """Remove what lies at ``offset`` and after it, as a follower does when its log parted from the leader's.
 
-        A batch that begins before ``offset`` and reaches it goes too. Blocks. The recovery point goes back: write its
-        checkpoint before the next append. Raises ``KafkaError`` KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE.
+        A batch that begins before ``offset`` and reaches it goes too; the log ends with the last one left. Blocks. The
+        recovery point goes back: write its checkpoint before the next append. Raises ``KafkaError``
+        KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE.
         """
         with self._lock, self._disk():
             if offset >= self.log_end_offset:

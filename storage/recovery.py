@@ -8,7 +8,9 @@ Rules:
 3. After a crash, every segment that reaches beyond the recovery point is scanned: each batch's checksum, and offsets
    that rise. So is any segment with an index missing or impossible. Scanning rebuilds the indexes.
 4. At the first bad batch a segment is cut. Where that is the work of the crash, above the recovery point, the log ends
-   there, and later segments are deleted; an older segment that was damaged otherwise takes no other with it.
+   there, and later segments are deleted; an older segment that was damaged otherwise takes no other with it. It ends
+   there as well where a segment does not go on where the one before ends: systems bring files to disk in any order.
+   (Compaction makes such holes too, but only below the recovery point that the checkpoint has.)
 5. Epochs and producers are learned from the batches again, from the first scanned segment on and from the newest
    snapshot before it.
 """
@@ -99,6 +101,9 @@ def load(
     epochs.truncate_from_end(log_end)
     epochs.truncate_from_start(log_start)
     producers.on_log_start_advanced(log_start)
+    if log_end < known.recovery_point:
+        lost = f"{directory} ends at {log_end}, and was on disk up to {known.recovery_point}"
+        _logger.error("%s: the disk has lost records, or somebody has removed files", lost)
     whole = known.clean and not loader.scanned
     recovery_point = log_end if whole else min(known.recovery_point, log_end)
     return LoadedLog(tuple(segments), log_start, log_end, recovery_point, producers, epochs)
@@ -223,7 +228,8 @@ class _Loader:
             if segment.base_offset in self.scanned:
                 scan = _Scan(segment, self._config, self._learn)
                 end = scan.run()
-                if not scan.whole and self._unflushed(segment.end_offset):
+                is_followed = scan.whole and segment.end_offset in (end, UNSEALED)
+                if not is_followed and self._unflushed(segment.end_offset):
                     self._drop(segments, number + 1)
                 if segment.end_offset == UNSEALED:
                     self.log_end = end

@@ -279,14 +279,12 @@ class Segment:
     def truncate_to(self, offset: int, config: LogConfig) -> int:
         """Drop the batch that holds ``offset`` and what follows it; the segment becomes the active one.
 
-        Answers where the log ends now: ``offset``, or the base offset of that batch where it began before. Raises
-        ``OSError``, ``CorruptRecord``.
+        Answers where the log ends now, with the last batch that is left: that may be before ``offset``, where it lies
+        inside of a batch or between two. Raises ``OSError``, ``CorruptRecord``.
         """
         found = self.find(offset)
-        end = offset
         if found is not None:
-            position, header = found
-            end = min(offset, header.base_offset)
+            position = found[0]
             self.offset_index.truncate_to(offset)
             self.time_index.truncate_to(offset)
             self.transactions.truncate_to(offset)
@@ -295,6 +293,14 @@ class Segment:
             self._largest = None if self.size else TimestampOffset(-1, self.base_offset)
             self._unindexed = 0
         self.reopen(config)
+        return self._end()
+
+    def _end(self) -> int:
+        """The offset that follows the last batch."""
+        end = self.base_offset
+        if self.size:
+            for _, header in self.batches(self.offset_index.lookup_position(self.size - 1).position):
+                end = header.next_offset
         return end
 
     # ---- reading

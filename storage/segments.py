@@ -93,6 +93,8 @@ class Segments:
         first = segments.index(old[0])
         if segments[first : first + len(old)] != tuple(old) or old[-1] is self.active:
             raise ValueError(f"{old} are not sealed segments of {self.directory}, next to each other")
+        if old[-1].end_offset > self._durability.checkpointed:
+            raise ValueError(f"{old[-1]} reaches beyond the checkpoint of recovery points")
         new.seal(old[-1].end_offset)
         new.rename(SWAP)
         self._show([*segments[:first], new, *segments[first + len(old) :]])
@@ -101,7 +103,7 @@ class Segments:
         return removed
 
     def cut(self, offset: int, config: LogConfig) -> int:
-        """Remove what lies at ``offset`` and after it; where the log ends now, at or before ``offset``.
+        """Remove what lies at ``offset`` and after it; where the log ends now, with a batch.
 
         ``offset`` is not below the first segment. Raises ``OSError``, ``CorruptRecord``.
         """

@@ -97,10 +97,14 @@ class Checkpoint:
             if self._answered >= mine:
                 return
             answering = self._asked
-            offsets = self._offsets(self._owner.logs_in(self._directory))
+            logs = self._owner.logs_in(self._directory)
+            offsets = self._offsets(logs)
             if offsets != self._written:
                 await self._owner.run(self._directory, self._file.write, offsets)
                 self._written = offsets
+            if self._offsets is recovery_points:
+                for log in logs:
+                    log.checkpointed(offsets[log.topic, log.partition])
             self._answered = answering
 
 

@@ -101,7 +101,7 @@ def check(log: Log) -> None:
         end = check_segment(segment)
     if log.segments[-1].size:
         assert end is not None
-        assert end <= log.log_end_offset  # below it after a cut between two batches, where compaction left a gap
+        assert end == log.log_end_offset
     _check_producers(log)
     epochs = [(entry.epoch, entry.start_offset) for entry in log.leader_epochs.entries]
     assert epochs == sorted(epochs)

@@ -389,6 +389,10 @@ class TestReplacing:
         new.reopen(SMALL)
         kept = next(old[1].batches())[1]
         new.append(old[1].file.read(kept.size_bytes, 0), [kept], 0)
+        with pytest.raises(ValueError, match="beyond the checkpoint"):
+            log.replace_segments(new, old)
+        log.flush()
+        log.checkpointed(log.recovery_point)
         paths = log.replace_segments(new, old)
         assert len(paths) == 9
         expected = {

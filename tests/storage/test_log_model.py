@@ -114,11 +114,10 @@ class LogModel(RuleBasedStateMachine):
 
     def cut_to(self, offset: int) -> None:
         self.log.truncate_to(offset)
-        holding = next((b for b in self.batches if b.first < offset < b.next), None)
-        if holding is not None:
-            offset = holding.first
-        self.batches = [batch for batch in self.batches if batch.next <= offset]
-        self.end = offset
+        if offset < self.end:
+            self.batches = [batch for batch in self.batches if batch.next <= offset]
+            self.end = self.batches[-1].next if self.batches else self.log.segments[0].base_offset
+        offset = self.end
         self.start = min(self.start, offset)
         self.flushed = min(self.flushed, offset)
         self.count_sequences()
@@ -167,10 +166,7 @@ class LogModel(RuleBasedStateMachine):
     def reopen(self, clean: bool) -> None:
         high_watermark = self.log.high_watermark
         self.log = reopened(self.log, clean=clean)
-        # Where it was cut between two batches, in a gap, it ends with the last one now.
-        assert (self.batches[-1].next if self.batches else self.start) <= self.log.log_end_offset <= self.end
-        self.end = self.log.log_end_offset
-        self.flushed = min(self.flushed, self.end)
+        assert self.log.log_end_offset == self.end
         self.log.high_watermark = high_watermark
         if clean:
             self.flushed = self.end

@@ -173,6 +173,55 @@ class TestCrash:
             assert log.last_stable_offset == 120
             check(log)
 
+    @pytest.mark.parametrize("lost", ["a batch", "everything", "the file"])
+    @pytest.mark.parametrize("flushed", [0, 40])
+    def test_the_log_ends_where_a_segment_does_not_go_on(self, tmp_path: Path, lost: str, flushed: int) -> None:
+        """What was written last to a segment is lost by the disk, and what was written to the next one is not."""
+        log = open_log(tmp_path)
+        values = fill(log, 100)
+        log.flush(flushed)
+        log.release()
+        segment = log.segments[2]
+        path = segment.path_of(".log")
+        position, header = list(segment.batches())[-1]
+        if lost == "a batch":
+            os.truncate(path, position)
+        elif lost == "everything":
+            os.truncate(path, 0)
+        else:
+            path.unlink()
+        end = header.base_offset if lost == "a batch" else segment.base_offset
+        assert flushed <= end
+        log = open_log(tmp_path, recovery_point=flushed)
+        assert log.log_end_offset == end
+        assert values_of(log) == dict(enumerate(values[:end]))
+        check(log)
+        assert append(log, b"more") == end
+        assert len(values_of(reopened(log, clean=False))) == end + 1
+
+    def test_compaction_leaves_holes_where_nothing_can_be_lost(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path)
+        fill(log, 100)
+        end = log.segments[1].end_offset
+        log.flush(end)
+        log.release()
+        position, header = list(log.segments[1].batches())[-1]
+        os.truncate(log.segments[1].path_of(".log"), position)
+        log = open_log(tmp_path, recovery_point=end)
+        assert list(values_of(log)) == [n for n in range(100) if n != header.base_offset]
+
+    def test_less_than_the_checkpoint_says(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        log = open_log(tmp_path)
+        values = fill(log, 100)
+        log.flush()
+        log.release()
+        for segment in log.segments[2:]:
+            segment.path_of(".log").unlink()
+        log = open_log(tmp_path, recovery_point=100)
+        assert values_of(log) == dict(enumerate(values[: log.log_end_offset]))
+        assert (log.recovery_point, log.log_end_offset) == (log.segments[1].end_offset,) * 2 or log.log_end_offset < 100
+        assert "was on disk up to 100" in caplog.text
+
     def test_the_log_ends_at_the_first_bad_batch(self, tmp_path: Path) -> None:
         log = open_log(tmp_path)
         values = fill(log, 100)

@@ -8,10 +8,7 @@ Rules of this module:
 
 * The death of a process loses nothing: what it wrote is in the page cache.
 * A crash of the machine leaves of each file what was last synced, and of what was written since: all, nothing, a
-  prefix, or single pages of it, as the seed has it. Of the segments of one log only the last that is left may have
-  lost something: those that were begun later are gone with what an earlier one has lost, since systems write back what
-  is older first. (:attr:`Disks.keeps_order`; without it holes between segments appear, which recovery cannot tell from
-  what compaction leaves.)
+  prefix, or single pages of it, as the seed has it. Nothing says that what is older was written back first.
 * Names made, renamed or removed since their directory was last synced are there or not; a rename has happened or not,
   it is never half done.
 * Each start of a process gets a new folder, a copy of what is left. So nothing that an earlier process still holds
@@ -38,7 +35,6 @@ class Disks:
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
-        self.keeps_order = True
         self._disks: dict[str, Disk] = {}
         self._fsync = os.fsync
         self._fdatasync = os.fdatasync
@@ -56,7 +52,7 @@ class Disks:
     def disk(self, host: str) -> Disk:
         """The disk of a machine, new and empty at first."""
         if host not in self._disks:
-            self._disks[host] = Disk(self.root / host, keeps_order=self.keeps_order)
+            self._disks[host] = Disk(self.root / host)
         return self._disks[host]
 
     def _synced(self, fd: int | object) -> None:
@@ -73,9 +69,8 @@ class Disks:
 class Disk:
     """The disk of one machine."""
 
-    def __init__(self, home: Path, *, keeps_order: bool) -> None:
+    def __init__(self, home: Path) -> None:
         self._home = home
-        self._keeps_order = keeps_order
         self._generation = 0
         self._files: dict[int, bytes] = {}
         """inode -> what of it is durable"""
@@ -165,20 +160,12 @@ class Disk:
         """What a crash leaves of a directory, by where it lies below the disk's root; None stands for a directory."""
         current = _names_in(directory)
         names = surviving_names(self._names.get(directory.stat().st_ino, {}), current, rng)
-        gone = [name for name in current if name not in names]
-        lost += [f"{place / name} is gone" for name in gone]
-        first_gone = min(filter(_is_segment, gone), default=None)
-        if self._keeps_order and first_gone is not None:
-            names = {name: inode for name, inode in names.items() if not _is_segment(name) or name < first_gone}
+        lost += [f"{place / name} is gone" for name in current if name not in names]
         left: dict[Path, bytes | None] = {}
-        is_torn = False
         for name, inode in names.items():
             source = sources.get(inode)
             if source is None:
                 continue  # a directory that was removed with all in it
-            if is_torn and _is_segment(name):
-                lost.append(f"{place / name} is gone, as an earlier segment has lost something")
-                continue
             if source.is_dir():
                 left[place / name] = None
                 left |= self._what_is_left(source, place / name, sources, rng, lost)
@@ -187,7 +174,6 @@ class Disk:
             content = left[place / name] = torn(self._files.get(inode, b""), written, rng)
             if content != written:
                 lost.append(f"{place / name} has lost something: it is {len(content)} bytes of {len(written)}")
-                is_torn = is_torn or (self._keeps_order and _is_segment(name))
         return left
 
 
@@ -238,10 +224,6 @@ def torn(durable: bytes, written: bytes, rng: Random) -> bytes:
         end = min(start + PAGE_BYTES, size)
         pages.append(source[start:end].ljust(end - start, b"\0"))
     return b"".join(pages)
-
-
-def _is_segment(name: str) -> bool:
-    return name.endswith(".log")
 
 
 def _names_in(path: Path | str) -> dict[str, int]:
