@@ -1,7 +1,8 @@
 """Clients of a simulated cluster that tell the ledger what they were promised and what they saw.
 
 The producer is idempotent and never gives up a batch: it sends it again until it is acknowledged, so every record it
-has begun is in the log once in the end. The reader keeps to KIP-320: it never goes back to an older leader epoch.
+has begun is in the log once in the end, and in order. The reader keeps to KIP-320: it never goes back to an older
+leader epoch.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from random import Random
+from typing import Any, NamedTuple
 
-from protocol.client import Client
+from protocol.client import Client, _Link
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.fetch import FetchRequest
 from protocol.messages.offsets import ListOffsetsRequest
@@ -22,6 +24,8 @@ from tools.simulation.ledger import Ledger
 from tools.simulation.machines import EPOCH_MS
 
 REQUEST_TIMEOUT_S = 4.0
+UNDER_WAY_MAX = 5
+"""Batches of one producer to one partition: as many as brokers know of each producer."""
 PRODUCE_VERSION = 9
 FETCH_VERSION = 12
 _FATAL = frozenset(
@@ -34,7 +38,7 @@ _FATAL = frozenset(
         ErrorCode.UNKNOWN_SERVER_ERROR,
     }
 )
-"""What no fault of machines or networks may lead to for a producer that sends one batch at a time."""
+"""What no fault of machines or networks may lead to."""
 
 
 class _User:
@@ -47,6 +51,7 @@ class _User:
         self.client = Client(bootstrap, client_id=name, timeout=REQUEST_TIMEOUT_S, connect_timeout=REQUEST_TIMEOUT_S)
         self.ledger = ledger
         self.rng = rng
+        self._doubted: set[tuple[str, int]] = set()  # partitions whose leader may be another by now
 
     async def pause(self, longest: float) -> None:
         await asyncio.sleep(self.rng.uniform(0.0, longest))
@@ -58,8 +63,17 @@ class _User:
         await self.pause(0.3)
 
 
+class _Batch(NamedTuple):
+    values: list[str]
+    data: bytearray
+
+
 class Producer(_User):
-    """Sends batches to some partitions of one topic, one at a time to each."""
+    """Sends batches to some partitions of one topic, to each one at a time or several one behind the other.
+
+    As real clients do, it sends nothing more once a batch has failed, until everything under way has been answered;
+    then it sends again, in order, what is not acknowledged. A batch that is acknowledged acknowledges those before it.
+    """
 
     async def run(self, topic: str, partitions: Iterable[int], *, pause_s: float) -> None:
         """Produce until :attr:`stopping`, and then until everything begun is acknowledged."""
@@ -80,44 +94,76 @@ class Producer(_User):
             await self.retry_later("init", ErrorCode(answer.error_code))
 
     async def _lane(self, topic: str, partition: int, producer_id: int, epoch: int, pause_s: float) -> None:
+        under_way_max = self.rng.choice((1, UNDER_WAY_MAX))
         sequence = 0
-        while not self.stopping:
-            values = [f"{self.name}-{partition}-{sequence + i}" for i in range(self.rng.randint(1, 3))]
-            now_ms = EPOCH_MS + int(asyncio.get_running_loop().time() * 1000)
-            batch = build(
-                [Record(i, now_ms, None, value.encode(), ()) for i, value in enumerate(values)],
-                producer_id=producer_id,
-                producer_epoch=epoch,
-                base_sequence=sequence,
-            )
-            sequence += len(values)
-            self.ledger.sent(self.name, topic, partition, values)
-            if not await self._deliver(topic, partition, values, batch):
+        waiting: list[_Batch] = []
+        while waiting or not self.stopping:
+            while len(waiting) < under_way_max and not self.stopping:
+                values = [f"{self.name}-{partition}-{sequence + i}" for i in range(self.rng.randint(1, 3))]
+                waiting.append(_Batch(values, _batch(values, producer_id, epoch, sequence)))
+                sequence += len(values)
+                self.ledger.sent(self.name, topic, partition, values)
+            acknowledged, failure = await self._deliver(topic, partition, waiting)
+            del waiting[:acknowledged]
+            if failure in _FATAL:
                 return
-            await self.pause(pause_s)
+            if failure is not None:
+                await self.retry_later(f"produce {waiting[0].values[0]}" if waiting else "produce", failure)
+            else:
+                await self.pause(pause_s)
 
-    async def _deliver(self, topic: str, partition: int, values: list[str], batch: bytearray) -> bool:
-        """Send until it is acknowledged; False if that can never be."""
-        fresh = False
-        while True:
-            try:
-                node = await self.client.leader(topic, partition, fresh=fresh)
-                answer = await self.client.send(_produce(topic, partition, batch), node=node, version=PRODUCE_VERSION)
-            except KafkaError as error:
-                fresh = True
-                await self.retry_later(f"produce {values[0]}", error)
-                continue
-            told = answer.responses[0].partition_responses[0]
-            code = ErrorCode(told.error_code)
-            if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-                offset = told.base_offset if code is ErrorCode.NONE else -1
-                self.ledger.acknowledged(self.name, topic, partition, values, offset, node)
-                return True
-            if code in _FATAL:
-                self.ledger.refused(self.name, topic, partition, values, code, node)
-                return False
-            fresh = True
-            await self.retry_later(f"produce {values[0]}", code)
+    async def _deliver(self, topic: str, partition: int, batches: list[_Batch]) -> tuple[int, ErrorCode | None]:
+        """Send batches one behind the other: how many of the first ones are acknowledged, and what one has failed of.
+
+        After a failure the leader is asked for anew.
+        """
+        try:
+            node = await self.client.leader(topic, partition, fresh=(topic, partition) in self._doubted)
+            link = await self.client._link(node)  # one connection for all: on another they could overtake each other
+        except KafkaError as error:
+            return 0, error.code
+        sent: list[asyncio.Task[ErrorCode]] = []
+        for batch in batches:
+            if any(task.done() and task.result() for task in sent):
+                break
+            sent.append(asyncio.ensure_future(self._send(link, node, topic, partition, batch)))
+            await self.pause(0.02)
+        codes = await asyncio.gather(*sent)
+        acknowledged = max((i + 1 for i, code in enumerate(codes) if not code), default=0)
+        failure = next((code for code in codes if code), None)
+        self._doubted.discard((topic, partition))
+        if failure is not None:
+            self._doubted.add((topic, partition))
+        for i, batch in enumerate(batches[:acknowledged]):
+            if codes[i]:  # so it was appended, though the answer was another
+                self.ledger.acknowledged(self.name, topic, partition, batch.values, -1, node)
+        return acknowledged, failure
+
+    async def _send(self, link: _Link, node: int, topic: str, partition: int, batch: _Batch) -> ErrorCode:
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                answer: Any = await link.ask(_produce(topic, partition, batch.data), PRODUCE_VERSION)
+        except TimeoutError:
+            return ErrorCode.REQUEST_TIMED_OUT
+        except KafkaError as error:
+            return error.code
+        told = answer.responses[0].partition_responses[0]
+        code = ErrorCode(told.error_code)
+        if code in _FATAL:
+            self.ledger.refused(self.name, topic, partition, batch.values, code, node)
+        elif code is ErrorCode.NONE:
+            self.ledger.acknowledged(self.name, topic, partition, batch.values, told.base_offset, node)
+        return code
+
+
+def _batch(values: list[str], producer_id: int, epoch: int, sequence: int) -> bytearray:
+    now_ms = EPOCH_MS + int(asyncio.get_running_loop().time() * 1000)
+    return build(
+        [Record(i, now_ms, None, value.encode(), ()) for i, value in enumerate(values)],
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+    )
 
 
 def _produce(topic: str, partition: int, batch: bytearray) -> ProduceRequest:
