@@ -260,3 +260,44 @@ def kafka_39_zk(directory: Path, overrides: Mapping[str, str] | None = None) -> 
         yield kafka
     finally:
         kafka.close()
+
+
+class Kafka4:
+    """One node of Apache Kafka 4 below ``directory``, with its data in ``log_dir``. Raises as `start_kafka_39_zk`."""
+
+    def __init__(self, directory: Path, overrides: Mapping[str, str] | None = None) -> None:
+        self.log_dir = directory / "logs"
+        port, controller = free_port(), free_port()
+        self.bootstrap_servers = f"127.0.0.1:{port}"
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "controller.listener.names": "CONTROLLER",
+            "listeners": f"PLAINTEXT://{self.bootstrap_servers},CONTROLLER://127.0.0.1:{controller}",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "log.dirs": str(self.log_dir),
+            "offsets.topic.num.partitions": "1",
+            "offsets.topic.replication.factor": "1",
+            "transaction.state.log.num.partitions": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            **(overrides or {}),
+        }
+        properties = directory / "server.properties"
+        properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        run_java("kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c", str(properties))
+        self._server = JavaServer(java_command("kafka.Kafka", str(properties)), cwd=directory)
+        try:
+            # It logs nothing when all is well; it serves when it answers.
+            AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0}).list_topics(
+                timeout=START_SECONDS
+            )
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End it. May be called again."""
+        self._server.kill()

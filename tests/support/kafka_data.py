@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
-from tests.support.kafka import KafkaWithZooKeeper
+from tests.support.kafka import Kafka4, KafkaWithZooKeeper
 
 OVERRIDES = {
     # Only below protocol 3.0 does Kafka 3.9 still write the old message formats.
@@ -19,6 +19,7 @@ OVERRIDES = {
     "log.flush.start.offset.checkpoint.interval.ms": "100",
     "log.initial.task.delay.ms": "0",
 }
+AnyKafka = KafkaWithZooKeeper | Kafka4
 SMALL_SEGMENTS = {"segment.bytes": "4000", "index.interval.bytes": "500", "retention.ms": "-1"}
 TIMESTAMP = 1_790_000_000_000
 LEGACY_CODECS = ("none", "gzip", "snappy", "lz4")
@@ -36,19 +37,22 @@ class Consumed(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...]
 
 
-def client(kafka: KafkaWithZooKeeper) -> dict[str, Any]:
+def client(kafka: AnyKafka) -> dict[str, Any]:
     """The settings of any client; silent, as a broker that is stopped is no news here."""
     return {"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0}
 
 
-def create(kafka: KafkaWithZooKeeper, topic: str, **config: str) -> None:
+def create(kafka: AnyKafka, topic: str, **config: str) -> None:
     """Create a topic of one partition; underscores in the names of ``config`` are dots."""
-    settings = {**SMALL_SEGMENTS, **{key.replace("_", "."): value for key, value in config.items()}}
+    small = SMALL_SEGMENTS
+    if isinstance(kafka, Kafka4):  # which takes small ones by this name only (KIP-1030)
+        small = {"internal.segment.bytes" if key == "segment.bytes" else key: value for key, value in small.items()}
+    settings = {**small, **{key.replace("_", "."): value for key, value in config.items()}}
     admin = AdminClient(client(kafka))
     admin.create_topics([NewTopic(topic, 1, 1, config=settings)])[topic].result(WAIT_SECONDS)
 
 
-def configure(kafka: KafkaWithZooKeeper, topic: str, key: str, value: str) -> None:
+def configure(kafka: AnyKafka, topic: str, key: str, value: str) -> None:
     """Change one setting of a topic."""
     admin = AdminClient(client(kafka))
     entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
@@ -57,7 +61,7 @@ def configure(kafka: KafkaWithZooKeeper, topic: str, key: str, value: str) -> No
         future.result(WAIT_SECONDS)
 
 
-def producer(kafka: KafkaWithZooKeeper, **config: Any) -> Producer:
+def producer(kafka: AnyKafka, **config: Any) -> Producer:
     """A librdkafka producer; underscores in the names of ``config`` are dots."""
     settings = {key.replace("_", "."): value for key, value in config.items()}
     return Producer({**client(kafka), "batch.num.messages": 20, **settings})
@@ -84,7 +88,7 @@ def produce(to: Producer, topic: str, count: int, *, size: int = 20, headers: bo
     assert not failures, failures
 
 
-def consume(kafka: KafkaWithZooKeeper, topic: str, *, committed: bool = False) -> list[Consumed]:
+def consume(kafka: AnyKafka, topic: str, *, committed: bool = False) -> list[Consumed]:
     """All records of the topic's one partition, as librdkafka reads them; with ``committed`` by read_committed."""
     consumer = Consumer(
         {
@@ -131,17 +135,18 @@ def _consumed(message: Message) -> Consumed:
     return Consumed(offset, timestamp if kind else -1, message.key(), message.value(), headers)  # type: ignore[arg-type]
 
 
-def write_everything(kafka: KafkaWithZooKeeper) -> None:
+def write_everything(kafka: AnyKafka) -> None:
     """Write one topic for each way of storing records."""
     _codecs(kafka)
-    _old_formats(kafka)
+    if isinstance(kafka, KafkaWithZooKeeper):  # Kafka 4 writes no others (KIP-724)
+        _old_formats(kafka)
     _transactions(kafka)
     _idempotent(kafka)
     _trimmed(kafka)
     _compacted(kafka)
 
 
-def _codecs(kafka: KafkaWithZooKeeper) -> None:
+def _codecs(kafka: AnyKafka) -> None:
     create(kafka, "codecs")
     create(kafka, "append.time_topic-x", message_timestamp_type="LogAppendTime")
     for codec in CODECS:
@@ -149,7 +154,7 @@ def _codecs(kafka: KafkaWithZooKeeper) -> None:
         produce(producer(kafka, compression_type=codec), "append.time_topic-x", 50)
 
 
-def _old_formats(kafka: KafkaWithZooKeeper) -> None:
+def _old_formats(kafka: AnyKafka) -> None:
     for topic, version in (("magic-0", "0.9.0"), ("magic-1", "0.10.2")):
         create(kafka, topic, message_format_version=version)
         for codec in LEGACY_CODECS:
@@ -176,7 +181,7 @@ def _last_magic(directory: Path) -> int:
     return magic
 
 
-def _transactions(kafka: KafkaWithZooKeeper) -> None:
+def _transactions(kafka: AnyKafka) -> None:
     create(kafka, "transactions")
     writers = [producer(kafka, transactional_id=f"t{number}", compression_type="lz4") for number in range(2)]
     for writer in writers:
@@ -195,13 +200,13 @@ def _transactions(kafka: KafkaWithZooKeeper) -> None:
     produce(writers[0], "transactions", 5)
 
 
-def _idempotent(kafka: KafkaWithZooKeeper) -> None:
+def _idempotent(kafka: AnyKafka) -> None:
     create(kafka, "idempotent")
     for _ in range(3):
         produce(producer(kafka, enable_idempotence=True, batch_num_messages=10), "idempotent", 100)
 
 
-def _trimmed(kafka: KafkaWithZooKeeper) -> None:
+def _trimmed(kafka: AnyKafka) -> None:
     create(kafka, "trimmed")
     produce(producer(kafka, batch_num_messages=10), "trimmed", 400)
     admin = AdminClient(client(kafka))
@@ -211,7 +216,7 @@ def _trimmed(kafka: KafkaWithZooKeeper) -> None:
         pass  # a crash before would bring the records back
 
 
-def _compacted(kafka: KafkaWithZooKeeper) -> None:
+def _compacted(kafka: AnyKafka) -> None:
     create(kafka, "compacted", cleanup_policy="compact", min_cleanable_dirty_ratio="0.01")
     writer = producer(kafka, batch_num_messages=10, enable_idempotence=True)
     checkpoint = kafka.log_dir / "cleaner-offset-checkpoint"
