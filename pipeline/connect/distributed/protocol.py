@@ -9,7 +9,7 @@ metadata                version int16, url string, config offset int64, from v1:
 assignment              version int16, error int16, leader string, leader's url string, config offset int64,
                         assigned; from v1: revoked, delay ms int32
 assigned, revoked       array of connector string and array of int32: task numbers, -1 the connector itself; from
-                        v1 null where there is none
+                        v1 it may be null, which Kafka's workers read and then fail at: we write empty ones
 ======================  ========================================================================================
 
 Strings have their length as int16 before them, arrays their count as int32, bytes their length as int32; -1 is null.
@@ -122,10 +122,10 @@ def encode_member(member: MemberState, version: int) -> bytes:
 def encode_assignment(assignment: Assignment, version: int) -> bytes:
     """An assignment for SyncGroup."""
     out = struct.pack(">hh", version, assignment.error) + _string(assignment.leader) + _string(assignment.leader_url)
-    out += struct.pack(">q", assignment.config_offset) + _work(assignment.assigned, version)
+    out += struct.pack(">q", assignment.config_offset) + _work(assignment.assigned)
     if version == 0:
         return out
-    return out + _work(assignment.revoked, version) + struct.pack(">i", assignment.delay_ms)
+    return out + _work(assignment.revoked) + struct.pack(">i", assignment.delay_ms)
 
 
 def _string(text: str) -> bytes:
@@ -133,9 +133,7 @@ def _string(text: str) -> bytes:
     return struct.pack(">h", len(data)) + data
 
 
-def _work(work: Work, version: int) -> bytes:
-    if version > 0 and not work:
-        return struct.pack(">i", -1)
+def _work(work: Work) -> bytes:
     numbers: dict[str, list[int]] = {name: [_THE_CONNECTOR] for name in sorted(work.connectors)}
     for task in sorted(work.tasks):
         numbers.setdefault(task.connector, []).append(task.task)
