@@ -81,8 +81,10 @@ class TaskEngine(Protocol):
 class Worker:
     """Runs connectors and tasks; see the rules of the module."""
 
-    def __init__(self, config: WorkerConfig, offsets: OffsetStore, engine: TaskEngine, events: WorkerEvents) -> None:
-        self.plugins = Plugins(config["plugin.path"])
+    def __init__(
+        self, config: WorkerConfig, plugins: Plugins, offsets: OffsetStore, engine: TaskEngine, events: WorkerEvents
+    ) -> None:
+        self.plugins = plugins
         self._config = config
         self._offsets = offsets
         self._engine = engine

@@ -39,6 +39,9 @@ COMMANDS: dict[str, Command] = {
     "metadata": Command("metadata", "show controller, brokers, leaders and replicas", "kafka-metadata-quorum"),
     "coordination": Command("coordination", "try, show, save and change the coordination store", ""),
     "dump-log": Command("dump_log", "print what is in segment and index files", "kafka-dump-log"),
+    "connect": Command(
+        "connect", "run connectors to and from other systems", "connect-standalone, connect-distributed"
+    ),
     "mirror": Command("mirror", "copy topics from clusters to clusters", "connect-mirror-maker, kafka-mirror-maker"),
     "check": Command("check", "break a cluster, and see whether it loses anything", ""),
     "perf": Command("perf", "measure producing, consuming and latency", "kafka-*-perf-test, kafka-e2e-latency"),

@@ -1,0 +1,264 @@
+"""Tasks on Spark: all connectors of a worker in one streaming query, whose micro-batches are leases on Spark's slots.
+
+A query for each connector collapses past eight; so there is one. Its batch is a job with a partition for each of
+``spark.hosts`` slots, and each partition is a host of tasks (:mod:`pipeline.connect.tasks.remote`): a process that runs
+tasks in threads, as this worker tells it over a connection. Rules:
+
+1. A batch lasts as long as the worker wants its tasks to run. Starting, pausing or stopping one task is a message to
+   its host and touches no other task; there is no round that a slow task could hold up.
+2. A host that dies (its executor, its machine) is begun anew by Spark, which retries the partition; its tasks start on
+   the hosts that are left, from the offsets committed last. Until a lost host must have noticed that it is lost, its
+   tasks are not started elsewhere.
+3. If the query itself fails it is started again, after a pause, and all tasks with it.
+4. Progress is kept in Kafka and in the offset store, never in the query's checkpoint, which is a temporary folder.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+import tempfile
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Listener, answer_challenge, deliver_challenge
+from typing import TYPE_CHECKING, Any, Final
+
+from pipeline.connect.errors import ConnectError
+from pipeline.connect.herder import TaskId
+from pipeline.connect.tasks.peer import SILENCE_S, Peer, PeerLost
+from pipeline.connect.tasks.remote import HostPlan, host_tasks
+from pipeline.connect.tasks.spec import Reports, TaskSpec
+from pipeline.connect.worker_config import WorkerConfig
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["SparkEngine"]
+
+QUERY_NAME: Final = "parley-connect"
+_GATHER_S: Final = 10.0
+"""How long tasks wait for all hosts, so that they are spread evenly."""
+_RESTART_S: Final = 5.0
+_OWN_KEYS: Final = frozenset({"spark.master", "spark.hosts"})
+_log = logging.getLogger(__name__)
+
+
+class _Host:
+    """A host as the worker sees it. Everything but the peer belongs to the engine's lock."""
+
+    peer: Peer
+
+    def __init__(self) -> None:
+        self.tasks: dict[TaskId, TaskSpec] = {}
+
+
+class SparkEngine:
+    """See the module's rules."""
+
+    def __init__(self, worker: WorkerConfig) -> None:
+        self._worker = worker
+        self._hosts: list[_Host] = []
+        self._homeless: dict[TaskId, TaskSpec] = {}
+        """Tasks that wait for a host."""
+        self._changed = threading.Condition()
+        self._stopping = threading.Event()
+        self._gathered = False
+        self._wanted = 1
+
+    # The engine's life.
+
+    def start(self, reports: Reports) -> None:
+        """Start Spark and the query. Raises SparkMissing and JavaMissing, whose texts are for the user."""
+        from pyspark import SparkContext
+
+        from pipeline.session import spark_session
+
+        self._reports = reports
+        self._owns_session = SparkContext._active_spark_context is None
+        given = {key: value for key, value in self._worker.given.items() if key.startswith("spark.")}
+        settings = {key: value for key, value in given.items() if key not in _OWN_KEYS}
+        self._session = spark_session("parley-connect", master=self._worker["spark.master"], settings=settings)
+        context = self._session.sparkContext
+        self._wanted = self._worker["spark.hosts"] or context.defaultParallelism
+        host = context.getConf().get("spark.driver.host", "") or socket.gethostname()
+        key = secrets.token_bytes(32)
+        self._listener = Listener((host, 0))
+        address = (host, int(self._listener.address[1]))
+        self._plan = HostPlan(address, key, self._worker)
+        self._threads = [
+            threading.Thread(target=work, name="connect on spark", daemon=True)
+            for work in (self._accept, self._supervise, self._house)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, timeout_ms: int) -> None:
+        """Stop all tasks, the query, and Spark if it was started here."""
+        with self._changed:
+            self._stopping.set()
+            hosts = list(self._hosts)
+            self._changed.notify_all()
+        for one in hosts:
+            with suppress(PeerLost):
+                one.peer.tell("end")
+        self._threads[1].join(timeout_ms / 1000 + _GATHER_S)
+        with suppress(OSError):
+            self._listener.close()
+        if self._owns_session:
+            self._session.stop()
+
+    def _supervise(self) -> None:
+        """Keep the query running."""
+        while not self._stopping.is_set():
+            with tempfile.TemporaryDirectory(prefix="parley-connect-", ignore_cleanup_errors=True) as checkpoint:
+                query = self._query(self._session, checkpoint)
+                try:
+                    while not query.awaitTermination(1) and not self._stopping.is_set():
+                        pass
+                except Exception as error:
+                    _log.error("The query of the connectors failed and is started again: %s", error)
+                if self._stopping.is_set():
+                    self._end(query)
+                    return
+            self._stopping.wait(_RESTART_S)
+
+    def _query(self, session: SparkSession, checkpoint: str) -> Any:
+        ticks = session.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+        writer = ticks.writeStream.queryName(QUERY_NAME).foreachBatch(self._lease)
+        return writer.option("checkpointLocation", checkpoint).start()
+
+    def _lease(self, _: DataFrame, number: int) -> None:
+        """A batch: hosts in Spark's slots, until they end."""
+        if self._stopping.is_set():
+            return
+        context = self._session.sparkContext
+        context.setJobDescription(f"tasks of Connect in {self._wanted} hosts")
+        context.parallelize(range(self._wanted), self._wanted).foreachPartition(partial(_host, self._plan))
+
+    def _end(self, query: Any) -> None:
+        """End the query, once its hosts have ended."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._hosts, _GATHER_S)
+        with suppress(Exception):
+            query.stop()
+
+    # Hosts.
+
+    def _accept(self) -> None:
+        """Take in hosts as they connect."""
+        while not self._stopping.is_set():
+            try:
+                connection = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._take_in, args=(connection,), name="connect host", daemon=True).start()
+
+    def _take_in(self, connection: Any) -> None:
+        """A host that proves that it knows the key; in a thread of its own, since a stranger may say nothing."""
+        try:
+            deliver_challenge(connection, self._plan.key)
+            answer_challenge(connection, self._plan.key)
+        except (AuthenticationError, OSError, EOFError) as error:
+            _log.warning("Somebody who is no host of tasks has connected: %s", error)
+            connection.close()
+            return
+        host = _Host()
+        host.peer = Peer(connection, self._reports, partial(self._lost, host))
+        with self._changed:
+            self._hosts.append(host)
+            self._changed.notify_all()
+        host.peer.start()
+
+    def _lost(self, host: _Host) -> None:
+        """A host is gone: its tasks need another one, once it must know that itself."""
+        with self._changed:
+            if host in self._hosts:
+                self._hosts.remove(host)
+            tasks, host.tasks = dict(host.tasks), {}
+            self._changed.notify_all()
+        if not tasks or self._stopping.is_set():
+            return
+        _log.warning("A host of tasks was lost; its %s tasks are started elsewhere.", len(tasks))
+        if host.peer.was_silent:
+            self._stopping.wait(SILENCE_S)
+        with self._changed:
+            self._homeless.update(tasks)
+            self._changed.notify_all()
+
+    def _house(self) -> None:
+        """Give tasks that wait to the host that has the fewest, once all hosts are there."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopping.is_set() or (self._homeless and self._hosts))
+                if self._stopping.is_set():
+                    return
+                if not self._gathered:
+                    self._changed.wait_for(
+                        lambda: self._stopping.is_set() or len(self._hosts) >= self._wanted, _GATHER_S
+                    )
+                    self._gathered = True
+                    continue
+                task, spec = self._homeless.popitem()
+                host = min(self._hosts, key=lambda one: len(one.tasks))
+                host.tasks[task] = spec
+            with suppress(PeerLost):
+                host.peer.tell("start", spec)
+
+    def _host_of(self, task: TaskId) -> _Host | None:
+        return next((one for one in self._hosts if task in one.tasks), None)
+
+    # Tasks.
+
+    def start_task(self, spec: TaskSpec) -> None:
+        with self._changed:
+            self._homeless[spec.id] = spec
+            self._changed.notify_all()
+
+    def pause_task(self, task: TaskId) -> None:
+        self._set_paused(task, is_paused=True)
+
+    def resume_task(self, task: TaskId) -> None:
+        self._set_paused(task, is_paused=False)
+
+    def _set_paused(self, task: TaskId, *, is_paused: bool) -> None:
+        with self._changed:
+            host = self._host_of(task)
+            specs = self._homeless if host is None else host.tasks
+            if task not in specs:
+                return
+            specs[task] = replace(specs[task], is_paused=is_paused)
+        if host is not None:
+            with suppress(PeerLost):
+                host.peer.tell("pause" if is_paused else "resume", task)
+
+    def stop_tasks(self, tasks: Sequence[TaskId], timeout_ms: int) -> None:
+        by_host: dict[_Host, list[TaskId]] = {}
+        with self._changed:
+            for task in tasks:
+                self._homeless.pop(task, None)
+                host = self._host_of(task)
+                if host is not None:
+                    by_host.setdefault(host, []).append(task)
+        stops = [
+            threading.Thread(target=self._stop_on, args=(host, ones, timeout_ms)) for host, ones in by_host.items()
+        ]
+        for one in stops:
+            one.start()
+        for one in stops:
+            one.join()
+
+    def _stop_on(self, host: _Host, tasks: list[TaskId], timeout_ms: int) -> None:
+        with suppress(ConnectError):
+            host.peer.call("stop", tasks, timeout_ms)
+        with self._changed:
+            for task in tasks:
+                host.tasks.pop(task, None)
+
+
+def _host(plan: HostPlan, _: Any) -> None:
+    host_tasks(plan)

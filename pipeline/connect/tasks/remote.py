@@ -1,0 +1,93 @@
+"""A host of tasks in an executor: what a Spark task runs, for as long as the worker wants it to.
+
+It connects to the worker, does what it is told, and ends when the worker says so or is gone: tasks never outlive the
+worker that started them by more than `pipeline.connect.tasks.peer.SILENCE_S`.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Client
+from typing import Any, Final
+
+from pipeline.connect.herder import State, TaskId
+from pipeline.connect.offsets import SourceOffset
+from pipeline.connect.tasks.host import TaskHost
+from pipeline.connect.tasks.peer import Peer
+from pipeline.connect.tasks.spec import TaskSpec
+from pipeline.connect.worker_config import WorkerConfig
+
+__all__ = ["HostPlan", "host_tasks"]
+
+_LAST_STOP_MS: Final = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class HostPlan:
+    """What a host is told before it begins. Can be pickled."""
+
+    address: tuple[str, int]
+    key: bytes
+    worker: WorkerConfig
+
+
+class _Reports:
+    """What tasks report, sent to the worker."""
+
+    peer: Peer
+
+    def state(self, spec: TaskSpec, state: State, trace: str | None) -> None:
+        self.peer.tell("state", spec, state, trace)
+
+    def topic_used(self, spec: TaskSpec, topic: str) -> None:
+        self.peer.tell("topic_used", spec, topic)
+
+    def stored(self, connector: str, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
+        found: list[Mapping[str, Any] | None] = self.peer.call("stored", connector, partitions)
+        return found
+
+    def store(self, spec: TaskSpec, offsets: Sequence[SourceOffset]) -> None:
+        self.peer.call("store", spec, offsets)
+
+
+class _Calls:
+    """What the worker may call."""
+
+    def __init__(self, host: TaskHost, over: threading.Event) -> None:
+        self._host = host
+        self._over = over
+
+    def start(self, spec: TaskSpec) -> None:
+        self._host.start(spec)
+
+    def pause(self, task: TaskId) -> None:
+        self._host.pause(task)
+
+    def resume(self, task: TaskId) -> None:
+        self._host.resume(task)
+
+    def stop(self, tasks: Sequence[TaskId], timeout_ms: int) -> None:
+        self._host.stop(tasks, timeout_ms)
+
+    def end(self) -> None:
+        self._over.set()
+
+
+def host_tasks(plan: HostPlan) -> None:
+    """Run tasks until the worker ends it. Raises OSError where the worker cannot be reached."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    over = threading.Event()
+    reports = _Reports()
+    host = TaskHost(plan.worker, reports)
+    connection = Client(plan.address, authkey=plan.key)
+    reports.peer = Peer(connection, _Calls(host, over), over.set)
+    reports.peer.start()
+    try:
+        over.wait()
+    finally:
+        host.close(_LAST_STOP_MS)
+        reports.peer.close()
