@@ -45,14 +45,27 @@ class Rows:
     ) -> None:
         """Add the ``count`` records that fill ``data[pos:end]``; ``shift`` is added to all positions written.
 
-        Raises ValueError for bytes that are no such records; what has been written is then of no use.
+        Raises ValueError for bytes that are no such records; nothing is added then.
         """
         if end > len(data) or pos < 0 or pos > end or end + shift > 0x7FFF_FFFF:
             raise ValueError("the records are outside their bytes")
+        before: i64 = len(self.flags)
+        headers_before: i64 = len(self.headers)
         try:
             self._locate(data, pos, end, shift, count, base_offset, base_timestamp)
         except IndexError:
+            self._truncate(before, headers_before)
             raise ValueError("the bytes end inside a record") from None
+        except ValueError:
+            self._truncate(before, headers_before)
+            raise
+
+    def _truncate(self, count: i64, headers_bytes: i64) -> None:
+        self.bounds.truncate(32 * count)
+        self.offsets.truncate(8 * count)
+        self.timestamps.truncate(8 * count)
+        self.flags.truncate(count)
+        self.headers.truncate(headers_bytes)
 
     def _locate(
         self, data: bytes, pos: i64, end: i64, shift: i64, count: i64, base_offset: i64, base_timestamp: i64

@@ -74,14 +74,18 @@ def decode(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of ``fetched`` with offsets from ``start`` up to, not with, ``end``; no batch is empty.
 
-    Raises BadBatch.
+    Raises BadBatch, after all rows before it.
     """
     chunk = _Chunk(fetched)
-    for pos, header in visible(fetched, start, end):
-        chunk.add(pos, header)
-        if chunk.size_bytes >= ROWS_BYTES:
-            yield from chunk.rows(start, end, include_headers)
-            chunk = _Chunk(fetched)
+    try:
+        for pos, header in visible(fetched, start, end):
+            chunk.add(pos, header)
+            if chunk.size_bytes >= ROWS_BYTES:
+                yield from chunk.rows(start, end, include_headers)
+                chunk = _Chunk(fetched)
+    except BadBatch:
+        yield from chunk.rows(start, end, include_headers)
+        raise
     yield from chunk.rows(start, end, include_headers)
 
 

@@ -23,7 +23,10 @@ def test_keys_go_where_librdkafka_sends_them() -> None:
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "partitioner": "murmur2"})
         for key in keys:
             producer.produce(
-                "keys", b"", key=key, on_delivery=lambda _, message: sent.update({message.key() or b"": message.partition() or 0})
+                "keys",
+                b"",
+                key=key,
+                on_delivery=lambda _, message: sent.update({message.key() or b"": message.partition() or 0}),
             )
         assert producer.flush(30) == 0
     assert [partition_of(key, PARTITIONS) for key in keys] == [sent[key] for key in keys]

@@ -1,0 +1,149 @@
+"""Apache Kafka as the judge: what it stores in every way it can is read as its own clients read it, and what we write
+is what they read."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+
+from pipeline.cluster import EARLIEST, LATEST, Cluster, Connection, Isolation, TopicPartition
+from pipeline.copying import producible
+from pipeline.decode import decode
+from pipeline.writing import Producer, Writing
+from protocol.errors import ErrorCode, KafkaError
+from protocol.records.compression import Compression
+from tests.support.kafka import KafkaWithZooKeeper, kafka_39_zk
+from tests.support.kafka_data import OVERRIDES, Consumed, consume, create, write_everything
+
+pytestmark = pytest.mark.slow
+
+TOPICS = [
+    "codecs", "append.time_topic-x", "magic-0", "magic-1", "magic-1-append-time", "upgraded", "transactions",
+    "idempotent", "trimmed", "compacted",
+]  # fmt: skip
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaWithZooKeeper]:
+    directory = tmp_path_factory.mktemp("kafka")
+    with kafka_39_zk(directory, OVERRIDES) as kafka:
+        write_everything(kafka)
+        yield kafka
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def cluster(kafka: KafkaWithZooKeeper) -> Iterator[Cluster]:
+    with Cluster(Connection(bootstrap=kafka.bootstrap_servers)) as cluster:
+        yield cluster
+
+
+def bounds(cluster: Cluster, topic: str, isolation: Isolation) -> tuple[TopicPartition, int, int]:
+    partition = TopicPartition(topic, 0)
+    start = cluster.offsets({partition: EARLIEST})[partition]
+    return partition, start, cluster.offsets({partition: LATEST}, isolation)[partition]
+
+
+def read(cluster: Cluster, topic: str, isolation: Isolation, max_bytes: int) -> pa.Table:
+    partition, start, end = bounds(cluster, topic, isolation)
+    return pa.Table.from_batches(
+        batch
+        for fetched in cluster.fetch(partition, start, end, isolation, max_bytes=max_bytes)
+        for batch in decode(fetched, start, end, include_headers=True)
+    )
+
+
+def as_consumed(table: pa.Table) -> list[Consumed]:
+    return [
+        Consumed(
+            row["offset"],
+            (row["timestamp"] - EPOCH) // timedelta(milliseconds=1),
+            row["key"],
+            row["value"],
+            tuple((one["key"], one["value"]) for one in row["headers"] or ()),
+        )
+        for row in table.to_pylist()
+    ]
+
+
+@pytest.mark.parametrize("max_bytes", [1500, 1 << 20])
+@pytest.mark.parametrize("isolation", Isolation)
+@pytest.mark.parametrize("topic", TOPICS)
+def test_rows_are_those_of_librdkafka(
+    kafka: KafkaWithZooKeeper, cluster: Cluster, topic: str, isolation: Isolation, max_bytes: int
+) -> None:
+    table = read(cluster, topic, isolation, max_bytes)
+    expected = consume(kafka, topic, committed=isolation is Isolation.READ_COMMITTED)
+    assert as_consumed(table) == expected
+    assert len(expected) >= 50
+    if topic != "upgraded":
+        kinds = {"magic-0": -1, "append.time_topic-x": 1, "magic-1-append-time": 1}
+        assert table["timestampType"].unique().to_pylist() == [kinds.get(topic, 0)]
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_copied_batches_hold_the_same_records(kafka: KafkaWithZooKeeper, cluster: Cluster, topic: str) -> None:
+    target = f"copy-of-{topic}"
+    create(kafka, target)
+    partition, start, end = bounds(cluster, topic, Isolation.READ_COMMITTED)
+    begin, behind = start + 7, end - 3
+    with Producer(cluster) as producer:
+        for fetched in cluster.fetch(partition, begin, behind, Isolation.READ_COMMITTED, max_bytes=3000):
+            batches = (batch for _, batch in producible(fetched, begin, behind))
+            producer.send_batches(TopicPartition(target, 0), batches)
+    source = [one for one in consume(kafka, topic, committed=True) if begin <= one.offset < behind]
+    found = consume(kafka, target)
+    assert [one[1:] for one in found] == [one[1:] for one in source]
+    assert [one.offset for one in found] == list(range(len(source)))
+
+
+def rows(*values: str) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"value": list(values)})
+
+
+def values(found: list[Consumed]) -> list[bytes | None]:
+    return [one.value for one in found]
+
+
+def test_only_what_is_committed_is_seen(kafka: KafkaWithZooKeeper, cluster: Cluster) -> None:
+    create(kafka, "ours")
+    producer = Producer(cluster, Writing(transactional_id="ours", compression=Compression.LZ4))
+    for number in range(4):
+        producer.begin()
+        producer.write(rows(f"a{number}", f"b{number}"), topic="ours")
+        producer.flush()
+        producer.write(rows(f"c{number}"), topic="ours")
+        if number % 2:
+            producer.abort()
+        else:
+            producer.commit()
+    producer.begin()
+    producer.commit()  # of nothing
+    producer.close()
+    assert values(consume(kafka, "ours", committed=True)) == [b"a0", b"b0", b"c0", b"a2", b"b2", b"c2"]
+    table = read(cluster, "ours", Isolation.READ_COMMITTED, 1000)
+    assert as_consumed(table) == consume(kafka, "ours", committed=True)
+    assert [one for one in values(consume(kafka, "ours")) if one in (b"a1", b"b1")] == [b"a1", b"b1"]
+
+
+def test_newer_producer_of_an_id_fences_the_older(kafka: KafkaWithZooKeeper, cluster: Cluster) -> None:
+    create(kafka, "fenced")
+    older, newer = (Producer(cluster, Writing(transactional_id="fenced")) for _ in range(2))
+    older.begin()
+    older.write(rows("left open"), topic="fenced")
+    older.flush()
+    newer.begin()
+    older.write(rows("late"), topic="fenced")
+    with pytest.raises(KafkaError) as caught:
+        older.commit()
+    assert caught.value.code in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED)
+    newer.write(rows("new"), topic="fenced")
+    newer.commit()
+    older.close()
+    newer.close()
+    assert values(consume(kafka, "fenced", committed=True)) == [b"new"]
