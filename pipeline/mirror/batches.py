@@ -13,12 +13,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from pipeline.decode import BadBatch, visible
 from pipeline.fetching import Fetched
 from pipeline.mirror.appending import Batch
 from pipeline.mirror.translation import Run
+from protocol.errors import KafkaError
 from protocol.records.batch import build, records
 from protocol.records.compression import Compression
-from protocol.records.control import ControlType, read_marker
 from protocol.records.header import (
     DELETE_HORIZON_BIT,
     HEADER_SIZE,
@@ -26,9 +27,7 @@ from protocol.records.header import (
     TRANSACTIONAL_BIT,
     BatchHeader,
     TimestampType,
-    headers,
     read_header,
-    verify_crc,
 )
 from protocol.records.record import Record
 
@@ -78,12 +77,11 @@ class Piece:
 def pieces(fetched: Fetched, position: int) -> Iterator[Piece]:
     """What is to be appended of an answer, from offset ``position`` on.
 
-    Raises CorruptRecord or InvalidRecord, saying where, for a batch that is not what its checksum or header says.
+    Raises `pipeline.decode.BadBatch`, which says where, for a batch that is not what its checksum or header says.
     """
     small: list[Record] = []
     codec, size = Compression.NONE, 0
-    for pos, header in _wanted(fetched, position):
-        verify_crc(fetched.records, pos, header)
+    for pos, header in visible(fetched, position):
         if _is_whole(header, position) and header.size_bytes >= SMALL_BYTES:
             if small:
                 yield _built(small, codec)
@@ -94,28 +92,18 @@ def pieces(fetched: Fetched, position: int) -> Iterator[Piece]:
             yield _built(small, codec)
             small, size = [], 0
         codec = header.compression
-        found = [record for record in records(fetched.records, pos) if record.offset >= position]
+        found = _records(fetched, pos, header, position)
         small += found
         size += sum(len(record.key or b"") + len(record.value or b"") for record in found)
     if small:
         yield _built(small, codec)
 
 
-def _wanted(fetched: Fetched, position: int) -> Iterator[tuple[int, BatchHeader]]:
-    """The batches that hold records to be copied."""
-    beginnings = sorted(fetched.aborted, key=lambda one: one[1], reverse=True)
-    aborted: set[int] = set()
-    for pos, header in headers(fetched.records):
-        while beginnings and beginnings[-1][1] <= header.last_offset:
-            aborted.add(beginnings.pop()[0])
-        if header.is_control:
-            marker = read_marker(fetched.records, pos) if header.producer_id in aborted else None
-            if marker is not None and marker.type is ControlType.ABORT:
-                aborted.discard(header.producer_id)
-        elif header.is_transactional and header.producer_id in aborted:
-            continue
-        elif header.next_offset > position and header.record_count:
-            yield pos, header
+def _records(fetched: Fetched, pos: int, header: BatchHeader, position: int) -> list[Record]:
+    try:
+        return [record for record in records(fetched.records, pos) if record.offset >= position]
+    except KafkaError as error:
+        raise BadBatch(fetched.partition, header, error) from None
 
 
 def _is_whole(header: BatchHeader, position: int) -> bool:

@@ -134,3 +134,10 @@ def committed(bootstrap: str, group: str, places: Iterable[tuple[str, int]]) -> 
     found = consumer.committed([TopicPartition(*place) for place in places], timeout=30)
     consumer.close()
     return [one.offset for one in found]
+
+
+def delete_records(bootstrap: str, topic: str, partition: int, offset: int) -> None:
+    """Delete the records of a partition before an offset."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    place = TopicPartition(topic, partition, offset)
+    admin.delete_records([place])[place].result(30)

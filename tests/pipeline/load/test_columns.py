@@ -1,0 +1,161 @@
+"""Records to rows: schemas, event time, values that do not fit."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from decimal import Decimal
+from io import BytesIO
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+
+from pipeline.decode import kafka_schema
+from pipeline.load.columns import NO_TIME, BadLayout, BadRecord, Layout, rows
+from pipeline.load.schemas import read_schema
+
+AVRO = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "name", "type": ["null", "string"], "default": None},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+        {"name": "tags", "type": {"type": "array", "items": "string"}},
+    ],
+}
+JSON = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "integer"},
+        "name": {"type": ["string", "null"]},
+        "at": {"type": "string", "format": "date-time"},
+        "tags": {"type": "array", "items": {"type": "string"}},
+    },
+}
+
+
+def batch(*values: bytes | None, timestamps: list[int] | None = None) -> pa.RecordBatch:
+    count = len(values)
+    times = timestamps or [1_700_000_000_000] * count
+    return pa.record_batch(
+        [
+            pa.array([b"k"] * count, pa.binary()),
+            pa.array(values, pa.binary()),
+            pa.array(["t"] * count),
+            pa.array([0] * count, pa.int32()),
+            pa.array(range(10, 10 + count), pa.int64()),
+            pa.array([one * 1000 for one in times], pa.timestamp("us", tz="UTC")),
+            pa.array([0] * count, pa.int32()),
+            pa.array([[{"key": "h", "value": b"v"}]] * count, kafka_schema(include_headers=True).field("headers").type),
+        ],
+        schema=kafka_schema(include_headers=True),
+    )
+
+
+def loaded(layout: Layout, given: pa.RecordBatch) -> list[dict[str, Any]]:
+    return [row for _, made in rows(layout, given) for row in made.to_pylist()]
+
+
+def avro(**record: Any) -> bytes:
+    out = BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(AVRO), record)
+    return out.getvalue()
+
+
+def test_without_more_the_columns_are_those_of_sparks_source() -> None:
+    assert Layout().columns == kafka_schema(include_headers=True)
+    (row,) = loaded(Layout(), batch(b"\xff"))
+    assert (row["key"], row["value"], row["offset"]) == (b"k", b"\xff", 10)
+
+
+def test_strings_and_base64() -> None:
+    layout = Layout(key_format="string", value_format="base64")
+    (row,) = loaded(layout, batch(b"\xff"))
+    assert (row["key"], row["value"]) == ("k", "/w==")
+    with pytest.raises(BadRecord, match="the value of t-0 at offset 11 is no UTF-8"):
+        loaded(Layout(value_format="string"), batch(b"good", b"\xff"))
+
+
+def test_json_by_a_json_schema() -> None:
+    layout = Layout(value_format="json", schema=read_schema(json.dumps(JSON)))
+    first = {"id": 1, "name": "ä", "at": "2026-11-21T16:00:00Z", "tags": ["x"], "more": 0}
+    found = loaded(layout, batch(json.dumps(first).encode(), b"{}", None))
+    assert found[0]["value"] == {
+        "id": 1, "name": "ä", "at": datetime(2026, 11, 21, 16, tzinfo=UTC), "tags": ["x"],
+    }  # fmt: skip
+    assert found[1]["value"] == {"id": None, "name": None, "at": None, "tags": None}
+    assert found[2]["value"] is None
+
+
+def test_avro_by_its_schema() -> None:
+    at = datetime(2026, 11, 21, tzinfo=UTC)
+    record: dict[str, Any] = {"id": 7, "name": None, "at": at, "price": Decimal("1.25"), "tags": []}
+    schema = read_schema(json.dumps(AVRO))
+    assert loaded(Layout(value_format="avro", schema=schema), batch(avro(**record)))[0]["value"] == record
+    framed = b"\0\0\0\0\x05" + avro(**record)
+    assert loaded(Layout(value_format="avro-confluent", schema=schema), batch(framed))[0]["value"] == record
+
+
+@pytest.mark.parametrize("bad", [b"no json", b'{"id": "x"}', b"[]", b"1"])
+def test_what_does_not_fit_is_named_dropped_or_kept(bad: bytes) -> None:
+    schema = read_schema(json.dumps(JSON))
+    given = batch(b'{"id": 1}', bad)
+    with pytest.raises(BadRecord, match="the value of t-0 at offset 11 does not fit the schema"):
+        loaded(Layout(value_format="json", schema=schema), given)
+    dropped = loaded(Layout(value_format="json", schema=schema, bad_records="drop"), given)
+    assert [row["offset"] for row in dropped] == [10]
+    kept = loaded(Layout(value_format="json", schema=schema, bad_records="keep"), given)
+    assert [(row["value"], row["_corrupt"]) for row in kept][1] == (None, bad)
+    assert kept[0]["_corrupt"] is None
+
+
+def test_avro_with_bytes_left_over_does_not_fit() -> None:
+    schema = read_schema(json.dumps(AVRO))
+    data = avro(id=7, name=None, at=datetime(2026, 11, 21, tzinfo=UTC), price=Decimal(1), tags=[]) + b"\0"
+    with pytest.raises(BadRecord, match="left over"):
+        loaded(Layout(value_format="avro", schema=schema), batch(data))
+
+
+def test_fields_as_columns() -> None:
+    layout = Layout(value_format="json", schema=read_schema(json.dumps(JSON)), flat=True)
+    assert layout.columns.names[:5] == ["id", "name", "at", "tags", "_key"]
+    (row,) = loaded(layout, batch(b'{"id": 3}'))
+    assert (row["id"], row["_offset"], row["_topic"]) == (3, 10, "t")
+
+
+def test_event_time_divides() -> None:
+    hour = 3_600_000
+    days = list(rows(Layout(partition_by="hour"), batch(b"a", b"b", b"c", timestamps=[0, hour, 1])))
+    assert [(names, made.column("value").to_pylist()) for names, made in days] == [
+        (("1970-01-01", "00"), [b"a", b"c"]),
+        (("1970-01-01", "01"), [b"b"]),
+    ]
+    layout = Layout(value_format="json", schema=read_schema(json.dumps(JSON)), partition_by="month", event_time="at")
+    found = list(rows(layout, batch(b'{"at": "2026-11-21"}', b"{}")))
+    assert [names for names, _ in found] == [("2026-11",), (NO_TIME,)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"value_format": "xml"}, "there is no format"),
+        ({"value_format": "json"}, "need a schema"),
+        ({"value_format": "avro", "schema": read_schema(json.dumps(JSON))}, "need an Avro schema"),
+        ({"flat": True}, "made flat"),
+        ({"partition_by": "week"}, "divided by one of"),
+        ({"partition_by": "day", "event_time": "at"}, "no field at"),
+    ],
+)
+def test_what_makes_no_sense_is_said(settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(BadLayout, match=text):
+        Layout(**settings)
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"type": "no"}', '["int", "string"]', '{"properties": {"a": {}}}'])
+def test_a_schema_that_is_none_is_said(text: str) -> None:
+    with pytest.raises(BadLayout):
+        read_schema(text)

@@ -1,0 +1,194 @@
+"""Topics loaded into folders, the ranges written in this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.csv as pa_csv
+import pyarrow.dataset as pa_dataset
+import pytest
+from deltalake import DeltaTable
+
+from pipeline.cluster import Connection
+from pipeline.load.columns import Layout
+from pipeline.load.files import NotOurs, Task, Written, write_range
+from pipeline.load.job import LoadSettings, load
+from pipeline.load.manifest import LoadConflict
+from pipeline.load.ranges import RecordsGone
+from pipeline.load.schemas import read_schema
+from tests.pipeline.mirror.clusters import create, delete_records, produce, rows
+from tools.pytest_plugin import KafkaBroker
+
+SCHEMA = read_schema(json.dumps({"properties": {"id": {"type": "integer"}, "name": {"type": "string"}}}))
+
+
+class Killed(Exception):
+    """What stands for a kill -9."""
+
+
+def in_process(tasks: list[Task]) -> list[list[Written]]:
+    return [write_range(task) for task in tasks]
+
+
+def dying_after(count: int) -> Any:
+    """Writes ranges, and dies when it has written so many."""
+    left = count
+
+    def run(tasks: list[Task]) -> Iterator[list[Written]]:
+        nonlocal left
+        for task in tasks:
+            if not left:
+                raise Killed
+            left -= 1
+            yield write_range(task)
+
+    return run
+
+
+@pytest.fixture
+def topic(kafka_broker: KafkaBroker, request: pytest.FixtureRequest) -> str:
+    name: str = request.node.name.replace("[", "-").replace("]", "")
+    create(kafka_broker.bootstrap_servers, name, 2)
+    produce(kafka_broker.bootstrap_servers, name, rows(300), 0)
+    produce(kafka_broker.bootstrap_servers, name, rows(200, 1000), 1, **{"compression.type": "zstd"})
+    return name
+
+
+@pytest.fixture
+def settings(kafka_broker: KafkaBroker, topic: str, tmp_path: Path) -> LoadSettings:
+    connection = Connection(bootstrap=kafka_broker.bootstrap_servers)
+    return LoadSettings(connection, topic, str(tmp_path / "table"), "parquet", Layout(), per_file=100)
+
+
+def offsets(uri: str) -> list[tuple[int, int]]:
+    """Partition and offset of every row that a plain reader of the folder sees."""
+    table = pa_dataset.dataset(uri, format="parquet", partitioning="hive").to_table()
+    return sorted(zip(table.column("partition").to_pylist(), table.column("offset").to_pylist(), strict=True))
+
+
+WHOLE = [(0, n) for n in range(300)] + [(1, n) for n in range(200)]
+
+
+def test_everything_is_loaded_and_then_only_what_is_new(settings: LoadSettings) -> None:
+    done = load(settings, in_process)
+    assert (done.records, done.files, done.offsets) == (500, 5, 500)
+    assert offsets(settings.uri) == WHOLE
+    produce(settings.connection.bootstrap, settings.topic, rows(5, 300), 0)
+    assert load(settings, in_process).records == 5
+    assert load(settings, in_process).records == 0
+    assert offsets(settings.uri) == sorted([*WHOLE, *((0, n) for n in range(300, 305))])
+
+
+def test_rows_are_the_records(settings: LoadSettings) -> None:
+    load(settings, in_process)
+    table = (
+        pa_dataset.dataset(settings.uri, format="parquet")
+        .to_table()
+        .sort_by([("partition", "ascending"), ("offset", "ascending")])
+    )
+    found = [
+        (
+            row["key"],
+            row["value"],
+            int(row["timestamp"].timestamp() * 1000 + 0.5),
+            tuple((one["key"], one["value"]) for one in row["headers"] or ()),
+        )
+        for row in table.to_pylist()
+    ]
+    assert found == rows(300) + rows(200, 1000)
+
+
+@pytest.mark.parametrize("written", [0, 1, 2, 3, 4])
+def test_a_load_that_was_killed_leaves_nothing_double_and_nothing_out(settings: LoadSettings, written: int) -> None:
+    with pytest.raises(Killed):
+        load(settings, dying_after(written), at_once=2)
+    produce(settings.connection.bootstrap, settings.topic, rows(7, 300), 0)  # other ranges than before
+    load(replace(settings, per_file=64), in_process)
+    assert offsets(settings.uri) == sorted([*WHOLE, *((0, n) for n in range(300, 307))])
+
+
+def test_a_task_that_outlives_its_load_moves_nothing(settings: LoadSettings) -> None:
+    late: list[Task] = []
+
+    def remembered(tasks: list[Task]) -> list[list[Written]]:
+        late.extend(tasks)
+        raise Killed
+
+    with pytest.raises(Killed):
+        load(settings, remembered)
+    load(settings, in_process)
+    with pytest.raises(NotOurs):
+        write_range(late[0])
+    assert offsets(settings.uri) == WHOLE
+    assert not list(Path(settings.uri, "_parley", "pending").iterdir())
+
+
+def test_of_two_loads_at_once_one_fails(settings: LoadSettings) -> None:
+    def overtaken(tasks: list[Task]) -> list[list[Written]]:
+        found = in_process(tasks)
+        load(settings, in_process)
+        return found
+
+    with pytest.raises((LoadConflict, NotOurs)):
+        load(settings, overtaken)
+    load(settings, in_process)
+    assert offsets(settings.uri) == WHOLE
+
+
+def test_a_folder_keeps_to_one_topic_and_its_columns(settings: LoadSettings) -> None:
+    load(settings, in_process)
+    with pytest.raises(LoadConflict, match="take another folder"):
+        load(replace(settings, layout=Layout(key_format="string")), in_process)
+
+
+def test_records_that_are_gone_are_told(settings: LoadSettings) -> None:
+    load(settings, in_process)
+    produce(settings.connection.bootstrap, settings.topic, rows(10, 300), 0)
+    delete_records(settings.connection.bootstrap, settings.topic, 0, 305)
+    with pytest.raises(RecordsGone, match="offsets 300 to 304"):
+        load(settings, in_process)
+    assert load(replace(settings, accept_loss=True), in_process).records == 5
+
+
+def test_event_time_makes_folders(settings: LoadSettings) -> None:
+    load(replace(settings, layout=Layout(partition_by="hour")), in_process)
+    assert {path.parent.name for path in Path(settings.uri).rglob("*.parquet")} == {"hour=22"}
+    assert {path.parent.parent.name for path in Path(settings.uri).rglob("*.parquet")} == {"date=2023-11-14"}
+    assert offsets(settings.uri) == WHOLE
+
+
+def test_delta(settings: LoadSettings) -> None:
+    settings = replace(settings, format="delta", layout=Layout(partition_by="day"))
+    with pytest.raises(Killed):
+        load(settings, dying_after(3), at_once=2)
+    load(settings, in_process)
+    produce(settings.connection.bootstrap, settings.topic, rows(5, 300), 0)
+    assert load(settings, in_process).records == 5
+    table = DeltaTable(settings.uri).to_pyarrow_table()
+    found = sorted(zip(table.column("partition").to_pylist(), table.column("offset").to_pylist(), strict=True))
+    assert found == sorted([*WHOLE, *((0, n) for n in range(300, 305))])
+    assert set(table.column("date").to_pylist()) == {"2023-11-14"}
+    with pytest.raises(LoadConflict, match="take another folder"):
+        load(replace(settings, layout=Layout()), in_process)
+
+
+def test_csv_and_json(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
+    topic = create(kafka_broker.bootstrap_servers, "texts")
+    values = [json.dumps({"id": n, "name": f'a "{n}",\n'}).encode() for n in range(10)]
+    produce(kafka_broker.bootstrap_servers, topic, [(b"k", value, 1000, (("h", b"v"),)) for value in values])
+    connection = Connection(bootstrap=kafka_broker.bootstrap_servers)
+    layout = Layout("string", "json", SCHEMA, flat=True, text=True)
+    load(LoadSettings(connection, topic, str(tmp_path / "csv"), "csv", layout), in_process)
+    (path,) = (tmp_path / "csv").glob("*.csv")
+    table = pa_csv.read_csv(path, parse_options=pa_csv.ParseOptions(newlines_in_values=True)).to_pylist()
+    assert [row["name"] for row in table] == [f'a "{n}",\n' for n in range(10)]
+    assert table[0]["_headers"] == '[["h","v"]]'
+    load(LoadSettings(connection, topic, str(tmp_path / "json"), "json", replace(layout, text=False)), in_process)
+    (path,) = (tmp_path / "json").glob("*.json")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["id"] for line in lines] == list(range(10))
+    assert lines[0]["_headers"] == [{"key": "h", "value": "v"}]
