@@ -117,6 +117,7 @@ def test_brokers_that_go_are_told_in_one_line() -> None:
     "words",
     [
         ("produce", "--topic", "t"),
+        ("produce", "--topic", "t", "--max-block-ms", "3600000"),  # refused is refused, however patient one is
         ("consume", "--topic", "t"),
         ("consume", "--topic", "t", "--partition", "0", "--offset", "-1"),
         ("consume", "--topic", "t", "--consumer-property", "group.protocol=consumer"),

@@ -5,8 +5,8 @@ Rules:
 1. What librdkafka logs is shown with ``--verbose`` only; of its error events the user is told in one line each.
 2. Settings of Kafka's Java client are taken over where librdkafka has the same under another name; those it has not are
    ignored with one warning that names them, because users carry their properties files over.
-3. A command first asks for metadata, and fails within seconds where no broker answers. Later it waits for brokers to
-   come back, as Kafka's clients do.
+3. A command first asks for metadata, and fails within seconds where no broker answers, after one where every
+   connection is refused. Later it waits for brokers to come back, as Kafka's clients do.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from tools.cli.running import CommandError, pairs
 
 REACH_S: Final = 5.0
 """How long the first answer of a broker may take."""
+REFUSED_S: Final = 1.0
+"""How long connections may be refused until nobody is waited for: a broker may just be starting."""
 
 WAITED_FOR: Final = ("UNKNOWN_TOPIC_OR_PART", "LEADER_NOT_AVAILABLE", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION")
 """What is not there may come into being; Kafka's consumers wait for it with warnings."""
@@ -74,12 +76,22 @@ def _assignors(classes: str) -> str:
 
 @dataclass(slots=True)
 class Connection:
-    """What is known of the brokers a client talks to. ``reached`` is set when one has answered."""
+    """What is known of the brokers a client talks to.
+
+    :ivar reached: one has answered.
+    :ivar is_down: none can be connected to at present.
+    :ivar reason: the latest thing that went wrong with one.
+    """
 
     bootstrap: str
     reached: bool = False
     is_down: bool = False
     reason: str = ""
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether nobody listens there."""
+        return self.is_down and "Connection refused" in self.reason
 
     def on_error(self, error: Any) -> None:
         """An error event of librdkafka: told once for each loss of all brokers, and when it is of another kind."""
@@ -88,8 +100,8 @@ class Connection:
                 self.reason = error.str()
             case "_ALL_BROKERS_DOWN":
                 if self.reached and not self.is_down:
-                    self.is_down = True
                     print(f"Warning: no broker answers at {self.bootstrap}; trying on.", file=sys.stderr)
+                self.is_down = True
             case "_UNKNOWN_PARTITION":
                 print(f"Warning: {error.str()}; waiting for it.", file=sys.stderr)
             case _ if self.reached:
@@ -134,12 +146,21 @@ def reach(client: Any, connection: Connection, topic: str | None = None, *, time
     """The cluster's metadata, of one topic or all. Raises :class:`CommandError` where no broker answers."""
     from confluent_kafka import KafkaException
 
+    def asked(patience_s: float) -> Any:
+        try:
+            return client.list_topics(*([] if topic is None else [topic]), timeout=patience_s)
+        except KafkaException as error:
+            client.poll(0)  # hands over the error events, which say more
+            raise CommandError(unreached(connection.bootstrap, connection.reason or error.args[0].str())) from error
+
     try:
-        metadata = client.list_topics(*([] if topic is None else [topic]), timeout=timeout_s)
-    except KafkaException as error:
-        client.poll(0)  # hands over the error events, which say more
-        raise CommandError(unreached(connection.bootstrap, connection.reason or error.args[0].str())) from error
+        metadata = asked(min(REFUSED_S, timeout_s))
+    except CommandError:
+        if connection.is_refused:
+            raise
+        metadata = asked(timeout_s)
     connection.reached = True
+    connection.on_answer()
     return metadata
 
 
