@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
 
+from tests.system.cutting import Cuts
 from tests.system.running import BrokerProcess, free_port
+from tools.checker import Trial
 from tools.faults import FaultProxy
 
 WAIT_SECONDS = 60
+IMPATIENT = {"socket.timeout.ms": 3000}
+"""Settings of clients that do not wait long for a broker that stands still."""
 
 SETTINGS = {
     "offsets.topic.num.partitions": "5",
@@ -35,11 +40,14 @@ class ClusterOfProcesses:
         self.folder = folder
         self.brokers = {number: BrokerProcess(folder / f"broker-{number}") for number in range(1, brokers + 1)}
         self.links: dict[int, FaultProxy] = {}
+        self.store_links: dict[int, FaultProxy] = {}
+        """Through which brokers reach their store, where the test has put proxies there."""
+        self._cuts = Cuts()
         for number, broker in self.brokers.items():
             store = {"coordination.url": f"local://{folder}/coordination"}
             broker.overrides.update({**SETTINGS, **store, **(overrides or {}), "broker.id": str(number)})
             if proxied:
-                self.links[number] = FaultProxy("127.0.0.1", broker.port)
+                self.links[number] = FaultProxy("127.0.0.1", broker.port, self._cuts.tap(number))
 
     @contextmanager
     def running(self) -> Iterator[ClusterOfProcesses]:
@@ -95,9 +103,16 @@ class ClusterOfProcesses:
         admin.create_topics([NewTopic(name, partitions, 3, config=settings)])[name].result(WAIT_SECONDS)
         return name
 
+    def cut_off(self, number: int) -> None:
+        """Let nothing pass between a broker and clients, other brokers and, where it has a link to it, the store."""
+        self._cuts.cut_off.add(number)
+        if number in self.store_links:
+            self.store_links[number].cut()
+
     def heal(self) -> None:
         """Start what is down, let what was stopped go on, and wait until every replica is in sync."""
-        for link in self.links.values():
+        self._cuts.cut_off.clear()
+        for link in (*self.links.values(), *self.store_links.values()):
             link.restore()
         for broker in self.brokers.values():
             if broker.alive:
@@ -111,6 +126,24 @@ class ClusterOfProcesses:
             partitions = [partition for topic in topics for partition in topic.partitions.values()]
             if all(len(each.isrs) == len(each.replicas) and each.leader >= 0 for each in partitions):
                 return
+
+
+@contextmanager
+def losing_nothing(
+    cluster: ClusterOfProcesses, topic: str, *, done: Sequence[str] = (), **arguments: Any
+) -> Iterator[Trial]:
+    """Producers on a new topic of three partitions; after them no client has failed, and all acknowledged is there.
+
+    :param done: what is done to the cluster meanwhile, shown with what went wrong.
+    :param arguments: for ``Trial``.
+    """
+    trial = Trial(cluster.bootstrap_servers, topic, partitions=3, producers=2, **arguments)
+    trial.create_topic(3, {"min.insync.replicas": "2"})
+    with trial:
+        yield trial
+    assert not trial.errors, done
+    verdict = trial.verdict()
+    assert verdict.ok, f"{done}\n{verdict}"
 
 
 def second_of_same_id(cluster: ClusterOfProcesses, number: int, folder: Path) -> BrokerProcess:
