@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import protocol  # noqa: F401 (before any module of ours that may be compiled: it keeps stale ones out)
+
 if TYPE_CHECKING:
     from pipeline.tables import read_topic, scan_topic
 

@@ -20,7 +20,10 @@ NULL_KEY: Final = 1
 NULL_VALUE: Final = 2
 HAS_HEADERS: Final = 4
 
+TIMESTAMP_MAX: Final = 0x7FFF_FFFF_FFFF_FFFF // 1000
+"""The latest time in ms whose microseconds are a 64-bit number; the earliest is its negative."""
 _EVERYDAY: Final = 1 << 60
+_TOO_FAR: Final = "a timestamp or an offset is too far away to be shown"
 
 
 class Rows:
@@ -77,7 +80,7 @@ class Rows:
         size: i64 = 0
         number: i64 = 0
         if not (-_EVERYDAY < base_timestamp < _EVERYDAY and -_EVERYDAY < base_offset < _EVERYDAY):
-            raise ValueError("a timestamp or an offset is beyond all use")
+            raise ValueError(_TOO_FAR)
         while count > 0:
             count -= 1
             size, pos = read_varint(data, pos, end)
@@ -86,8 +89,11 @@ class Rows:
             stop: i64 = pos + size
             number, pos = read_varlong(data, pos + 1, stop)
             if not -_EVERYDAY < number < _EVERYDAY:
-                raise ValueError("a timestamp is beyond all use")
-            write_i64_le(timestamps, base_timestamp + number)
+                raise ValueError(_TOO_FAR)
+            number += base_timestamp
+            if not -TIMESTAMP_MAX <= number <= TIMESTAMP_MAX:
+                raise ValueError(_TOO_FAR)
+            write_i64_le(timestamps, number)
             number, pos = read_varint(data, pos, stop)
             write_i64_le(offsets, base_offset + number)
             seen: i64 = 0

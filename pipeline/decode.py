@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from pipeline._rows import HAS_HEADERS, NULL_KEY, NULL_VALUE, Rows, read_headers
+from pipeline._rows import HAS_HEADERS, NULL_KEY, NULL_VALUE, TIMESTAMP_MAX, Rows, read_headers
 from pipeline.fetching import Fetched, TopicPartition
 from protocol.errors import KafkaError
 from protocol.records._walk import encode_records
@@ -178,6 +178,8 @@ class _Chunk:
             piece = payload(self._fetched.records, pos, header, DECOMPRESSED_BYTES_MAX)
         if count < 0:
             raise InvalidRecord(f"a batch says that it has {count} records, which cannot be")
+        if not -TIMESTAMP_MAX <= header.max_timestamp <= TIMESTAMP_MAX:
+            raise InvalidRecord("a timestamp is too far away to be shown")
         self._rows.locate(piece, 0, len(piece), self.size_bytes, count, base_offset, base_timestamp)
         self._pieces.append(piece)
         self.size_bytes += len(piece)

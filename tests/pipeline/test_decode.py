@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,17 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline import decode as decoding
+from pipeline._rows import TIMESTAMP_MAX
 from pipeline.decode import BadBatch, decode, kafka_schema
 from pipeline.fetching import Fetched, TopicPartition
+from protocol.errors import KafkaError
 from protocol.records import legacy
 from protocol.records.batch import Compression, Record, build, headers, records
 from protocol.records.control import ControlMarker, ControlType, build_marker
+from protocol.records.header import seal
 
 PARTITION = TopicPartition("töpic", 3)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def fetched(batches: bytes, *, start: int = 0, aborted: tuple[tuple[int, int], ...] = ()) -> Fetched:
+def fetched(batches: bytes | bytearray, *, start: int = 0, aborted: tuple[tuple[int, int], ...] = ()) -> Fetched:
     found = [header for _, header in headers(batches)]
     next_offset = found[-1].next_offset if found else start
     return Fetched(PARTITION, start, next_offset, bytes(batches), aborted, 0, next_offset, next_offset)
@@ -105,6 +109,40 @@ def test_small_pieces_make_the_same_rows(log: tuple[bytes, list[dict[str, Any]]]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(decoding, "ROWS_BYTES", 50)
         assert table(fetched(batches)).to_pylist() == rows
+
+
+@given(st.lists(st.tuples(times, maybe_bytes, maybe_bytes, record_headers), min_size=1, max_size=4), st.data())
+def test_bytes_that_are_no_records_are_refused(made: list[tuple[Any, ...]], data: st.DataObject) -> None:
+    batch = build([Record(offset, *fields) for offset, fields in enumerate(made)])
+    for _ in range(data.draw(st.integers(1, 3))):
+        batch[data.draw(st.integers(61, len(batch) - 1))] = data.draw(st.integers(0, 255))
+    seal(batch, 0, len(batch))
+    seen = outcome(lambda: [(one.offset, one.timestamp * 1000, one.key, one.value) for one in records(batch)])
+    assert outcome(lambda: columns_of(table(fetched(batch), -(1 << 40)))) in (seen, "too far")
+
+
+def columns_of(found: pa.Table) -> list[tuple[Any, ...]]:
+    times = found["timestamp"].cast(pa.int64()).to_pylist()
+    return list(
+        zip(found["offset"].to_pylist(), times, found["key"].to_pylist(), found["value"].to_pylist(), strict=True)
+    )
+
+
+def outcome(read: Callable[[], list[tuple[Any, ...]]]) -> list[tuple[Any, ...]] | str:
+    """What is read, or why nothing is."""
+    try:
+        return read()
+    except KafkaError as error:
+        return "too far" if "too far" in error.message else "refused"
+
+
+@pytest.mark.parametrize("timestamp", [1 << 60, 1 << 62, -(1 << 62), TIMESTAMP_MAX + 1])
+def test_time_that_no_table_holds_is_refused(timestamp: int) -> None:
+    with pytest.raises(BadBatch, match="too far"):
+        table(fetched(build([Record(0, timestamp, None, None)])))
+    assert table(fetched(build([Record(0, TIMESTAMP_MAX, None, None)])))["timestamp"].cast(pa.int64()).to_pylist() == [
+        TIMESTAMP_MAX * 1000
+    ]
 
 
 def test_schema_is_that_of_sparks_source() -> None:
