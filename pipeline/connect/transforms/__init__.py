@@ -11,16 +11,25 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import Enum
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
-from pipeline.connect.config import ConfigDef
-from pipeline.connect.data import Schema, Struct
+from pipeline.connect.config import ConfigDef, ConfigKey, ConfigType, Importance
+from pipeline.connect.data import Field, Schema, Struct
 from pipeline.connect.errors import DataError
 from pipeline.connect.records import ConnectRecord
 
-__all__ = ["KeyOrValue", "Predicate", "Side", "Transform"]
+__all__ = ["REPLACE_NULLS", "KeyOrValue", "Predicate", "Side", "Transform", "as_map", "as_struct", "read"]
 
 R = TypeVar("R", bound=ConnectRecord)
+
+REPLACE_NULLS: Final = ConfigKey(
+    name="replace.null.with.default",
+    type=ConfigType.BOOLEAN,
+    default=True,
+    importance=Importance.MEDIUM,
+    doc="Whether a field that is null stands for its default value.",
+)
+"""A key that all transforms of fields have (KIP-1040)."""
 
 
 class Side(Enum):
@@ -97,6 +106,17 @@ def as_struct(value: Any, purpose: str) -> Struct:
     if isinstance(value, Struct):
         return value
     raise DataError(f"Only Struct objects supported for [{purpose}], found: {_kind(value)}")
+
+
+def read(value: Struct, field: Field, config: Mapping[str, Any]) -> Any:
+    """A field's value; its default in the place of null where the transform is configured so."""
+    return value[field.name] if config[REPLACE_NULLS.name] else value.without_default(field.name)
+
+
+def struct_like(schema: Schema, fields: Mapping[str, Schema]) -> Schema:
+    """The schema of a struct with other fields, but otherwise as it was."""
+    placed = tuple(Field(name, index, one) for index, (name, one) in enumerate(fields.items()))
+    return replace(schema, fields=placed, default=None)
 
 
 def _kind(value: Any) -> str:
