@@ -64,6 +64,15 @@ _WHOLE: Final = {
 _NUMBERS: Final = ("Boolean", "ByteArray", "Double", "Float", "Integer", "Long", "Short")
 _PREDICATES: Final = ("HasHeaderKey", "RecordIsTombstone", "TopicNameMatches")
 
+_CONNECTORS: Final = f"{_HERE}.connectors"
+_OURS: Final = (
+    "delta:DeltaSinkConnector",
+    "http:HttpSinkConnector",
+    "parquet:ParquetSinkConnector",
+    "sql.sink:SqlSinkConnector",
+    "sql.source:SqlSourceConnector",
+)
+
 SHIPPED: Final[Mapping[str, str]] = {
     **{
         f"{_CONNECT}.transforms.{name}${side}": f"{_HERE}.transforms.{module}:{name}${side}"
@@ -80,6 +89,7 @@ SHIPPED: Final[Mapping[str, str]] = {
         f"{_CONNECT}.file.FileStream{end}Connector": f"{_HERE}.connectors.file:FileStream{end}Connector"
         for end in ("Sink", "Source")
     },
+    **{f"{_CONNECTORS}.{place.replace(':', '.')}": f"{_CONNECTORS}.{place}" for place in _OURS},
 }
 """Kafka's name -> where the class is."""
 

@@ -1,0 +1,169 @@
+"""Topics into Parquet files, on a disk or in an object store (S3, GCS, Azure, HDFS: whatever Arrow can write).
+
+A file is a range of offsets of a partition and says so in its name::
+
+    <url>/<topic>/partition=<n>/<topic>+<n>+<first offset>+<end offset>.parquet
+
+so that each record is in one file, and once: after a crash the task looks which files there are and goes on behind the
+last. On a disk a file appears whole, by a rename; an object store shows an object when it is whole.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from pipeline.connect.config import ConfigDef, ConfigType, ConfigValue, Importance, at_least, non_empty, one_of
+from pipeline.connect.connector import ExactlyOnceSinkTask, OffsetRange, SinkConnector
+from pipeline.connect.connectors.columns import table_of
+from pipeline.connect.errors import ConfigError, ConnectError, RetriableError
+from pipeline.connect.records import SinkRecord, TopicPartition
+
+__all__ = ["ParquetSinkConnector", "ParquetSinkTask"]
+
+_NAME: Final = re.compile(r"[^+/]+\+[0-9]{1,10}\+[0-9]{1,19}\+(?P<end>[0-9]{1,19})\.parquet")
+_CODECS: Final = ("none", "snappy", "gzip", "zstd", "lz4", "brotli")
+_VERSION: Final = "1.0"
+_HIGH, _MEDIUM, _LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
+
+
+def _opened(url: str) -> tuple[fs.FileSystem, str]:
+    """The file system of a URL or path, and the path in it. Raises ConfigError."""
+    try:
+        return fs.FileSystem.from_uri(url) if "://" in url else (fs.LocalFileSystem(), url)
+    except (pa.ArrowException, ValueError, OSError) as error:
+        raise ConfigError(f"Invalid value {url} for configuration url: {error}") from error
+
+
+class ParquetSinkTask(ExactlyOnceSinkTask):
+    """Writes a file for each range that it is given."""
+
+    version = _VERSION
+
+    def start(self, props: Mapping[str, str]) -> None:
+        config = ParquetSinkConnector.config_def.parse(props)
+        self.range_records = config["flush.size"]
+        self.range_ms = config["rotate.interval.ms"]
+        self._codec: str = config["parquet.codec"]
+        self._with_source: bool = config["metadata.columns"]
+        self._files, base = _opened(config["url"])
+        self._base = base.rstrip("/")
+        self._renames = isinstance(self._files, fs.LocalFileSystem)
+
+    def committed(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        ends = {one: self._end(one) for one in partitions}
+        return {one: end for one, end in ends.items() if end is not None}
+
+    def _end(self, partition: TopicPartition) -> int | None:
+        try:
+            found = self._files.get_file_info(fs.FileSelector(self._folder(partition), allow_not_found=True))
+        except OSError as error:
+            raise RetriableError(f"{self._folder(partition)} cannot be listed: {error}") from error
+        names = (_NAME.fullmatch(one.base_name) for one in found)
+        return max((int(name["end"]) for name in names if name is not None), default=None)
+
+    def put_range(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> None:
+        if not records:
+            return  # nothing of the range is left; a restart would read it again, and leave it out again
+        folder = self._folder(offsets.topic_partition)
+        name = f"{_safe(offsets.topic)}+{offsets.partition}+{offsets.start}+{offsets.end}.parquet"
+        table = table_of(records, with_source=self._with_source)
+        try:
+            self._files.create_dir(folder, recursive=True)
+            written = f"{folder}/.{name}.tmp" if self._renames else f"{folder}/{name}"
+            with self._files.open_output_stream(written) as stream:
+                pq.write_table(table, stream, compression=self._codec)
+            if self._renames:
+                _sync(written)
+                self._files.move(written, f"{folder}/{name}")
+        except OSError as error:
+            raise RetriableError(f"{folder}/{name} cannot be written: {error}") from error
+        except pa.ArrowException as error:
+            raise ConnectError(f"{offsets} cannot be written as Parquet: {error}") from error
+
+    def _folder(self, partition: TopicPartition) -> str:
+        return f"{self._base}/{_safe(partition.topic)}/partition={partition.partition}"
+
+
+def _sync(path: str) -> None:
+    """What is not on the disk by now would be missing in a file that has its name."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _safe(topic: str) -> str:
+    return quote(topic, safe="")
+
+
+class ParquetSinkConnector(SinkConnector):
+    """See the module."""
+
+    version = _VERSION
+    task_class = ParquetSinkTask
+    config_def = (
+        ConfigDef()
+        .define(
+            "url",
+            ConfigType.STRING,
+            importance=_HIGH,
+            doc="Where the files go: a folder, or s3://bucket/path, gs://..., abfs://..., hdfs://...",
+            validator=non_empty,
+        )
+        .define(
+            "flush.size",
+            ConfigType.INT,
+            10_000,
+            _HIGH,
+            "After how many records of a partition a file is written.",
+            validator=at_least(1),
+        )
+        .define(
+            "rotate.interval.ms",
+            ConfigType.INT,
+            10_000,
+            _HIGH,
+            "After how many ms a file is written that has fewer records.",
+            validator=at_least(0),
+        )
+        .define(
+            "parquet.codec",
+            ConfigType.STRING,
+            "snappy",
+            _LOW,
+            f"How the files are compressed: {', '.join(_CODECS)}.",
+            validator=one_of(*_CODECS),
+        )
+        .define(
+            "metadata.columns",
+            ConfigType.BOOLEAN,
+            True,
+            _MEDIUM,
+            "Whether files have the columns kafka_key, kafka_topic, kafka_partition, kafka_offset, kafka_timestamp.",
+        )
+    )
+
+    def validate(self, props: Mapping[str, str]) -> list[ConfigValue]:
+        found = super().validate(props)
+        url = next(one for one in found if one.name == "url")
+        if url.value and not url.errors:
+            try:
+                _opened(url.value)
+            except ConfigError as error:
+                url.errors += error.messages
+        return found
+
+    def alter_offsets(self, props: Mapping[str, str], offsets: Mapping[TopicPartition, int | None]) -> bool:
+        raise ConnectError(
+            "The files say how far this connector has come, so its offsets cannot be changed here: move the files that "
+            "are to be written again out of the way."
+        )
