@@ -233,7 +233,7 @@ def fitted(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_map(kind):
         return [(key, fitted(one, kind.item_type)) for key, one in value.items()]
     if pa.types.is_timestamp(kind):
-        return _moment(value)
+        return moment(value)
     if pa.types.is_date(kind):
         return date.fromisoformat(value)
     if pa.types.is_string(kind) and not isinstance(value, str):
@@ -243,7 +243,7 @@ def fitted(value: Any, kind: pa.DataType) -> Any:
     return value
 
 
-def _moment(value: Any) -> datetime:
+def moment(value: Any) -> datetime:
     """A moment from ISO 8601 (UTC where no zone is given) or milliseconds since 1970."""
     if isinstance(value, str):
         found = datetime.fromisoformat(value)
@@ -285,5 +285,5 @@ def _moments(times: Any) -> Any:
         return pc.cast(times, pa.int64()).cast(pa.timestamp("ms", tz="UTC"))
     if pa.types.is_date(times.type):
         return times.cast(pa.timestamp("ms")).cast(pa.timestamp("ms", tz="UTC"))
-    found = [None if one is None else _moment(one) for one in times.to_pylist()]
+    found = [None if one is None else moment(one) for one in times.to_pylist()]
     return pa.array(found, pa.timestamp("us", tz="UTC"))

@@ -16,6 +16,7 @@ from pipeline.load.delta import DeltaCommits, new_load_id
 from pipeline.load.files import Destination, Task, Written, write_range
 from pipeline.load.manifest import Manifests
 from pipeline.load.ranges import missing, rounds
+from pipeline.load.spark import run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,14 +68,8 @@ Run = Callable[[list[Task]], Iterable[list[Written]]]
 
 
 def on_spark(session: SparkSession) -> Run:
-    """Writes ranges in Spark's tasks."""
-    context = session.sparkContext
-
-    def run(tasks: list[Task]) -> list[list[Written]]:
-        found: list[list[Written]] = context.parallelize(tasks, len(tasks)).map(write_range).collect()
-        return found
-
-    return run
+    """Writes ranges in Spark's tasks; they raise `spark.TaskFailed`."""
+    return lambda tasks: run_tasks(session, write_range, tasks)
 
 
 def load(

@@ -43,6 +43,7 @@ COMMANDS: dict[str, Command] = {
         "connect", "run connectors to and from other systems", "connect-standalone, connect-distributed"
     ),
     "mirror": Command("mirror", "copy topics from clusters to clusters", "connect-mirror-maker, kafka-mirror-maker"),
+    "load": Command("load", "load topics into files and tables, and back", ""),
     "check": Command("check", "break a cluster, and see whether it loses anything", ""),
     "perf": Command("perf", "measure producing, consuming and latency", "kafka-*-perf-test, kafka-e2e-latency"),
     "simulate": Command("simulate", "look for broken promises in clusters under virtual time", ""),

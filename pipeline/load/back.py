@@ -1,0 +1,259 @@
+"""Files to a topic: what was loaded, or any rows, as records again, each once whatever kills the load.
+
+A row's partition is its column ``partition``, where the topic has it, else that of its key as every client of Kafka
+would choose it, else one for each file in turn. Key, value, timestamp and headers are taken from the columns of these
+names, with or without an underscore; a row without ``value`` is a record of its other columns as JSON.
+
+How far it is, the topic itself says: before the first record is sent, the ends of the partitions' logs are noted in
+``_parley/back`` beside the files, together with the files. Records are appended as a mirror appends them
+(`pipeline.mirror.appending`), so that a task counts what is there behind the noted end and goes on with the next row.
+When all is done the note says so, and the next load sends the files that are new.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow.csv as pa_csv
+import pyarrow.fs as pa_fs
+import pyarrow.parquet as pa_parquet
+
+from pipeline.cluster import LATEST, Cluster, Connection, TopicPartition
+from pipeline.load.columns import moment
+from pipeline.load.files import EXTENSIONS, OURS, data_files, filesystem
+from pipeline.load.manifest import LoadConflict
+from pipeline.load.ranges import range_of
+from pipeline.load.spark import run_tasks
+from pipeline.mirror.appending import Appender, Batch, Overtaken, ours_between, tail
+from pipeline.partitioner import partition_of
+from protocol.records.batch import build
+from protocol.records.compression import Compression
+from protocol.records.header import HEADER_SIZE, read_header
+from protocol.records.record import Record
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ROWS: Final = 500
+"""Rows that become one batch."""
+_BATCHES: Final = 20
+_ATTEMPTS: Final = 5
+_HIDDEN: Final = ("topic", "offset", "timestampType", "partition", "timestamp", "key", "headers")
+
+
+@dataclass(frozen=True, slots=True)
+class BackTask:
+    """The rows of one partition of the topic: those of ``files`` that belong there, in their order."""
+
+    connection: Connection
+    partition: TopicPartition
+    partitions: int
+    start: int
+    uri: str
+    format: str
+    files: tuple[str, ...]
+    base64: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BackSettings:
+    """What to send where; ``base64``: keys and values are written so in the files."""
+
+    connection: Connection
+    topic: str
+    uri: str
+    format: str
+    base64: bool = False
+
+
+Run = Callable[[list[BackTask]], Iterable[int]]
+
+
+def on_spark(session: SparkSession) -> Run:
+    """Sends each partition's rows in a Spark task; they raise `spark.TaskFailed`."""
+    return lambda tasks: run_tasks(session, send_rows, tasks)
+
+
+def send_back(settings: BackSettings, run: Run) -> int:
+    """Send the files that were not sent to the topic yet; the number of records that were missing.
+
+    Raises KafkaError, OSError, and ValueError for a folder without such files.
+    """
+    system, root = filesystem(settings.uri)
+    note_path = f"{root}/{OURS}/back-{settings.topic}.json"
+    note = _read_note(system, note_path)
+    with Cluster(settings.connection) as cluster:
+        count = len(cluster.partitions([settings.topic])[settings.topic])
+        if note is None or note["finished"]:
+            sent = [] if note is None else note["sent"] + note["files"]
+            files = [path for path in _files(settings, system, root) if path not in set(sent)]
+            ends = cluster.offsets({TopicPartition(settings.topic, one): LATEST for one in range(count)})
+            starts = [ends[TopicPartition(settings.topic, one)] for one in range(count)]
+            note = {"finished": False, "files": files, "sent": sent, "starts": starts}
+            _write_note(system, note_path, note)
+    if len(note["starts"]) != count:
+        raise LoadConflict(f"{settings.topic} has got partitions since this load was begun: it cannot be finished")
+    tasks = [
+        BackTask(
+            settings.connection,
+            TopicPartition(settings.topic, one),
+            count,
+            note["starts"][one],
+            settings.uri,
+            settings.format,
+            tuple(note["files"]),
+            settings.base64,
+        )
+        for one in range(count)
+    ]
+    records = sum(run(tasks)) if note["files"] else 0
+    _write_note(system, note_path, {**note, "finished": True})
+    return records
+
+
+def _read_note(system: pa_fs.FileSystem, path: str) -> Any:
+    if system.get_file_info(path).type is pa_fs.FileType.NotFound:
+        return None
+    with system.open_input_stream(path) as stream:
+        return json.loads(stream.read())
+
+
+def _write_note(system: pa_fs.FileSystem, path: str, note: Any) -> None:
+    system.create_dir(os.path.dirname(path), recursive=True)
+    temporary = f"{path}.new"
+    with system.open_output_stream(temporary) as stream:
+        stream.write(json.dumps(note).encode())
+    system.move(temporary, path)
+
+
+def _files(settings: BackSettings, system: pa_fs.FileSystem, root: str) -> list[str]:
+    """The files below the folder, relative to it, in the order in which their rows are sent."""
+    if settings.format == "delta":
+        from deltalake import DeltaTable
+
+        found = [path.split(f"{root}/", 1)[-1] for path in DeltaTable(settings.uri).file_uris()]
+    else:
+        end = f".{EXTENSIONS[settings.format]}"
+        found = [path.removeprefix(f"{root}/") for path, name in data_files(system, root) if name.endswith(end)]
+    if not found:
+        raise ValueError(f"there are no files of {settings.format} in {settings.uri}")
+    return sorted(found, key=lambda path: (os.path.basename(path), path))
+
+
+def send_rows(task: BackTask) -> int:
+    """Send what is missing of one partition's rows; how many records that were. Raises KafkaError and OSError."""
+    with Cluster(task.connection) as cluster:
+        for attempt in range(_ATTEMPTS):
+            try:
+                return _send(cluster, task)
+            except Overtaken:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _send(cluster: Cluster, task: BackTask) -> int:
+    found = tail(cluster, task.partition)
+    there = ours_between(cluster, task.partition, task.start, found.end)
+    missing = islice(_records(task), there, None)
+    appender = Appender(cluster, task.partition, found)
+    sent = 0
+    while some := list(islice(missing, _ROWS * _BATCHES)):
+        batches = [_batch(some[at : at + _ROWS]) for at in range(0, len(some), _ROWS)]
+        appender.append(batches)
+        sent += len(some)
+    return sent
+
+
+def _batch(some: list[Record]) -> Batch:
+    made = build(some, compression=Compression.ZSTD)
+    return Batch(read_header(made), memoryview(made)[HEADER_SIZE:])
+
+
+def _records(task: BackTask) -> Iterator[Record]:
+    """The records of the task's partition, in the order of files and rows."""
+    system, root = filesystem(task.uri)
+    for number, path in enumerate(task.files):
+        named = range_of(os.path.basename(path))
+        own = None if named is None or named.partition.partition >= task.partitions else named.partition.partition
+        if own is not None and own != task.partition.partition:
+            continue
+        for row in _rows(system, f"{root}/{path}", task.format):
+            record = _record(row, task.base64)
+            partition = own if own is not None else _partition(row, record.key, number, task.partitions)
+            if partition == task.partition.partition:
+                yield record
+
+
+def _rows(system: pa_fs.FileSystem, path: str, kind: str) -> Iterator[dict[str, Any]]:
+    if kind == "json":
+        with system.open_input_stream(path) as stream:
+            for line in stream.read().splitlines():
+                yield json.loads(line)
+    elif kind == "csv":
+        with system.open_input_stream(path) as stream:
+            options = pa_csv.ParseOptions(newlines_in_values=True)
+            for batch in pa_csv.open_csv(stream, parse_options=options):
+                yield from batch.to_pylist()
+    else:
+        with system.open_input_file(path) as stream:
+            for batch in pa_parquet.ParquetFile(stream).iter_batches():
+                yield from batch.to_pylist()
+
+
+def _partition(row: dict[str, Any], key: bytes | None, file_number: int, partitions: int) -> int:
+    wanted = _named(row, "partition")
+    if isinstance(wanted, int) and 0 <= wanted < partitions:
+        return wanted
+    return file_number % partitions if key is None else partition_of(key, partitions)
+
+
+def _named(row: dict[str, Any], name: str) -> Any:
+    return row[name] if name in row else row.get(f"_{name}")
+
+
+def _record(row: dict[str, Any], as_base64: bool) -> Record:
+    if "value" in row:
+        value = row["value"]
+    else:
+        value = {
+            name: one for name, one in row.items() if name not in _HIDDEN and name.removeprefix("_") not in _HIDDEN
+        }
+    return Record(
+        0,
+        _timestamp(_named(row, "timestamp")),
+        _bytes(_named(row, "key"), as_base64),
+        _bytes(value, as_base64),
+        _headers(_named(row, "headers")),
+    )
+
+
+def _timestamp(value: Any) -> int:
+    """In ms; a row without one is of now."""
+    if value is None:
+        return time.time_ns() // 1_000_000
+    found = moment(value) if isinstance(value, str | int) else moment(value.isoformat())
+    return round(found.timestamp() * 1000)
+
+
+def _bytes(value: Any, as_base64: bool) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return base64.b64decode(value) if as_base64 else value.encode()
+    return json.dumps(value, default=str, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _headers(value: Any) -> tuple[tuple[str, bytes | None], ...]:
+    if not value:
+        return ()
+    if isinstance(value, str):
+        return tuple((name, _bytes(one, False)) for name, one in json.loads(value))
+    return tuple((one["key"], _bytes(one["value"], False)) for one in value)
