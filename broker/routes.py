@@ -72,7 +72,7 @@ def routes(server: BrokerServer) -> dict[int, Handler]:
         DeparturesApi(server.liveness.controller, server.unclean_allowed),
         ElectionsApi(server.liveness.controller),
         fetch,
-        FetchMetadataApi(server.metadata, server.publication, server.hearers),
+        FetchMetadataApi(server.metadata, server.publication, server.hearers, server.liveness.silence),
         GroupOffsetsApi(server.groups, server.metadata, server.config, clock.wall_ms),
         GroupsApi(server.groups, server.metadata, mentioned, server.config),
         LogDirsApi(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker.controller.publication import Hearer, Publication
+from broker.controller.silence import Silence
 from broker.metadata.current import Metadata
 from broker.network.dispatch import Handler, RequestContext
 from broker.purgatory import Delayed, Purgatory
@@ -13,8 +14,10 @@ from protocol.messages.cluster_metadata import FetchMetadataRequest, FetchMetada
 class FetchMetadataApi:
     """Answers brokers with what is new, or once something is."""
 
-    def __init__(self, metadata: Metadata, publication: Publication, waiting: Purgatory) -> None:
+    def __init__(self, metadata: Metadata, publication: Publication, waiting: Purgatory, silence: Silence) -> None:
+        """``silence`` is that of the controller, for this broker."""
         self.metadata = metadata
+        self._silence = silence
         self.publication = publication
         self._waiting = waiting
 
@@ -27,7 +30,10 @@ class FetchMetadataApi:
         """Take note of the broker, and answer it: at once if there is news, else when there is, or the time is up."""
         publication = self.publication
         if not publication.is_open:
-            return _failed(ErrorCode.NOT_CONTROLLER, "This broker is not the controller of the cluster.")
+            answer = _failed(ErrorCode.NOT_CONTROLLER, "This broker is not the controller of the cluster.")
+            answer.controller_epoch = self._silence.epoch
+            answer.silent_ms = int(self._silence.lasts_s * 1000)
+            return answer
         known = self.metadata.image.brokers.get(request.broker_id)
         if known is not None and known.epoch > request.broker_epoch >= 0:
             return _failed(

@@ -2,7 +2,8 @@
 
 A controller whose process is gone is deposed: this broker campaigns in its place without waiting for the end of its
 session. That is safe whatever it does, since its writes are guarded (``controller``). One that merely does not answer
-is left to the store: maybe only the two of us cannot reach each other, and then deposing would go to and fro.
+is deposed where most brokers have not heard of it (``silence``), and else left to the store: maybe only the two of us
+cannot reach each other, and then deposing would go to and fro.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 import math
 from collections.abc import Callable
 
+from broker.controller.silence import ASK_S, Silence, is_silent_for_most
 from broker.controller.watchdog import RETRY_S, is_gone
 from broker.metadata import follower
 from broker.metadata.current import Metadata
@@ -42,14 +44,16 @@ class Following:
         *,
         listener: str,
         broker_epoch: Callable[[], int],
-        depose: Callable[[Leader], None],
+        depose: Callable[[Leader, bool], None],
         stale: Callable[[], None],
+        silence: Silence,
         heartbeat_s: float,
         silence_s: float,
     ) -> None:
         """``candidate`` is what this broker says of itself as a candidate.
 
-        ``depose(leader)`` is called when that one is dead, ``stale()`` when this broker must register anew.
+        ``depose(leader, is_silent)`` is called when that one is dead, or silent for most brokers, ``stale()`` when
+        this broker must register anew. ``silence_s`` is how long a controller may say nothing.
         """
         self._broker_id = broker_id
         self._candidate = candidate
@@ -59,6 +63,7 @@ class Following:
         self._broker_epoch = broker_epoch
         self._depose = depose
         self._stale = stale
+        self._silence = silence
         self._heartbeat_s = heartbeat_s
         self._silence_s = silence_s
         self._leader: Leader | None = None
@@ -75,6 +80,7 @@ class Following:
         """Follow until cancelled."""
         while True:
             self._changed.clear()
+            self._silence.begin(-1 if self._leader is None else self._leader.epoch)
             following = None if self._leader is None else asyncio.ensure_future(self._follow(self._leader))
             try:
                 await self._changed.wait()
@@ -87,7 +93,7 @@ class Following:
         registration = registration_from_bytes(leader.candidate)
         endpoint = registration.endpoint(self._listener)
         if registration.broker_id == self._broker_id and leader.candidate != self._candidate:
-            self._depose(leader)  # it was this broker in an earlier life
+            self._depose(leader, False)  # it was this broker in an earlier life
         if registration.broker_id == self._broker_id or endpoint is None:
             return
         client = self._peers.client_at(endpoint, "metadata")
@@ -102,6 +108,7 @@ class Following:
         """Pull until cancelled. Each failure is followed by a pause."""
         is_whole = False
         while True:
+            is_due = self._silence.lasts_s >= self._silence_s  # to be judged as soon as it says nothing once more
             try:
                 await follower.pull(
                     client,
@@ -110,25 +117,36 @@ class Following:
                     broker_epoch=self._broker_epoch(),
                     is_whole=is_whole,
                     max_wait_ms=int(self._heartbeat_s * 1000),
-                    timeout_s=self._heartbeat_s + self._silence_s,
+                    timeout_s=self._heartbeat_s + (ASK_S if is_due else self._silence_s),
                 )
+                self._silence.end()
                 is_whole = False
                 continue
             except KafkaError as error:
                 reason = error
             if reason.code in _NO_ANSWER:
-                if await is_gone(endpoint, timeout_s=RETRY_S):
-                    await self._depose_gone(leader, endpoint)
+                await self._look_at_silent(leader, endpoint)
             else:
+                self._silence.end()
                 is_whole = reason.code is ErrorCode.CORRUPT_MESSAGE
                 if reason.code is ErrorCode.STALE_BROKER_EPOCH:
                     self._stale()
             await asyncio.sleep(RETRY_S)
 
-    async def _depose_gone(self, leader: Leader, endpoint: Endpoint) -> None:
+    async def _look_at_silent(self, leader: Leader, endpoint: Endpoint) -> None:
+        """It does not answer: is it gone, or silent for the others too?"""
+        if await is_gone(endpoint, timeout_s=RETRY_S):
+            await self._depose_one(leader, endpoint, "it is gone", is_silent=False)
+        elif self._silence.lasts_s >= self._silence_s and await is_silent_for_most(
+            self._peers, self._metadata.image, self._broker_id, leader.epoch, self._silence_s
+        ):
+            reason = f"most brokers have not heard of it for {self._silence_s:g} s"
+            await self._depose_one(leader, endpoint, reason, is_silent=True)
+
+    async def _depose_one(self, leader: Leader, endpoint: Endpoint, reason: str, *, is_silent: bool) -> None:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(self._last_deposed + DEPOSE_PAUSE_S - loop.time())
         self._last_deposed = loop.time()
-        facts = {"controller": f"{endpoint.host}:{endpoint.port}", "epoch": leader.epoch}
+        facts = {"controller": f"{endpoint.host}:{endpoint.port}", "epoch": leader.epoch, "reason": reason}
         log.warning("the controller is gone: another is elected", extra=facts)
-        self._depose(leader)
+        self._depose(leader, is_silent)

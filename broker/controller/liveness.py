@@ -27,6 +27,7 @@ from broker.controller.following import Following
 from broker.controller.members import BROKERS_GROUP, Members
 from broker.controller.moving import Moves
 from broker.controller.publication import Publication
+from broker.controller.silence import Silence
 from broker.controller.watchdog import is_gone
 from broker.metadata.changes import Delta
 from broker.metadata.current import Metadata
@@ -73,6 +74,8 @@ class Liveness:
         """``listener`` is the name of the one that brokers use among themselves; ``duties`` run beside each term in
         office, until they are cancelled."""
         silence_s = session_ttl_ms / 1000
+        self.silence = Silence(monotonic)
+        """Of the controller, for this broker."""
         broker_id = registration.broker_id
         self.moves = moves
         self._registration = registration
@@ -110,6 +113,7 @@ class Liveness:
             broker_epoch=lambda: self.broker_epoch,
             depose=self._depose,
             stale=self._rejoin.set,
+            silence=self.silence,
             heartbeat_s=min(heartbeat_ms / 1000, silence_s / 3),
             silence_s=silence_s,
         )
@@ -177,7 +181,9 @@ class Liveness:
             *(duty(self.controller) for duty in self._duties),
         )
 
-    def _depose(self, leader: Leader) -> None:
+    def _depose(self, leader: Leader, is_silent: bool) -> None:
+        if is_silent:
+            self._members.distrust(registration_from_bytes(leader.candidate).incarnation_id)
         self._thawing.start(self.moves.thaw_after(leader.epoch), name="end of a dead controller's move")
         self.controller.depose(leader)
 

@@ -6,7 +6,7 @@ A broker is fenced
   where our own session is new is a broker without one given time to appear: the store, and with it every session, may
   have been away;
 * after a silence: when it has not asked for metadata for as long, be it a member or not. One that cannot hear of
-  changes must not lead.
+  changes must not lead. The silence of a controller that was deposed for it counts already.
 
 Fencing is always safe, and never final: a broker that lives learns of it and comes back under a higher epoch. Where one
 comes back that was held for gone, something on the way refuses connections in its name: from then on only its silence
@@ -67,6 +67,7 @@ class Members:
         self._since: dict[tuple[int, int], float] = {}  # (broker, epoch) -> when its silence began to count
         self._watched: dict[tuple[int, int], asyncio.Task[None]] = {}
         self._held_for_gone: set[UUID] = set()  # incarnations
+        self._distrusted: UUID | None = None  # the incarnation whose silence has made us the controller
 
     async def run(self, groups: Groups, session_since_s: float) -> None:
         """Follow until cancelled. Raises what ends the watch of the members, and NOT_CONTROLLER.
@@ -85,6 +86,10 @@ class Members:
             await race(self._follow(groups, watches), self._fence_the_silent(watches))
         finally:
             await watches.close()
+
+    def distrust(self, incarnation_id: UUID) -> None:
+        """This broker was the controller, and is deposed for its silence."""
+        self._distrusted = incarnation_id
 
     async def _follow(self, groups: Groups, watches: TaskSet) -> None:
         async for members in groups.watch(BROKERS_GROUP):
@@ -127,7 +132,8 @@ class Members:
             self._since.pop(key, None)
         now = self._monotonic()
         for key in living.keys() - self._watched.keys():
-            self._since[key] = now
+            is_silent = living[key].incarnation_id == self._distrusted
+            self._since[key] = now - self._silence_s if is_silent else now
             self._watched[key] = watches.start(self._watch(living[key], watches), name=f"watch over broker {key[0]}")
 
     def _own_epoch(self) -> int:

@@ -25,7 +25,8 @@ class FetchMetadataRequest(Request, key=1000, versions="0", flexible="0+"):
 class FetchMetadataResponse(Response, key=1000, versions="0", flexible="0+"):
     """The changes in order, or a whole image where the sender's is too old or of another controller's term.
 
-    Errors: NOT_CONTROLLER, STALE_BROKER_EPOCH (a later incarnation of the sender is registered).
+    Errors: NOT_CONTROLLER, STALE_BROKER_EPOCH (a later incarnation of the sender is registered). With NOT_CONTROLLER a
+    broker says which controller it follows, and how long it has not heard of it.
     """
 
     class Step(Struct):
@@ -41,6 +42,7 @@ class FetchMetadataResponse(Response, key=1000, versions="0", flexible="0+"):
     controller_epoch: i32 = -1
     is_snapshot: bool = field("0+", default=False)  # the one step leads from an empty image, not from the sender's
     steps: list[Step] = field("0+", default=[])
+    silent_ms: i64 = -1  # since the last answer of the controller of controller_epoch to the broker asked
 
 
 class ReportOfflineReplicasRequest(Request, key=1002, versions="0", flexible="0+"):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,10 +15,13 @@ from broker.config import BrokerConfig
 from broker.controller.brokers import broker_lost
 from broker.controller.following import Following
 from broker.metadata.image import MetadataImage
+from broker.network.dispatch import RequestContext
+from broker.purgatory import Delayed
 from broker.server import BrokerServer
 from consensus.errors import BadConfig
 from protocol.client import Client
 from protocol.errors import ErrorCode
+from protocol.messages.cluster_metadata import FetchMetadataRequest, FetchMetadataResponse
 from protocol.messages.configs import IncrementalAlterConfigsRequest
 from protocol.messages.topics import CreateTopicsRequest
 
@@ -126,6 +131,60 @@ async def test_a_broker_that_asks_for_no_metadata_is_fenced(monkeypatch: pytest.
         controller = cluster.brokers[controller_of(cluster)].server
         assert await controller.metadata.until(lambda image: image.brokers[deaf].fenced, PATIENCE_S)
         assert isinstance(following, Following)
+
+
+class NeverAnswered(Delayed[FetchMetadataResponse]):
+    """What a process that stands still says: nothing, over a connection that is well."""
+
+    def on_news(self, key: object, amount: int) -> bool:
+        return False
+
+    def expired(self) -> None: ...
+
+
+@contextmanager
+def silent_for(server: BrokerServer, deaf: Collection[int]) -> Iterator[asyncio.Event]:
+    """Let these brokers' requests for metadata be without an answer; gives what is set when somebody else asks."""
+    route = server.dispatcher.routes[FetchMetadataRequest.API_KEY]
+    answer = route.handler
+    asked = asyncio.Event()
+    waiting: list[NeverAnswered] = []
+
+    def silent(context: RequestContext, request: FetchMetadataRequest) -> Any:
+        if request.broker_id not in deaf:
+            asked.set()
+            return answer(context, request)
+        waiting.append(NeverAnswered())
+        return waiting[-1]
+
+    route.handler = silent
+    yield asked
+    route.handler = answer
+    for each in waiting:
+        each.complete(FetchMetadataResponse(error_code=ErrorCode.NOT_CONTROLLER))
+
+
+async def test_a_controller_that_is_silent_for_most_brokers_is_replaced() -> None:
+    """Its session with the store lives, as long as the test likes."""
+    async with Cluster(brokers=3, coordination_session_timeout_ms=500) as cluster:
+        first = controller_of(cluster)
+        others = [broker.server for broker_id, broker in cluster.brokers.items() if broker_id != first]
+        with silent_for(cluster.brokers[first].server, cluster.brokers.keys()):
+            for other in others:
+                assert await other.metadata.until(lambda image: image.controller_id not in (first, -1), PATIENCE_S)
+        assert await create(others[0], "after", factor=2) == ErrorCode.NONE
+
+
+async def test_a_controller_that_is_silent_for_one_broker_stays() -> None:
+    async with Cluster(brokers=3, coordination_session_timeout_ms=500) as cluster:
+        first = controller_of(cluster)
+        deaf, other = (broker_id for broker_id in cluster.brokers if broker_id != first)
+        epoch = cluster.brokers[first].server.metadata.image.controller_epoch
+        with silent_for(cluster.brokers[other].server, ()) as asked, silent_for(cluster.brokers[first].server, {deaf}):
+            for _ in range(2):
+                asked.clear()
+                await asyncio.wait_for(asked.wait(), PATIENCE_S)
+        assert cluster.brokers[other].server.metadata.image.controller_epoch == epoch
 
 
 async def test_a_second_broker_with_the_same_id_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,74 @@
+"""How long the controller has been silent for a broker, and whether it is for most of them.
+
+A controller whose process stands still accepts connections (its machine does), and may keep its session with the store
+for long: some stores take twice their shortest TTL to end one, and that is 20 s. Brokers cannot tell it from one that
+only they do not reach, so none deposes it on its own. They ask each other, and depose it where more than half of the
+living brokers, itself included, have not heard of it for as long as a session may be silent. A controller fences a
+broker after the same silence: so whichever of the two happens, the smaller part gives way, and nothing goes to and fro.
+
+Safe it is anyway: a deposed controller cannot write any more, whether it knows it or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from broker.metadata.image import MetadataImage
+from broker.peers import Peers
+from protocol.errors import KafkaError
+from protocol.messages.cluster_metadata import FetchMetadataRequest, FetchMetadataResponse
+
+ASK_S = 1.0
+"""How long another broker may take to say what it has heard."""
+
+
+class Silence:
+    """Since when this broker has heard nothing of the controller that it follows."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._since_s = 0.0
+        self.epoch = -1
+        """Of the controller; -1 where none is followed."""
+
+    def begin(self, epoch: int) -> None:
+        """A controller of this epoch is followed from now on; -1 for none."""
+        self.epoch = epoch
+        self.end()
+
+    def end(self) -> None:
+        """The controller has answered."""
+        self._since_s = self._monotonic()
+
+    @property
+    def lasts_s(self) -> float:
+        """How long it has lasted, in seconds."""
+        return self._monotonic() - self._since_s
+
+
+async def is_silent_for_most(peers: Peers, image: MetadataImage, own_id: int, epoch: int, silence_s: float) -> bool:
+    """Whether more than half of the living brokers have not heard of the controller for so long. It was for this one.
+
+    :param epoch: the controller's.
+    """
+    living = [broker.broker_id for broker in image.live_brokers()]
+    others = [each for each in living if each not in (own_id, image.controller_id)]
+    question = FetchMetadataRequest(
+        broker_id=own_id, controller_epoch=image.controller_epoch, version=image.version, max_wait_ms=0
+    )
+    answers = await asyncio.gather(*(_ask(peers, each, question) for each in others))
+    agreeing = [
+        answer
+        for answer in answers
+        if answer is not None and answer.controller_epoch == epoch and answer.silent_ms >= silence_s * 1000
+    ]
+    return 2 * (1 + len(agreeing)) > len({*living, own_id})
+
+
+async def _ask(peers: Peers, broker_id: int, question: FetchMetadataRequest) -> FetchMetadataResponse | None:
+    try:
+        answer: FetchMetadataResponse = await peers.ask(broker_id, question, purpose="silence", timeout_s=ASK_S)
+    except KafkaError:
+        return None
+    return answer
