@@ -13,4 +13,10 @@ settings.load_profile("parley")
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("parley's own tests")
     group.addoption("--chaos-rounds", type=int, default=3, help="how often the chaos test hurts the cluster")
+    group.addoption(
+        "--store",
+        default="local",
+        choices=["local", "consul", "etcd", "zookeeper", "all"],
+        help="the coordination store under the tests of clusters of processes; the suite has a choice of them on each",
+    )
     group.addoption("--chaos-seed", type=int, default=1, help="what decides how")

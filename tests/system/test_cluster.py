@@ -1,4 +1,7 @@
-"""Three brokers in processes of their own: what becomes of acknowledged records when one of them goes."""
+"""Three brokers in processes of their own: what becomes of acknowledged records when one of them goes.
+
+On the embedded store; on others, or on each of them, with ``--store``.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +17,38 @@ from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.support.kafka import KAFKA_4, java_command
+from tests.support.stores.running import STORES
 from tests.system.clusters import IMPATIENT, ClusterOfProcesses, losing_nothing, second_of_same_id
 from tests.system.conftest import watched
 from tests.system.test_restart import _refusal
 from tools.checker import Guarantees, History, check, payload
 from tools.checker.trial import _read
 
-pytestmark = pytest.mark.xdist_group("cluster")
-
 WAIT_SECONDS = 60
 JAVA_PROGRAM = str(Path(__file__).with_name("JavaFailover.java"))
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "store" in metafunc.fixturenames:
+        asked = metafunc.config.getoption("--store")
+        stores = ["local", *STORES] if asked == "all" else [asked]
+        marked = [pytest.param(each, marks=pytest.mark.xdist_group(f"cluster on {each}")) for each in stores]
+        metafunc.parametrize("store", marked, indirect=True, scope="module")
+
+
 @pytest.fixture(scope="module")
-def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterOfProcesses]:
-    cluster = ClusterOfProcesses(tmp_path_factory.mktemp("cluster"), proxied=True)
+def store(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
+    """What brokers must be told to use the store."""
+    if request.param == "local":
+        yield {}
+    else:
+        with STORES[request.param]() as url:
+            yield {"coordination.url": f"{url}/cluster"}
+
+
+@pytest.fixture(scope="module")
+def processes(store: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterOfProcesses]:
+    cluster = ClusterOfProcesses(tmp_path_factory.mktemp("cluster"), overrides=store, proxied=True)
     with cluster.running(), watched(*cluster.brokers.values()):
         yield cluster
 
