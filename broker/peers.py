@@ -19,12 +19,15 @@ from protocol.schema import Request
 class Peers:
     """Clients for the other brokers, by id and purpose."""
 
-    def __init__(self, broker_id: int, metadata: Metadata, listener: str, *, timeout_s: float) -> None:
-        """``listener`` is the name of the listener for brokers; ``timeout_s`` bounds a connect, and a request that
-        names no time of its own (``request.timeout.ms`` between brokers)."""
+    def __init__(
+        self, broker_id: int, metadata: Metadata, listener: str, *, timeout_s: float, connect_timeout_s: float
+    ) -> None:
+        """``listener`` is the name of the listener for brokers; ``timeout_s`` bounds a request that names no time of
+        its own (``request.timeout.ms`` between brokers), ``connect_timeout_s`` a connect."""
         self._metadata = metadata
         self._listener = listener
         self._timeout_s = timeout_s
+        self._connect_timeout_s = connect_timeout_s
         self._client_id = f"broker-{broker_id}"
         self._clients: dict[tuple[int, str], tuple[Endpoint, Client]] = {}
         self._closing: set[asyncio.Future[None]] = set()
@@ -59,7 +62,7 @@ class Peers:
             [(endpoint.host, endpoint.port)],
             client_id=name,
             timeout=self._timeout_s,
-            connect_timeout=self._timeout_s,
+            connect_timeout=self._connect_timeout_s,
         )
 
     async def ask(

@@ -332,7 +332,13 @@ class BrokerServer:
             self.static_config,
             self.static_config.inter_broker_listener,
         )
-        self.peers = Peers(broker_id, self.metadata, listener, timeout_s=config.request_timeout_ms / 1000)
+        self.peers = Peers(
+            broker_id,
+            self.metadata,
+            listener,
+            timeout_s=config.request_timeout_ms / 1000,
+            connect_timeout_s=config.socket_connection_setup_timeout_ms / 1000,
+        )
         self.hearers = Purgatory()
         self.publication = Publication(self.metadata, self.hearers)
         self.liveness = Liveness(

@@ -229,21 +229,22 @@ class Client:
     ) -> Any:
         """Send a request to a broker (None: to any) and return its response, or None if it is a produce with acks=0.
 
+        `timeout` counts from the call: a connection that must be made first is part of it.
         `version` is the highest both ends have unless given. Raises ValueError if the request has values that the
         version cannot carry, and KafkaError as the module says.
         """
-        link = await self._link(node)
-        if version is None:
-            version = link.version_for(request.API_KEY, request.VERSIONS)
         limit = self._timeout if timeout is None else timeout
+        link: _Link | None = None
         try:
             async with asyncio.timeout(limit):
+                link = await self._link(node)
+                if version is None:
+                    version = link.version_for(request.API_KEY, request.VERSIONS)
                 return await link.ask(request, version)
         except TimeoutError:
-            what = f"{APIS[request.API_KEY].name} v{version}"
-            raise KafkaError(
-                ErrorCode.REQUEST_TIMED_OUT, f"no answer to {what} from {link.address} within {limit:g} s"
-            ) from None
+            name = APIS[request.API_KEY].name
+            what = f"connection for {name}" if link is None else f"answer to {name} v{version} from {link.address}"
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"no {what} within {limit:g} s") from None
 
     async def version_for(self, request: type[Request], *, node: int | None = None) -> int:
         """The version in which `send` would send such a request."""

@@ -9,18 +9,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
 from broker.loop_thread import LoopThread
-from consensus.conformance.proxy import Proxy
+from consensus.conformance.proxy import Proxy, Tap
 
 
 class FaultProxy:
     """Passes on what comes to ``port`` of this machine, until it is told otherwise."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, make_tap: Callable[[], Tap] = Tap) -> None:
+        """``make_tap()`` makes what sees the bytes of a connection, and may change or lose them."""
         self._target = (host, port)
+        self._make_tap = make_tap
         self._proxy: Proxy | None = None
         self._thread = LoopThread("fault-proxy", self._begin, self._end)
 
@@ -52,7 +55,7 @@ class FaultProxy:
         what()
 
     async def _begin(self) -> None:
-        self._proxy = Proxy(*self._target)
+        self._proxy = Proxy(*self._target, self._make_tap)
 
     async def _end(self) -> None:
         if self._proxy is not None:

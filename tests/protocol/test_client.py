@@ -251,6 +251,15 @@ async def test_the_first_bootstrap_address_that_answers(peer: Peer) -> None:
     assert raised.value.code is ErrorCode.BROKER_NOT_AVAILABLE
 
 
+async def test_a_request_waits_no_longer_for_a_connection_than_for_its_answer() -> None:
+    with socket.create_server((HOST, 0)) as silent:
+        client = Client([(HOST, silent.getsockname()[1])])
+        with pytest.raises(KafkaError, match=r"no connection for Metadata within 0.05 s") as raised:
+            await client.send(MetadataRequest(topics=[]), timeout=0.05)
+        assert raised.value.code is ErrorCode.REQUEST_TIMED_OUT
+        await client.close()
+
+
 async def test_a_peer_that_never_speaks() -> None:
     with socket.create_server((HOST, 0)) as silent:
         port = silent.getsockname()[1]

@@ -111,7 +111,10 @@ class ClusterOfProcesses:
 
     def heal(self) -> None:
         """Start what is down, let what was stopped go on, and wait until every replica is in sync."""
-        self._cuts.cut_off.clear()
+        if self._cuts.cut_off:
+            self._cuts.cut_off.clear()
+            for link in self.links.values():
+                link.break_all()
         for link in (*self.links.values(), *self.store_links.values()):
             link.restore()
         for broker in self.brokers.values():

@@ -141,11 +141,10 @@ class NetworkKeys(Keys, title="Network"):
     socket_connection_setup_timeout_ms = long(
         "socket.connection.setup.timeout.ms",
         10_000,
-        "How long the first attempt to connect to another broker may take; doubled after every failure.",
+        "How long an attempt to connect to another broker may take.",
         at_least=1,
         unit="ms",
         since="2.7 (KIP-601)",
-        ignored=REPLICATION,
     )
     socket_connection_setup_timeout_max_ms = long(
         "socket.connection.setup.timeout.max.ms",
@@ -154,7 +153,7 @@ class NetworkKeys(Keys, title="Network"):
         at_least=1,
         unit="ms",
         since="2.7 (KIP-601)",
-        ignored=REPLICATION,
+        ignored="The time that a connection may take does not grow.",
     )
     connections_max_idle_ms = long(
         "connections.max.idle.ms",

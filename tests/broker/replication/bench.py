@@ -128,7 +128,7 @@ class Node:
         self.partitions = Partitions(
             self.id, self.logs, lambda _, topic: config_of(topic), self.purgatories, self.tasks, self.metrics
         )
-        self.peers = Peers(self.id, self.metadata, NAME, timeout_s=5)
+        self.peers = Peers(self.id, self.metadata, NAME, timeout_s=5, connect_timeout_s=5)
         self.fetchers = ReplicaFetchers(
             self.id,
             self.partitions,

@@ -1,0 +1,53 @@
+"""Cutting one broker off from everybody: what it sends is lost, as is what is sent to it, and nobody is told.
+
+All brokers of a test are on one machine, and others reach each of them through its proxy. What such a proxy carries for
+a broker that is cut off it loses: a broker says who it is with the client id of its first request.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+
+from consensus.conformance.proxy import Tap
+
+_CLIENT_ID_AT = 14
+"""In a frame: behind its size, the API's key and version, the correlation id, and the length of the client id."""
+_BROKER = re.compile(rb"broker-([0-9]{1,9})")
+
+
+class Cuts:
+    """Which of the brokers are cut off now, for the proxies in front of them."""
+
+    def __init__(self) -> None:
+        self.cut_off: set[int] = set()
+
+    def tap(self, number: int) -> Callable[[], Tap]:
+        """For the proxy in front of a broker."""
+        return partial(_CutTap, self.cut_off, number)
+
+
+class _CutTap(Tap):
+    def __init__(self, cut_off: set[int], number: int) -> None:
+        self._cut_off = cut_off
+        self._server = number
+        self._client: int | None = None  # a broker, or none, or not known yet
+        self._is_known = False
+        self._has_lost = False
+
+    def to_server(self, data: bytes) -> bytes | None:
+        if not self._is_known:
+            self._is_known = True
+            found = _BROKER.match(data, _CLIENT_ID_AT)
+            self._client = int(found[1]) if found else None
+        return self._passed_on(data)
+
+    def to_client(self, data: bytes) -> bytes | None:
+        return self._passed_on(data)
+
+    def _passed_on(self, data: bytes) -> bytes | None:
+        if self._server in self._cut_off or self._client in self._cut_off:
+            self._has_lost = True
+            return b""
+        return None if self._has_lost else data  # what follows would be the middle of something
