@@ -185,7 +185,7 @@ class Kafka:
 
     def apply(self, name: str, config: dict[str, str], envelope: dict[str, Any]) -> Any:
         """What comes of it: topic, key, value and headers; the text "refused" for an error."""
-        from py4j.protocol import Py4JJavaError
+        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
         simple, _, side = (PACKAGE + name).partition("$")
         try:
