@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from protocol.client import Client
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.fetch import FetchRequest
+from protocol.messages.fetch import FetchRequest, FetchResponse
 from protocol.messages.offsets import ListOffsetsRequest
 from protocol.records.batch import headers
 from protocol.records.errors import CorruptRecord
@@ -22,6 +22,7 @@ _V2_BATCHES_VERSION: Final = 4
 """The first version whose answers may hold batches of magic 2; earlier ones make the broker convert them."""
 _MAX_WAIT_MS: Final = 500
 _EARLIEST, _LATEST = -2, -1
+_NOTHING: Final = FetchResponse.PartitionData(partition_index=-1, high_watermark=-1, records=None)
 
 
 class TopicPartition(NamedTuple):
@@ -94,11 +95,12 @@ async def fetch_once(
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"the broker of {partition} knows no read_committed")
         request = _request(partition, offset, isolation, max_bytes)
         answer = await client.send(request, node=node, version=version)
-        data = answer.responses[0].partitions[0] if answer.responses else None
-        code = answer.error_code if data is None else (answer.error_code or data.error_code)
+        # A client that is throttled gets an answer without any partition.
+        data = answer.responses[0].partitions[0] if answer.responses else _NOTHING
+        code = answer.error_code or data.error_code
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             raise await _out_of_range(client, partition, offset, node)
-        if code or data is None:
+        if code:
             raise KafkaError(ErrorCode(code), f"fetching {partition} from offset {offset}")
     except KafkaError as error:
         if error.code.retriable or error.code is ErrorCode.BROKER_NOT_AVAILABLE:

@@ -16,7 +16,7 @@ from pipeline.decode import decode
 from pipeline.writing import Producer, Writing
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records.compression import Compression
-from tests.support.kafka import KafkaWithZooKeeper, kafka_39_zk
+from tests.support.kafka import KAFKA_3, KafkaWithZooKeeper, kafka_39_zk, run_java
 from tests.support.kafka_data import OVERRIDES, Consumed, consume, create, write_everything
 
 pytestmark = pytest.mark.slow
@@ -147,3 +147,16 @@ def test_newer_producer_of_an_id_fences_the_older(kafka: KafkaWithZooKeeper, clu
     older.close()
     newer.close()
     assert values(consume(kafka, "fenced", committed=True)) == [b"new"]
+
+
+def test_a_throttled_reader_waits_and_loses_nothing(kafka: KafkaWithZooKeeper) -> None:
+    def configure(*change: str) -> None:
+        entity = ("--entity-type", "clients", "--entity-name", "throttled")
+        words = ("--bootstrap-server", kafka.bootstrap_servers, "--alter", *entity, *change)
+        run_java("kafka.admin.ConfigCommand", *words, version=KAFKA_3)
+
+    configure("--add-config", "consumer_byte_rate=3000")
+    connection = Connection(bootstrap=kafka.bootstrap_servers, client_id="throttled")
+    with Cluster(connection) as cluster:
+        table = read(cluster, "codecs", Isolation.READ_UNCOMMITTED, 3000)
+    assert as_consumed(table) == consume(kafka, "codecs")

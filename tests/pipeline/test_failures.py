@@ -16,7 +16,8 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
 from protocol.records.compression import Compression
 from protocol.records.header import headers
-from tests.system.running import BrokerProcess
+from tests.system.running import BrokerProcess, free_port
+from tools.faults import FaultProxy
 
 pytestmark = pytest.mark.slow
 
@@ -71,6 +72,32 @@ def test_a_broker_that_crashes_and_comes_back_costs_nothing(broker: BrokerProces
         found += decode(fetched)
     assert values(found) == VALUES
     assert [offset for batch in found for offset in batch.column("offset").to_pylist()] == list(range(4000))
+
+
+def test_connections_that_break_cost_nothing(tmp_path: Path) -> None:
+    port = free_port()
+    with FaultProxy("127.0.0.1", port) as link:
+        through = f"127.0.0.1:{link.port}"
+        broker = BrokerProcess(tmp_path, {"advertised.listeners": f"PLAINTEXT://{through}"}, port=port)
+        broker.start()
+        try:
+            with Cluster(Connection(bootstrap=through)) as cluster:
+                partition = create(cluster, "broken")
+                # So few bytes on their way, that the breaks fall between as well as into what is sent.
+                producer = Producer(cluster, Writing(batch_bytes=1000, buffer_bytes=1000, in_flight_bytes=8000))
+                for begin in range(0, 4000, 100):
+                    producer.write(rows(VALUES[begin : begin + 100]), topic="broken")
+                    link.break_all()
+                producer.flush()
+                producer.close()
+                found: list[pa.RecordBatch] = []
+                for number, fetched in enumerate(cluster.fetch(partition, 0, 4000, max_bytes=4000)):
+                    found += decode(fetched)
+                    if number % 3 == 0:
+                        link.break_all()
+        finally:
+            broker.kill()
+    assert values(found) == VALUES
 
 
 def test_leader_that_is_killed_is_followed_by_another() -> None:
