@@ -108,6 +108,10 @@ def set_aside_name(name: str, random: Random, mark: Mark) -> str:
     return topic[: NAME_MAX - len(suffix)] + suffix
 
 
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""What there is to hear when a directory may take no more."""
+
+
 def is_of_disk(error: OSError) -> bool:
     """Whether the directory that met ``error`` is to be given up."""
     return error.errno not in (errno.EMFILE, errno.ENFILE)

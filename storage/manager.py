@@ -36,7 +36,7 @@ from storage.checkpoints import TopicPartition
 from storage.closing import Closing, release_all
 from storage.config import LogConfig
 from storage.copies import future_name, mark_successor, unmark_successor
-from storage.directory import NAME_MAX, LogDirectory, Mark, is_of_disk, partition_name
+from storage.directory import FULL, NAME_MAX, LogDirectory, Mark, is_of_disk, partition_name
 from storage.identity import write_topic_id
 from storage.loading import DirectoryLoader, LogSettings, refuse_twins, report
 from storage.log import Log
@@ -503,7 +503,11 @@ class LogManager:
         if not self._open or not directory.fail(error):
             return
         logs = self.logs_in(directory)
-        _log.error("%s is offline, and its %d logs with it: %s", directory, len(logs), error)
+        remedy = "Make room on it" if error.errno in FULL else "See what is wrong with it"
+        text = (
+            "%s is offline, and its %d logs with it: %s. %s, and start the broker again; its other directories serve."
+        )
+        _log.error(text, directory, len(logs), error, remedy)
         for key, log in self._in[directory].items():
             if self._logs.get(key) is log:
                 del self._logs[key]
