@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shutil
 import time
@@ -202,6 +203,9 @@ async def test_listings_larger_than_an_answer_come_in_smaller_pages(server: Etcd
 
 
 @pytest.mark.system
+@pytest.mark.skipif(
+    "PARLEY_ETCD" in os.environ, reason="a server that is linked statically asks the kernel for the time"
+)
 def test_the_clock_that_tests_move_is_the_servers() -> None:
     with etcd_servers() as servers:
         for seconds in (3600, -3600, 0):
@@ -231,8 +235,9 @@ async def test_three_servers_go_on_without_their_leader() -> None:
                 assert await anext(watch) == Changed(await _entry(other, f"n/{round_}/before"))
                 hurt(leader)
                 await _until_answered(partial(client.put, f"n/{round_}/after", b""))
-                event = await asyncio.wait_for(anext(watch), 60)
-                assert event == Changed(await _entry(other, f"n/{round_}/after"))
+                written = Changed(await _entry(other, f"n/{round_}/after"))
+                while await asyncio.wait_for(anext(watch), 60) != written:
+                    pass  # a put whose answer was lost was repeated, and had been applied
                 await _entry(other, f"n/{round_}/before")
                 assert await other.get("bound", read=STALE)
                 heal(leader)
