@@ -17,7 +17,7 @@ from pipeline.writing import Producer, Writing
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records.compression import Compression
 from tests.support.kafka import KAFKA_3, KafkaWithZooKeeper, kafka_39_zk, run_java
-from tests.support.kafka_data import OVERRIDES, Consumed, consume, create, write_everything
+from tests.support.kafka_data import OVERRIDES, Consumed, consume, create, produce, producer, write_everything
 
 pytestmark = pytest.mark.slow
 
@@ -155,8 +155,11 @@ def test_a_throttled_reader_waits_and_loses_nothing(kafka: KafkaWithZooKeeper) -
         words = ("--bootstrap-server", kafka.bootstrap_servers, "--alter", *entity, *change)
         run_java("kafka.admin.ConfigCommand", *words, version=KAFKA_3)
 
-    configure("--add-config", "consumer_byte_rate=3000")
+    # More than what the rate allows for the ten seconds over which Kafka measures it.
+    create(kafka, "large")
+    produce(producer(kafka), "large", 2000, size=60)
+    configure("--add-config", "consumer_byte_rate=15500")
     connection = Connection(bootstrap=kafka.bootstrap_servers, client_id="throttled")
     with Cluster(connection) as cluster:
-        table = read(cluster, "codecs", Isolation.READ_UNCOMMITTED, 3000)
-    assert as_consumed(table) == consume(kafka, "codecs")
+        table = read(cluster, "large", Isolation.READ_UNCOMMITTED, 20_000)
+    assert as_consumed(table) == consume(kafka, "large")
