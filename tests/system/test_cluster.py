@@ -15,7 +15,10 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import PartitionMetadata
 
+from protocol.client import Client
+from protocol.messages.elections import AlterPartitionReassignmentsRequest
 from tests.support.kafka import KAFKA_4, java_command
 from tests.support.stores.running import STORES
 from tests.system.clusters import IMPATIENT, ClusterOfProcesses, losing_nothing, second_of_same_id
@@ -139,6 +142,34 @@ def test_all_may_go_and_come_in_any_order(
             cluster.brokers[number].kill()
         cluster.start_all(order)
         running.wait_for_acknowledged(500)
+
+
+def test_replicas_move_while_their_leader_goes(cluster: ClusterOfProcesses, new_name: Callable[..., str]) -> None:
+    with losing_nothing(cluster, new_name()) as running:
+        running.wait_for_acknowledged(300)
+        for wanted in ([1, 2], [3, 1, 2], [2, 3], [1, 2, 3]):
+            asyncio.run(reassign(cluster, running.topic, wanted))
+            kill_leader(cluster, running.topic)
+            cluster.start_all()
+            while any(each.replicas != wanted for each in partitions(cluster, running.topic)):
+                running.wait_for_acknowledged(1)
+            running.wait_for_acknowledged(300)
+
+
+async def reassign(cluster: ClusterOfProcesses, topic: str, replicas: list[int]) -> None:
+    """Let all partitions of a topic have these replicas, in the end."""
+    moves = [
+        AlterPartitionReassignmentsRequest.ReassignablePartition(partition_index=index, replicas=replicas)
+        for index in range(len(partitions(cluster, topic)))
+    ]
+    asked = AlterPartitionReassignmentsRequest.ReassignableTopic(name=topic, partitions=moves)
+    async with Client(cluster.bootstrap_servers) as client:
+        answer = await client.send(AlterPartitionReassignmentsRequest(topics=[asked]))
+    assert [each.error_code for each in answer.responses[0].partitions] == [0] * len(moves), answer
+
+
+def partitions(cluster: ClusterOfProcesses, topic: str) -> list[PartitionMetadata]:
+    return list(cluster.metadata(topic).topics[topic].partitions.values())
 
 
 def test_groups_go_on_where_they_were(cluster: ClusterOfProcesses, new_name: Callable[..., str]) -> None:
