@@ -13,7 +13,6 @@ members keep what they have and the leader says what comes to it or goes:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -140,20 +139,22 @@ def _give_kind(
 
 def _too_much(kept: Mapping[str, Work], given: Mapping[str, Work]) -> dict[str, Work]:
     """What members have beyond their part of the connectors, and of the tasks."""
-    revoked = dict.fromkeys(kept, NO_WORK)
     now = {member: kept[member] | given[member] for member in kept}
-    for member in kept:
-        connectors = _beyond([len(one.connectors) for one in now.values()], len(now[member].connectors))
-        tasks = _beyond([len(one.tasks) for one in now.values()], len(now[member].tasks))
-        revoked[member] = Work(
-            frozenset(sorted(kept[member].connectors, reverse=True)[:connectors]),
-            frozenset(sorted(kept[member].tasks, reverse=True)[:tasks]),
+    connectors = _beyond({member: len(one.connectors) for member, one in now.items()})
+    tasks = _beyond({member: len(one.tasks) for member, one in now.items()})
+    return {
+        member: Work(
+            frozenset(sorted(kept[member].connectors, reverse=True)[: connectors[member]]),
+            frozenset(sorted(kept[member].tasks, reverse=True)[: tasks[member]]),
         )
-    return revoked
+        for member in kept
+    }
 
 
-def _beyond(counts: list[int], own: int) -> int:
-    """How many of its own a member must give up, if others have fewer than they could."""
-    if max(counts) - min(counts) <= 1:
-        return 0
-    return max(0, own - math.ceil(sum(counts) / len(counts)))
+def _beyond(counts: Mapping[str, int]) -> dict[str, int]:
+    """How many each member must give up, so that none has two more than another."""
+    if max(counts.values()) - min(counts.values()) <= 1:
+        return dict.fromkeys(counts, 0)
+    least, over = divmod(sum(counts.values()), len(counts))
+    most_first = sorted(counts, key=lambda member: (-counts[member], member))
+    return {member: max(0, counts[member] - least - (place < over)) for place, member in enumerate(most_first)}

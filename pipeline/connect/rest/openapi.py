@@ -142,13 +142,17 @@ def _operation(endpoint: Endpoint) -> Json:
         {"name": name, "in": "query", "required": False, "description": what, "schema": _query_schema(name)}
         for name, what in endpoint.query.items()
     ]
-    operation: Json = {"summary": endpoint.summary, "operationId": endpoint.answer.__name__}
+    operation: Json = {"summary": endpoint.summary, "operationId": _operation_id(endpoint)}
     if parameters:
         operation["parameters"] = parameters
     if endpoint.body is not None:
         operation["requestBody"] = {"required": True, "content": _json(endpoint.body)}
     operation["responses"] = {str(status): _response(status, schema) for status, schema in endpoint.answers.items()}
     return operation
+
+
+def _operation_id(endpoint: Endpoint) -> str:
+    return "_".join([endpoint.method.lower(), *re.findall(r"\w+", endpoint.path)])
 
 
 def _query_schema(name: str) -> Json:

@@ -1,0 +1,37 @@
+"""Requests among workers are signed as Kafka's are."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+
+from pipeline.connect.distributed.configs import SessionKey
+from pipeline.connect.distributed.signing import check, new_key, sign
+from pipeline.connect.herder import BadRequest, Forbidden
+
+KEY = SessionKey(b"key", "HmacSHA256", 0)
+BODY = b"The quick brown fox jumps over the lazy dog"
+
+
+def test_a_signature_is_an_hmac() -> None:
+    headers = sign(KEY, BODY)
+    digest = bytes.fromhex("f7bc83f430538424b13298e6aa6fb143ef4d59a14946175997479dbc2d1a3cd8")  # of many test suites
+    assert headers == {
+        "X-Connect-Authorization": base64.b64encode(digest).decode(),
+        "X-Connect-Request-Signature-Algorithm": "HmacSHA256",
+    }
+    check(KEY, BODY, headers)
+
+
+def test_what_is_not_signed_is_refused() -> None:
+    headers = sign(KEY, BODY)
+    with pytest.raises(BadRequest, match="missing required signature"):
+        check(KEY, BODY, {})
+    with pytest.raises(BadRequest, match="signature algorithm"):
+        check(KEY, BODY, {**headers, "X-Connect-Request-Signature-Algorithm": "rot13"})
+    with pytest.raises(BadRequest, match="base64"):
+        check(KEY, BODY, {**headers, "X-Connect-Authorization": "?"})
+    for key, body in ((KEY, b"other"), (new_key(0), BODY), (None, BODY)):
+        with pytest.raises(Forbidden, match="invalid signature"):
+            check(key, body, headers)

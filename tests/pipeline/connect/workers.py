@@ -1,0 +1,140 @@
+"""Workers of Connect in this process, without Spark, and their REST APIs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+
+from pipeline.connect.distributed.process import distributed, standalone
+from pipeline.connect.distributed.settings import DISTRIBUTED
+from pipeline.connect.herder import Herder
+from pipeline.connect.running import make_worker
+from pipeline.connect.worker_config import STANDALONE, WorkerConfig
+
+WAIT_SECONDS = 60.0
+_POLL_SECONDS = 0.02
+
+T = TypeVar("T")
+
+
+def now_ms() -> int:
+    """The time of records and statuses."""
+    return time.time_ns() // 1_000_000
+
+
+def settings(bootstrap: str, **more: str) -> dict[str, str]:
+    """What every worker here is told; underscores stand for dots."""
+    told = {
+        "bootstrap.servers": bootstrap,
+        "listeners": "http://127.0.0.1:0",
+        "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+        "value.converter": "org.apache.kafka.connect.storage.StringConverter",
+        "offset.flush.interval.ms": "100",
+        "tasks.engine": "threads",
+    }
+    return told | {key.replace("_", "."): value for key, value in more.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class RunningWorker:
+    """A worker, and a client of its REST API."""
+
+    herder: Herder
+    url: str
+    client: httpx.AsyncClient
+
+    async def ask(self, method: str, path: str, body: Any = None) -> httpx.Response:
+        """Send a request, with JSON where there is a body."""
+        return await self.client.request(method, path, json=body)
+
+    async def get(self, path: str) -> Any:
+        """The JSON of a path that is there."""
+        answer = await self.client.get(path)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def states(self, name: str) -> tuple[str, list[str]]:
+        """The states of a connector and of its tasks; "" where it has none."""
+        answer = await self.client.get(f"/connectors/{name}/status")
+        if answer.status_code == 404:
+            return "", []
+        status = answer.json()
+        return status["connector"]["state"], [task["state"] for task in status["tasks"]]
+
+    async def reaches(self, name: str, connector: str, *tasks: str) -> None:
+        """Comes back when the connector and its tasks have these states."""
+        await until(lambda: self.states(name), lambda found: found == (connector, list(tasks)))
+
+
+async def until(look: Callable[[], Awaitable[T]], is_right: Callable[[T], bool]) -> T:
+    """What is found when it is right; looked at again and again, for a long time."""
+    found = None
+    try:
+        async with asyncio.timeout(WAIT_SECONDS):
+            while not is_right(found := await look()):  # noqa: ASYNC110 - it is another process's, as it were
+                await asyncio.sleep(_POLL_SECONDS)
+            return found
+    except TimeoutError:
+        raise AssertionError(f"still {found!r}") from None
+
+
+@asynccontextmanager
+async def standalone_worker(bootstrap: str, folder: Path, **more: str) -> AsyncIterator[RunningWorker]:
+    """A worker that is alone; its offsets are in a file of the folder."""
+    told = settings(bootstrap, **more) | {"offset.storage.file.filename": str(folder / "offsets")}
+    running = standalone(WorkerConfig.parse(told, STANDALONE), make_worker, now_ms)
+    async with running as (herder, url), _client(herder, url) as worker:
+        yield worker
+
+
+@asynccontextmanager
+async def group_worker(bootstrap: str, group: str, **more: str) -> AsyncIterator[RunningWorker]:
+    """A worker of a group, whose topics have the group's name."""
+    told = {
+        **{f"{what}.storage.topic": f"{group}-{what}" for what in ("config", "offset", "status")},
+        **{f"{what}.storage.replication.factor": "-1" for what in ("config", "offset", "status")},
+        "group.id": group,
+        "heartbeat.interval.ms": "200",
+        "session.timeout.ms": "2000",
+        "scheduled.rebalance.max.delay.ms": "0",
+        **settings(bootstrap, **more),
+    }
+    running = distributed(WorkerConfig.parse(told, DISTRIBUTED), make_worker, now_ms)
+    async with running as (herder, url), _client(herder, url) as worker:
+        yield worker
+
+
+@asynccontextmanager
+async def _client(herder: Herder, url: str) -> AsyncIterator[RunningWorker]:
+    async with httpx.AsyncClient(base_url=url, timeout=WAIT_SECONDS) as client:
+        worker = RunningWorker(herder, url, client)
+        await until(lambda: client.get("/health"), lambda answer: answer.status_code == 200)
+        yield worker
+
+
+def file_source(path: Path, topic: str, **more: str) -> Mapping[str, str]:
+    """The configuration of a connector that reads a file."""
+    config = {"connector.class": "FileStreamSource", "tasks.max": "1", "file": str(path), "topic": topic}
+    return config | {key.replace("_", "."): value for key, value in more.items()}
+
+
+def file_sink(path: Path, topics: str, **more: str) -> Mapping[str, str]:
+    """The configuration of a connector that writes a file."""
+    config = {"connector.class": "FileStreamSink", "tasks.max": "1", "file": str(path), "topics": topics}
+    return config | {key.replace("_", "."): value for key, value in more.items()}
+
+
+async def lines(path: Path, count: int) -> list[str]:
+    """The lines of a file, once there are so many."""
+
+    def read() -> list[str]:
+        return path.read_text().splitlines() if path.exists() else []
+
+    return await until(lambda: asyncio.to_thread(read), lambda found: len(found) >= count)
