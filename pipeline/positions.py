@@ -28,14 +28,19 @@ def _cluster_of(connection: Connection, process: int) -> Cluster:
 
 
 def chosen_partitions(cluster: Cluster, chosen: Chosen, *, missing_ok: bool = False) -> frozenset[TopicPartition]:
-    """The partitions that there are of those chosen. Raises `OptionError` for a topic that is not there."""
+    """The partitions that there are of those chosen. Raises `OptionError` for a named one that is not there."""
     if chosen.pattern is not None:
         found = cluster.partitions(re.compile(chosen.pattern))
     else:
         topics = chosen.topics or tuple(dict.fromkeys(partition.topic for partition in chosen.partitions or ()))
         found = _topics(cluster, topics, missing_ok)
     there = frozenset(TopicPartition(topic, number) for topic, numbers in found.items() for number in numbers)
-    return there if chosen.partitions is None else there & frozenset(chosen.partitions)
+    if chosen.partitions is None:
+        return there
+    missing = frozenset(chosen.partitions) - there
+    if missing and not missing_ok:
+        raise OptionError(f"'assign' names {', '.join(map(str, sorted(missing)))}, which the cluster does not have")
+    return there & frozenset(chosen.partitions)
 
 
 def _topics(cluster: Cluster, topics: Iterable[str], missing_ok: bool) -> dict[str, tuple[int, ...]]:

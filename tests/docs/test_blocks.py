@@ -25,7 +25,11 @@ pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
-OWN_TESTS = {"embedding.md": "test_embedding.py", "coordination.md": "test_coordination.py"}
+OWN_TESTS = {
+    "embedding.md": "test_embedding.py",
+    "coordination.md": "test_coordination.py",
+    "pipeline.md": "../pipeline/test_page.py",
+}
 """Pages whose programs other tests run."""
 
 KINDS = {

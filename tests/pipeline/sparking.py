@@ -11,7 +11,8 @@ from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-QUERY_SECONDS = 120
+QUERY_SECONDS = 300
+"""Far more than a query takes: what tells a hung one from a slow machine."""
 
 
 def read(spark: SparkSession, kind: str, bootstrap: str, **options: Any) -> DataFrame:
@@ -46,7 +47,8 @@ def finish(query: StreamingQuery) -> None:
 def table(rows: DataFrame) -> list[dict[str, Any]]:
     """Every row with all its columns, in the order of the topics' logs."""
     found: pa.Table = rows.toArrow()
-    return found.sort_by([("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]).to_pylist()
+    rows_found: list[dict[str, Any]] = found.sort_by([(name, "ascending") for name in _LOG_ORDER]).to_pylist()
+    return rows_found
 
 
 def records(rows: DataFrame) -> Counter[tuple[Any, ...]]:
@@ -70,7 +72,8 @@ def produce(bootstrap: str, topic: str, count: int, *, first: int = 0, partition
             )
 
 
-_HEADERS: list[list[tuple[str, bytes | None]] | None] = [
+_LOG_ORDER = ("topic", "partition", "offset")
+_HEADERS: list[list[tuple[str, str | bytes | None]] | None] = [
     None,
     [("n", b"1"), ("none", None)],
     [],

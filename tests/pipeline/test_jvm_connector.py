@@ -13,7 +13,7 @@ from tests.support.kafka import Kafka4
 from tests.support.kafka_data import OVERRIDES, write_everything
 from tools.pytest_plugin import KafkaBroker
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.system]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.system, pytest.mark.timeout(900)]
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 EVERYTHING = "mixed|codecs|append.time_topic-x|transactions|idempotent|trimmed|compacted"

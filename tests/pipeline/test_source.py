@@ -124,6 +124,8 @@ def test_options_that_do_not_fit_the_topic_say_how(reader: Reader, topic: str) -
         reader(startingOffsets=one).initialOffset()
     with pytest.raises(OptionError, match=r"there is no topic 'nothing'.*create it"):
         reader(streaming=False, subscribe="nothing").partitions()
+    with pytest.raises(OptionError, match=f"'assign' names {topic}-7, which"):
+        reader(streaming=False, assign=f'{{"{topic}": [1, 7]}}').partitions()
     with pytest.raises(OptionError, match="columns are fixed"):
         ParleyDataSource({"kafka.bootstrap.servers": "h", "subscribe": topic}).reader(source_schema(True))
 
