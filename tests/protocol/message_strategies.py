@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 from uuid import UUID
 
@@ -35,6 +36,9 @@ SCALARS: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
+UNKNOWN_TAGS = st.dictionaries(st.integers(0, 2**31 - 1), st.binary(max_size=4), max_size=2)
+
+
 @st.composite
 def structs(draw: st.DrawFn, cls: type[Struct], version: int, flexible: bool) -> Any:
     """An instance of a struct as it can be sent in this version; what the version lacks is left at its default."""
@@ -44,11 +48,12 @@ def structs(draw: st.DrawFn, cls: type[Struct], version: int, flexible: bool) ->
     }
     if flexible:
         known = {field.tag for field in cls.fields() if version in field.tagged}
-        tags = draw(st.dictionaries(st.integers(0, 2**31 - 1), st.binary(max_size=4), max_size=2))
+        tags = draw(UNKNOWN_TAGS)
         values["unknown_tags"] = tuple(sorted((tag, value) for tag, value in tags.items() if tag not in known))
     return cls(**values)
 
 
+@functools.cache
 def values_of(field: Field, version: int, flexible: bool) -> st.SearchStrategy[Any]:
     strategy = values_of_type(field.type, version, flexible)
     if version in field.nullable:

@@ -41,15 +41,22 @@ KINDS: dict[str, Any] = {
 }
 
 
-def kio_class(message: type[Message], version: int) -> Any:
-    """kio's class for a version of a message, None if it has none."""
+def kio_entity(message: type[Message]) -> tuple[str, Any]:
+    """What kio calls a message: its name and its kind."""
     suffix = next((end for end in ("Request", "Response") if message.__name__.endswith(end)), "")
     kind: Any = EntityType.header if message.__name__.endswith("Header") else KINDS.get(suffix, EntityType.data)
-    name = snake_case(
-        message.__name__ if kind in (EntityType.header, EntityType.data) else message.__name__[: -len(suffix)]
-    )
-    if kind not in schema_name_map.get(name, {}).get(version, {}):
-        return None
+    name = message.__name__
+    return snake_case(name if kind in (EntityType.header, EntityType.data) else name[: -len(suffix)]), kind
+
+
+def is_known_to_kio(message: type[Message], version: int) -> bool:
+    name, kind = kio_entity(message)
+    return kind in schema_name_map.get(name, {}).get(version, {})
+
+
+def kio_class(message: type[Message], version: int) -> Any:
+    """kio's class for a version of a message that it knows. Made when it is first imported, which takes a while."""
+    name, kind = kio_entity(message)
     return getattr(load_entity_module(name, version, kind), message.__name__)
 
 
@@ -57,7 +64,7 @@ BOTH = [
     pytest.param(message, version, id=f"{name}-{version}")
     for name, message in sorted(MESSAGES.items())
     for version in message.VERSIONS
-    if kio_class(message, version) is not None
+    if is_known_to_kio(message, version)
 ]
 
 

@@ -290,4 +290,4 @@ class Controlling(RuleBasedStateMachine):
 
 
 TestControlling = Controlling.TestCase
-TestControlling.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestControlling.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)

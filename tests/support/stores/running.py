@@ -1,29 +1,31 @@
-"""Every real store that tests can be run on, by the scheme of its address."""
+"""Every real store that tests can be run on, by the scheme of its address; what each needs is imported by its users."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from tests.support.stores.consul import consul_servers
-from tests.support.stores.etcd import etcd_servers
-from tests.support.stores.zookeeper import zookeeper_servers
-
 
 @contextmanager
 def _consul() -> Iterator[str]:
+    from tests.support.stores.consul import consul_servers
+
     with consul_servers() as servers:
         yield f"consul://{servers.hosts}"
 
 
 @contextmanager
 def _etcd() -> Iterator[str]:
+    from tests.support.stores.etcd import etcd_servers
+
     with etcd_servers() as servers:
         yield servers.url
 
 
 @contextmanager
 def _zookeeper() -> Iterator[str]:
+    from tests.support.stores.zookeeper import zookeeper_servers
+
     with zookeeper_servers() as servers:
         yield servers.url
 
