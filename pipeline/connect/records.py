@@ -78,3 +78,5 @@ class SinkRecord(ConnectRecord):
     original_topic: str = ""
     original_kafka_partition: int = -1
     original_kafka_offset: int = -1
+    raw: object = field(default=None, repr=False, compare=False)
+    """As it lies in its topic; for the runtime, which may have to send it to a dead letter topic."""

@@ -131,6 +131,7 @@ class Conversion:
                 original_topic=topic,
                 original_kafka_partition=raw.partition,
                 original_kafka_offset=raw.offset,
+                raw=raw,
             )
             return self._chain.apply(record, tolerance, raw)
         except LeftOut:

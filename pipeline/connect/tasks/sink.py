@@ -432,7 +432,7 @@ class _Errant:
         self._task = task
 
     def report(self, record: SinkRecord, error: BaseException) -> None:
-        self._tolerance.failed(Stage.TASK_PUT, self._task, error, record)
+        self._tolerance.failed(Stage.TASK_PUT, self._task, error, record.raw)
 
 
 def _partitions_of(cluster: Cluster, topics: Any) -> tuple[set[TopicPartition], bool]:

@@ -1,0 +1,299 @@
+"""Tasks of a worker, against a broker: what reaches topics and targets, what is committed, and what a failure stops."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from broker import Broker
+from pipeline.connect.herder import State, TargetState, TaskId
+from tests.pipeline.connect.driving import Driven, consume, create, driven, produce, until
+
+ERRORS = "__connect.errors."
+
+
+@pytest.fixture(scope="module")
+def bootstrap(connect_broker: Broker) -> str:
+    return connect_broker.bootstrap_servers
+
+
+@pytest.fixture
+def run(bootstrap: str, tmp_path: Path) -> Iterator[Driven]:
+    with driven(bootstrap, tmp_path) as worker:
+        yield worker
+
+
+def notes(folder: Path) -> list[list[Any]]:
+    """What sinks of the folder have noted, in the order of offsets."""
+    return sorted(json.loads(line) for file in folder.glob("notes-*") for line in file.read_text().splitlines())
+
+
+def noted(folder: Path, count: int) -> list[list[Any]]:
+    found: list[list[Any]] = until(lambda: notes(folder), lambda found: len(found) >= count)
+    return found
+
+
+def values(folder: Path, count: int) -> list[str]:
+    return [one[3] for one in noted(folder, count)]
+
+
+def ranges(folder: Path) -> dict[tuple[str, int], list[tuple[int, int, list[Any]]]]:
+    """What sinks of ranges have written, by partition: start, end and records."""
+    found: dict[tuple[str, int], list[tuple[int, int, list[Any]]]] = {}
+    for file in folder.glob("*.range"):
+        topic, partition, start, end = file.stem.split("+")
+        found.setdefault((topic, int(partition)), []).append((int(start), int(end), json.loads(file.read_text())))
+    return {one: sorted(written) for one, written in found.items()}
+
+
+def test_a_source_fills_a_topic_and_a_sink_empties_it(run: Driven, bootstrap: str, tmp_path: Path) -> None:
+    create(bootstrap, "flow", 3)
+    run.run("numbers", "Counter", topic="flow", count=100, tasks_max=2)
+    run.run("notes", "Notes", topics="flow", folder=tmp_path, tasks_max=2)
+    expected = sorted(f"{counter}-{number}" for counter in range(2) for number in range(100))
+    assert sorted(values(tmp_path, 200)) == expected
+    until(lambda: sum(offset["kafka_offset"] for _, offset in run.offsets("notes")), lambda found: found == 200)
+    until(lambda: run.offsets("numbers"), lambda found: [one[1] for one in found] == [{"next": 100}] * 2)
+    assert {topic for _, topic in run.told.topics} == {"flow"}
+
+
+def test_sources_and_sinks_go_on_where_they_were(bootstrap: str, tmp_path: Path) -> None:
+    for count in (50, 90):
+        with driven(bootstrap, tmp_path) as worker:
+            worker.run("goes-on", "Counter", topic="goes-on", count=count)
+            worker.run("goes-on-notes", "Notes", topics="goes-on", folder=tmp_path)
+            noted(tmp_path, count)
+    assert sorted(values(tmp_path, 90)) == sorted(f"0-{number}" for number in range(90))
+    assert len(consume(bootstrap, "goes-on", 90)) == 90
+
+
+def test_a_task_that_fails_stops_no_other_and_can_be_started_again(run: Driven, bootstrap: str, tmp_path: Path) -> None:
+    repaired = tmp_path / "repaired"
+    create(bootstrap, "fails")
+    run.run("fails", "Counter", topic="fails", count=40, tasks_max=2, fail_at=20, repaired=repaired)
+    run.run("lives", "Counter", topic="lives", count=40)
+    run.run("lives-notes", "Notes", topics="lives", folder=tmp_path)
+    for task in (TaskId("fails", 0), TaskId("fails", 1)):
+        trace = run.told.wait(task, State.FAILED)
+        assert trace is not None
+        assert "ValueError: cannot count beyond 20" in trace
+    noted(tmp_path, 40)
+    assert run.told.states[TaskId("lives", 0)] is State.RUNNING
+    repaired.touch()
+    run.restart(TaskId("fails", 1))
+    run.told.wait(TaskId("fails", 1), State.RUNNING)
+    got = [one.value().decode() for one in consume(bootstrap, "fails", 60)]
+    assert sorted(got) == sorted([f"0-{number}" for number in range(20)] + [f"1-{number}" for number in range(40)])
+    assert run.told.states[TaskId("fails", 0)] is State.FAILED
+
+
+def test_a_sink_that_raises_commits_what_it_put(run: Driven, bootstrap: str, tmp_path: Path) -> None:
+    create(bootstrap, "raises")
+    produce(bootstrap, "raises", ["a", "b"])
+    run.run("raises", "Notes", topics="raises", folder=tmp_path)
+    noted(tmp_path, 2)
+    produce(bootstrap, "raises", ["raise", "c"])
+    run.told.wait(TaskId("raises", 0), State.FAILED)
+    until(lambda: run.offsets("raises"), lambda found: found and found[0][1] == {"kafka_offset": 2})
+
+
+def test_a_put_that_may_succeed_later_is_called_again(run: Driven, bootstrap: str, tmp_path: Path) -> None:
+    create(bootstrap, "later")
+    produce(bootstrap, "later", ["a", "later", "b"])
+    run.run("later", "Notes", topics="later", folder=tmp_path)
+    run.told.wait(TaskId("later", 0), State.RUNNING)
+    assert notes(tmp_path) == []
+    (tmp_path / "repaired").touch()
+    assert values(tmp_path, 3) == ["a", "later", "b"]
+
+
+def test_paused_tasks_do_nothing_until_they_go_on(run: Driven, bootstrap: str, tmp_path: Path) -> None:
+    create(bootstrap, "paused")
+    run.run("paused", "Notes", topics="paused", folder=tmp_path)
+    task = TaskId("paused", 0)
+    run.told.wait(task, State.RUNNING)
+    run.worker.set_target_state("paused", TargetState.PAUSED)
+    run.told.wait(task, State.PAUSED)
+    produce(bootstrap, "paused", ["a"])
+    run.worker.set_target_state("paused", TargetState.STARTED)
+    run.told.wait(task, State.RUNNING)
+    assert values(tmp_path, 1) == ["a"]
+    run.worker.stop_tasks([task])
+    run.start(task, TargetState.PAUSED)
+    run.told.wait(task, State.PAUSED)
+
+
+def test_partitions_are_shared_and_added_ones_are_found(run: Driven, bootstrap: str, tmp_path: Path) -> None:
+    create(bootstrap, "grows.a", 2)
+    run.run(
+        "grows",
+        "Notes",
+        topics_regex="grows[.].*",
+        folder=tmp_path,
+        tasks_max=2,
+        consumer_override_metadata_max_age_ms=50,
+    )
+    for partition in range(2):
+        produce(bootstrap, "grows.a", ["old"], partition=partition)
+    noted(tmp_path, 2)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_partitions([NewPartitions("grows.a", 5)])["grows.a"].result()
+    create(bootstrap, "grows.b")
+    for partition in range(5):
+        produce(bootstrap, "grows.a", ["new"], partition=partition)
+    produce(bootstrap, "grows.b", ["other"])
+    found = noted(tmp_path, 8)
+    assert sorted((one[0], one[1], one[3]) for one in found) == sorted(
+        [("grows.a", 0, "old"), ("grows.a", 1, "old"), ("grows.b", 0, "other")]
+        + [("grows.a", partition, "new") for partition in range(5)]
+    )
+    assert len(list(tmp_path.glob("notes-*"))) == 2
+
+
+@pytest.mark.parametrize("tolerance", ["none", "all"])
+def test_records_that_cannot_be_converted(run: Driven, bootstrap: str, tmp_path: Path, tolerance: str) -> None:
+    topic, dead = f"bad-{tolerance}", f"bad-{tolerance}-dead"
+    create(bootstrap, topic)
+    produce(bootstrap, topic, ['"a"'])
+    produce(bootstrap, topic, ["{"], key=b"k", headers=[("h", b"v")])
+    produce(bootstrap, topic, ['"b"'])
+    run.run(
+        topic,
+        "Notes",
+        topics=topic,
+        folder=tmp_path,
+        value_converter="org.apache.kafka.connect.json.JsonConverter",
+        value_converter_schemas_enable="false",
+        errors_tolerance=tolerance,
+        errors_deadletterqueue_topic_name=dead,
+        errors_deadletterqueue_topic_replication_factor=1,
+        errors_deadletterqueue_context_headers_enable="true",
+    )
+    if tolerance == "none":
+        trace = run.told.wait(TaskId(topic, 0), State.FAILED)
+        assert trace is not None
+        assert "Tolerance exceeded in error handler" in trace
+        return
+    assert values(tmp_path, 2) == ["a", "b"]
+    letter = consume(bootstrap, dead, 1)[0]
+    headers = dict(letter.headers())
+    assert (letter.key(), letter.value(), headers["h"]) == (b"k", b"{", b"v")
+    said = {name.removeprefix(ERRORS): value.decode() for name, value in headers.items() if name.startswith(ERRORS)}
+    assert said.pop("exception.stacktrace").startswith("Traceback")
+    assert "JSON" in said.pop("exception.message")
+    assert said == {
+        "topic": topic,
+        "partition": "0",
+        "offset": "1",
+        "connector.name": topic,
+        "task.id": "0",
+        "stage": "VALUE_CONVERTER",
+        "class.name": "pipeline.connect.converters.json_converter.JsonConverter",
+        "exception.class.name": "pipeline.connect.errors.DataError",
+    }
+
+
+def test_records_that_a_task_cannot_write_go_to_the_dead_letters(run: Driven, bootstrap: str, tmp_path: Path) -> None:
+    create(bootstrap, "errant")
+    produce(bootstrap, "errant", ["a", "errant", "b"])
+    run.run(
+        "errant",
+        "Notes",
+        topics="errant",
+        folder=tmp_path,
+        errors_tolerance="all",
+        errors_deadletterqueue_topic_name="errant-dead",
+        errors_deadletterqueue_topic_replication_factor=1,
+    )
+    assert values(tmp_path, 2) == ["a", "b"]
+    assert [one.value() for one in consume(bootstrap, "errant-dead", 1)] == [b"errant"]
+
+
+def test_transforms_with_predicates(run: Driven, bootstrap: str, tmp_path: Path) -> None:
+    create(bootstrap, "changed")
+    produce(bootstrap, "changed", ["a", None, "b"])
+    run.run(
+        "changed",
+        "Notes",
+        topics="changed",
+        folder=tmp_path,
+        transforms="route,drop",
+        transforms_route_type="org.apache.kafka.connect.transforms.RegexRouter",
+        transforms_route_regex="(.*)",
+        transforms_route_replacement="new-$1",
+        transforms_drop_type="Filter",
+        transforms_drop_predicate="empty",
+        predicates="empty",
+        predicates_empty_type="RecordIsTombstone",
+    )
+    assert noted(tmp_path, 2) == [["new-changed", 0, 0, "a"], ["new-changed", 0, 2, "b"]]
+    until(lambda: run.offsets("changed"), lambda found: found and found[0][1] == {"kafka_offset": 3})
+
+
+def test_ranges_are_written_once_whatever_was_committed(run: Driven, bootstrap: str, tmp_path: Path) -> None:
+    create(bootstrap, "once")
+    produce(bootstrap, "once", [str(number) for number in range(25)])
+    (task,) = run.run("once", "Ranges", topics="once", folder=tmp_path, records=10)
+    until(lambda: ranges(tmp_path).get(("once", 0), []), lambda found: found and found[-1][1] == 25)
+    # The range is in the target, then the task dies: the group's offset knows nothing of it.
+    produce(bootstrap, "once", ["raise after"])
+    run.told.wait(task, State.FAILED)
+    (tmp_path / "repaired").touch()
+    run.restart(task)
+    produce(bootstrap, "once", ["last"])
+    written = until(lambda: ranges(tmp_path)[("once", 0)], lambda found: found[-1][1] == 27)
+    assert [one[0] for one in written] == [0] + [one[1] for one in written[:-1]]
+    assert [value for _, _, records in written for _, value in records] == [
+        *map(str, range(25)), "raise after", "last"
+    ]  # fmt: skip
+
+
+def test_small_ranges_are_gathered(run: Driven, bootstrap: str, tmp_path: Path) -> None:
+    create(bootstrap, "gathered", 2)
+    run.run("gathered", "Ranges", topics="gathered", folder=tmp_path, records=10, ms=60_000)
+    for number in range(23):
+        produce(bootstrap, "gathered", [str(number)], partition=number % 2)
+    written = until(lambda: ranges(tmp_path), lambda found: len(found) == 2)
+    assert {place: [one[:2] for one in files] for place, files in written.items()} == {
+        ("gathered", 0): [(0, 10)],
+        ("gathered", 1): [(0, 10)],
+    }
+
+
+def test_offsets_are_altered_and_forgotten_from_outside(run: Driven, bootstrap: str, tmp_path: Path) -> None:
+    create(bootstrap, "altered")
+    produce(bootstrap, "altered", ["a", "b", "c"])
+    (task,) = run.run("altered", "Notes", topics="altered", folder=tmp_path)
+    until(lambda: run.offsets("altered"), lambda found: found and found[0][1] == {"kafka_offset": 3})
+    run.worker.stop_tasks([task])
+    config = {"connector.class": "tests.pipeline.connect.sample.Notes", "name": "altered"}
+    place = {"kafka_topic": "altered", "kafka_partition": 0}
+    said = run.worker.alter_offsets("altered", config, [(place, {"kafka_offset": 2})])
+    assert "altered successfully" in said
+    assert run.offsets("altered") == [(place, {"kafka_offset": 2})]
+    run.start(task)
+    assert values(tmp_path, 4) == ["a", "b", "c", "c"]
+    run.worker.stop_tasks([task])
+    assert "reset successfully" in run.worker.alter_offsets("altered", config, None)
+    assert run.offsets("altered") == []
+
+
+def test_a_truncated_topic_is_read_on_from_where_it_begins(run: Driven, bootstrap: str, tmp_path: Path) -> None:
+    from confluent_kafka import TopicPartition
+
+    create(bootstrap, "cut")
+    produce(bootstrap, "cut", ["a", "b", "c", "d"])
+    (task,) = run.run("cut", "Notes", topics="cut", folder=tmp_path)
+    noted(tmp_path, 4)
+    run.worker.stop_tasks([task])
+    produce(bootstrap, "cut", ["e", "f"])
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for one in admin.delete_records([TopicPartition("cut", 0, 5)]).values():
+        one.result()
+    run.start(task)
+    assert values(tmp_path, 5) == ["a", "b", "c", "d", "f"]
