@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 STORE ?= local
 SOURCES := $(shell $(PYTHON) -c "import tomllib; print(*tomllib.load(open('pyproject.toml','rb'))['tool']['parley']['compiled'])")
 
+# Hundreds of processes are started by the tests: what they import is compiled once, not by each.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help build spark server quickstart cluster test test-fast lint bench docs peers clean
 
