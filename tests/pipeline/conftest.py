@@ -25,6 +25,9 @@ _LOCK = Path(tempfile.gettempdir()) / "parley-tests-spark.lock"
 
 SETTINGS = {
     "spark.driver.memory": "1g",
+    # What is compiled well pays in hours, not in the minute that these tests take.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
+    "spark.sql.codegen.wholeStage": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",
 }
