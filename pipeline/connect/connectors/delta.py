@@ -52,11 +52,12 @@ class DeltaSinkTask(ExactlyOnceSinkTask):
     def put_range(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> None:
         if not records:
             return  # nothing of the range is left; a restart would read it again, and leave it out again
+        table = table_of(records, with_source=self._with_source)
         done = Transaction(self._application(offsets.topic_partition), offsets.end)
         try:
             write_deltalake(
                 self._url,
-                table_of(records, with_source=self._with_source),
+                table,
                 mode="append",
                 schema_mode="merge" if self._evolves else None,
                 partition_by=self._columns or None,
@@ -69,7 +70,7 @@ class DeltaSinkTask(ExactlyOnceSinkTask):
             ) from error
         except (CommitFailedError, OSError) as error:
             raise RetriableError(f"{offsets} cannot be committed to {self._url}: {error}") from error
-        except DeltaError as error:
+        except Exception as error:  # the library raises what has no class of its own for values that do not fit
             raise ConnectError(f"{offsets} cannot be written to {self._url}: {error}") from error
 
     def _table(self) -> DeltaTable | None:

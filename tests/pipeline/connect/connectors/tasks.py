@@ -1,0 +1,77 @@
+"""Tasks of connectors driven by hand, as the runtime drives them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.connect.connector import SinkTask, SourceTask
+from pipeline.connect.offsets import StoredOffsets
+from pipeline.connect.records import SinkRecord, SourceRecord, TopicPartition
+
+NAME = "tested"
+
+
+@dataclass
+class StoredReader:
+    """The offsets that a source task is handed."""
+
+    stored: StoredOffsets = field(default_factory=StoredOffsets)
+
+    def offset(self, partition: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        return self.offsets([partition])[0]
+
+    def offsets(self, partitions: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
+        return self.stored.get(NAME, list(partitions))
+
+    def put(self, record: SourceRecord) -> None:
+        """Store the offset of a record."""
+        self.stored.put(NAME, record.source_partition, record.source_offset)
+
+
+@dataclass
+class Context:
+    """What the runtime does for a task, as far as connectors here ask for it."""
+
+    configs: Mapping[str, str]
+    offsets: StoredReader = field(default_factory=StoredReader)
+    errant_records: Any = None
+    assignment: frozenset[TopicPartition] = frozenset()
+    retry_ms: int | None = None
+
+    def timeout(self, ms: int) -> None:
+        self.retry_ms = ms
+
+
+def started(task: Any, props: Mapping[str, str], **context: Any) -> Any:
+    """The task, begun with this configuration."""
+    assert isinstance(task, SinkTask | SourceTask)
+    props = {"name": NAME, **props}
+    task.initialize(Context(props, **context))  # type: ignore[arg-type]
+    task.start(props)
+    return task
+
+
+def polled(task: SourceTask, *, until_empty: int = 1) -> list[SourceRecord]:
+    """What the task polls until it has had nothing so many times."""
+    records: list[SourceRecord] = []
+    while until_empty:
+        found = task.poll()
+        records += found or []
+        until_empty -= not found
+    return records
+
+
+def record(offset: int, value: Any = None, *, topic: str = "t", partition: int = 0, **more: Any) -> SinkRecord:
+    """A record of a topic."""
+    return SinkRecord(
+        topic=topic,
+        kafka_partition=partition,
+        kafka_offset=offset,
+        value=value,
+        original_topic=topic,
+        original_kafka_partition=partition,
+        original_kafka_offset=offset,
+        **more,
+    )

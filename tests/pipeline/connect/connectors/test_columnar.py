@@ -1,0 +1,196 @@
+"""Topics into Parquet files and Delta tables, each record once."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from pipeline.connect.connector import ExactlyOnceSinkTask, OffsetRange
+from pipeline.connect.connectors.columns import table_of
+from pipeline.connect.connectors.delta import DeltaSinkTask
+from pipeline.connect.connectors.parquet import ParquetSinkConnector, ParquetSinkTask
+from pipeline.connect.data import (
+    BYTES,
+    DATE,
+    FLOAT64,
+    INT8,
+    INT32,
+    INT64,
+    OPTIONAL_STRING,
+    STRING,
+    TIME,
+    TIMESTAMP,
+    Schema,
+    Struct,
+    array,
+    decimal,
+    map_of,
+    struct,
+)
+from pipeline.connect.errors import ConnectError, DataError
+from pipeline.connect.records import SinkRecord, TopicPartition
+from tests.pipeline.connect.connectors.tasks import record, started
+
+PARTITION = TopicPartition("t", 0)
+ROW = struct({"id": INT32, "name": OPTIONAL_STRING})
+
+
+def rows(start: int, end: int, **more: Any) -> list[SinkRecord]:
+    """Structs, one for each offset."""
+    return [
+        record(number, Struct(ROW, {"id": number, "name": f"n{number}"}), value_schema=ROW, **more)
+        for number in range(start, end)
+    ]
+
+
+def put(task: ExactlyOnceSinkTask, start: int, end: int) -> None:
+    task.put_range(OffsetRange("t", 0, start, end), rows(start, end))
+
+
+def test_types_of_columns() -> None:
+    inner = struct({"x": INT64})
+    schema = struct(
+        {
+            "tiny": INT8,
+            "real": FLOAT64,
+            "bytes": BYTES,
+            "list": array(STRING),
+            "map": map_of(STRING, INT32),
+            "inner": inner,
+            "money": decimal(2),
+            "day": DATE,
+            "time": TIME,
+            "moment": TIMESTAMP,
+        }
+    )
+    moment = dt.datetime(2026, 1, 2, 3, 4, 5, 6000, tzinfo=dt.UTC)
+    values = {
+        "tiny": 1,
+        "real": 0.5,
+        "bytes": b"b",
+        "list": ["a"],
+        "map": {"k": 1},
+        "inner": Struct(inner, {"x": 7}),
+        "money": Decimal("1.25"),
+        "day": moment.date(),
+        "time": moment.time(),
+        "moment": moment,
+    }
+    table = table_of([record(5, Struct(schema, values), value_schema=schema, key="k", timestamp=1)])
+    assert table.schema.field("tiny").type == pa.int8()
+    assert table.schema.field("moment").type == pa.timestamp("ms", "UTC")
+    [row] = table.to_pylist()
+    assert row["inner"] == {"x": 7}
+    assert row["map"] == [("k", 1)]
+    assert row["money"] == Decimal("1.25")
+    assert (row["day"], row["time"], row["moment"]) == (moment.date(), moment.time(), moment)
+    assert (row["kafka_key"], row["kafka_topic"], row["kafka_partition"], row["kafka_offset"]) == ("k", "t", 0, 5)
+    assert row["kafka_timestamp"] == dt.datetime(1970, 1, 1, 0, 0, 0, 1000, tzinfo=dt.UTC)
+
+
+def test_values_without_schema() -> None:
+    table = table_of([record(0, {"a": 1}), record(1, None), record(2, {"b": "x", "a": 2.5})], with_source=False)
+    assert table.to_pylist() == [{"a": 1.0, "b": None}, {"a": None, "b": None}, {"a": 2.5, "b": "x"}]
+    assert table_of([record(0, "x"), record(1, None)], with_source=False).to_pylist() == [
+        {"value": "x"},
+        {"value": None},
+    ]
+    with pytest.raises(DataError):
+        table_of([record(0, {"a": 1}), record(1, {"a": "text"})])
+
+
+def test_schemas_that_change() -> None:
+    wider = struct({"id": INT64, "more": STRING})
+    records = [*rows(0, 1), record(1, Struct(wider, {"id": 1 << 40, "more": "m"}), value_schema=wider)]
+    assert table_of(records, with_source=False).to_pylist() == [
+        {"id": 0, "name": "n0", "more": None},
+        {"id": 1 << 40, "name": None, "more": "m"},
+    ]
+
+
+def parquet(folder: Path, **more: str) -> ParquetSinkTask:
+    task = started(ParquetSinkTask(), {"url": str(folder), **more})
+    assert isinstance(task, ParquetSinkTask)
+    return task
+
+
+def test_a_file_says_its_range(tmp_path: Path) -> None:
+    task = parquet(tmp_path)
+    assert (task.range_records, task.range_ms) == (10_000, 10_000)
+    assert task.committed([PARTITION]) == {}
+    put(task, 0, 10)
+    put(task, 10, 15)
+    folder = tmp_path / "t" / "partition=0"
+    assert sorted(path.name for path in folder.iterdir()) == ["t+0+0+10.parquet", "t+0+10+15.parquet"]
+    table = pq.read_table(tmp_path / "t").sort_by("kafka_offset")
+    assert table["id"].to_pylist() == table["kafka_offset"].to_pylist() == list(range(15))
+    again = parquet(tmp_path)
+    assert again.committed([PARTITION, TopicPartition("t", 1)]) == {PARTITION: 15}
+
+
+def test_a_range_that_was_not_finished_is_not_seen(tmp_path: Path) -> None:
+    task = parquet(tmp_path)
+    put(task, 0, 10)
+    (tmp_path / "t" / "partition=0" / ".t+0+10+20.parquet.tmp").write_bytes(b"PAR1 half")
+    assert parquet(tmp_path).committed([PARTITION]) == {PARTITION: 10}
+    put(parquet(tmp_path), 10, 20)
+    assert pq.read_table(tmp_path / "t").num_rows == 20
+
+
+def test_url_and_keys_are_checked() -> None:
+    found = {one.name: one for one in ParquetSinkConnector().validate({"url": "nope://x", "flush.size": "0"})}
+    assert "nope" in found["url"].errors[0]
+    assert found["flush.size"].errors
+    with pytest.raises(ConnectError, match="files say"):
+        ParquetSinkConnector().alter_offsets({}, {PARTITION: 0})
+
+
+def test_a_folder_by_its_url_and_no_metadata(tmp_path: Path) -> None:
+    task = started(ParquetSinkTask(), {"url": tmp_path.as_uri(), "metadata.columns": "false", "parquet.codec": "zstd"})
+    put(task, 0, 3)
+    assert pq.read_table(tmp_path / "t", partitioning=None).column_names == ["id", "name"]
+
+
+def delta(folder: Path, **more: str) -> DeltaSinkTask:
+    task = started(DeltaSinkTask(), {"url": str(folder), **more})
+    assert isinstance(task, DeltaSinkTask)
+    return task
+
+
+def test_rows_and_offset_are_one_commit(tmp_path: Path) -> None:
+    task = delta(tmp_path)
+    assert task.committed([PARTITION]) == {}
+    put(task, 0, 10)
+    put(task, 10, 15)
+    other = TopicPartition("t", 1)
+    assert delta(tmp_path).committed([PARTITION, other]) == {PARTITION: 15}
+    table = DeltaTable(str(tmp_path)).to_pyarrow_table().sort_by("kafka_offset")
+    assert table["id"].to_pylist() == list(range(15))
+    assert started(DeltaSinkTask(), {"url": str(tmp_path), "name": "another"}).committed([PARTITION]) == {}
+
+
+def test_new_fields_become_columns_where_that_is_wanted(tmp_path: Path) -> None:
+    put(delta(tmp_path), 0, 1)
+    wider = struct({"id": INT32, "name": OPTIONAL_STRING, "more": STRING})
+    records = [record(1, Struct(wider, {"id": 1, "more": "m"}), value_schema=wider)]
+    with pytest.raises(ConnectError, match=r"schema\.evolution"):
+        delta(tmp_path, **{"schema.evolution": "false"}).put_range(OffsetRange("t", 0, 1, 2), records)
+    delta(tmp_path).put_range(OffsetRange("t", 0, 1, 2), records)
+    table = DeltaTable(str(tmp_path)).to_pyarrow_table().sort_by("kafka_offset")
+    assert table["more"].to_pylist() == [None, "m"]
+
+
+def test_what_does_not_fit_a_table_is_said(tmp_path: Path) -> None:
+    put(delta(tmp_path), 0, 1)
+    other: Schema = struct({"id": STRING})
+    records = [record(1, Struct(other, {"id": "text"}), value_schema=other)]
+    with pytest.raises(ConnectError, match="t-0 1-2"):
+        delta(tmp_path).put_range(OffsetRange("t", 0, 1, 2), records)
+    assert delta(tmp_path).committed([PARTITION]) == {PARTITION: 1}
