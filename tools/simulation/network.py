@@ -17,18 +17,15 @@ import asyncio
 import errno
 import socket
 import zlib
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from contextvars import Context
 from dataclasses import dataclass
 from random import Random
-from typing import Any, cast
 
+from tools.simulation.connections import Data, ListeningSocket, Pipe, Segment, Transport
 from tools.simulation.loop import SimulatedLoop
-from tools.simulation.processes import CURRENT, Process, ProcessState
+from tools.simulation.processes import CURRENT, Process
 
-HIGH_WATER_BYTES = 256 << 10
-LOW_WATER_BYTES = 64 << 10
 CONNECT_TIMEOUT_S = 127.0
 """When Linux gives up to connect, with its default of six retransmissions."""
 _EPHEMERAL = 32768
@@ -57,287 +54,6 @@ class Weather:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Data:
-    content: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class _End:
-    """FIN, or RST where the connection was reset."""
-
-    reset: bool
-
-
-_Segment = _Data | _End
-
-
-class ListeningSocket(socket.socket):
-    """What a broker binds and accepts on: an address, and no socket of the machine."""
-
-    def __init__(self, network: Network, address: tuple[str, int], number: int, process: Process | None) -> None:
-        self.process = process
-        self.listens = False
-        self._network = network
-        self._address = address
-        self._number = number
-        self._waiting: deque[Transport] = deque()
-        self._reader: asyncio.Handle | None = None
-
-    def getsockname(self) -> tuple[str, int]:
-        return self._address
-
-    def fileno(self) -> int:
-        return self._number
-
-    def setblocking(self, flag: bool) -> None:
-        """It never blocks."""
-
-    def listen(self, backlog: int = 0) -> None:
-        self.listens = True
-
-    def accept(self) -> tuple[socket.socket, tuple[str, int]]:
-        if not self._waiting:
-            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
-        end = self._waiting.popleft()
-        return AcceptedSocket(end), end.get_extra_info("peername")
-
-    def close(self) -> None:
-        self._number = -1
-        self._reader = None
-        self._network.unbind(self)
-        for end in self._waiting:
-            end.abort()
-
-    # For the network and the loop.
-
-    def arrived(self, end: Transport) -> None:
-        """A connection waits to be accepted."""
-        self._waiting.append(end)
-        self._call_reader()
-
-    def watch(self, reader: asyncio.Handle | None) -> None:
-        """Who is to be called while connections wait."""
-        self._reader = reader
-        self._call_reader()
-
-    def _call_reader(self) -> None:
-        if self._reader is not None and self._waiting:
-            context = self.process.context if self.process is not None else Context()
-            self._network.loop.call_soon(self._readable, context=context)
-
-    def _readable(self) -> None:
-        if self._reader is not None and self._waiting:
-            self._reader._run()
-            self._call_reader()
-
-
-class AcceptedSocket(socket.socket):
-    """A connection that was accepted and has no transport yet."""
-
-    def __init__(self, end: Transport) -> None:
-        self.end = end
-
-    def setblocking(self, flag: bool) -> None:
-        """It never blocks."""
-
-    def close(self) -> None:
-        self.end.close()
-
-
-class _Pipe:
-    """One direction of a connection."""
-
-    def __init__(self, network: Network, source: str, target: str, name: str) -> None:
-        self.source = source
-        self.target = target
-        self.name = name
-        self.queue: deque[_Segment] = deque()
-        self.bytes_unread = 0
-        self.receiver: Transport
-        self._network = network
-        self._last_arrival = 0.0
-
-    def send(self, segment: _Segment) -> None:
-        """Put a segment on its way."""
-        if isinstance(segment, _Data):
-            self.bytes_unread += len(segment.content)
-        self.queue.append(segment)
-        self._travel(self._network.latency())
-
-    def again(self) -> None:
-        """The way is free again: what waited is sent again."""
-        for _ in self.queue:
-            self._travel(self._network.retransmission())
-
-    def _travel(self, latency: float) -> None:
-        loop = self._network.loop
-        self._last_arrival = max(self._last_arrival, loop.time() + latency)
-        loop.call_at(self._last_arrival, self._arrive, context=Context())
-
-    def _arrive(self) -> None:
-        network = self._network
-        if not self.queue or not network.reaches(self.source, self.target):
-            return
-        segment = self.queue.popleft()
-        network.note(self, segment)
-        self.receiver.take(segment)
-
-    def drop_some(self, rng: Random) -> None:
-        """Lose the end of what is under way."""
-        kept = rng.randint(0, len(self.queue))
-        while len(self.queue) > kept:
-            self.queue.pop()
-
-
-class Transport(asyncio.Transport):
-    """One end of a connection."""
-
-    def __init__(
-        self,
-        network: Network,
-        process: Process | None,
-        local: tuple[str, int],
-        remote: tuple[str, int],
-        incoming: _Pipe,
-        outgoing: _Pipe,
-    ) -> None:
-        super().__init__({"peername": remote, "sockname": local})
-        self.process = process
-        self._network = network
-        self._incoming = incoming
-        self._outgoing = outgoing
-        self._protocol: asyncio.BaseProtocol | None = None
-        self._inbox: deque[_Segment] = deque()
-        self._reading = True
-        self._paused = False
-        self._closing = False
-        self._lost = False
-        incoming.receiver = self
-
-    # What the other side of the wire does.
-
-    def take(self, segment: _Segment) -> None:
-        """A segment has arrived at the host; the process reads it when it runs."""
-        process = self.process
-        if process is not None and process.state is ProcessState.DEAD:
-            if not (isinstance(segment, _End) and segment.reset):
-                self._outgoing.send(_End(reset=True))
-            return
-        self._inbox.append(segment)
-        self._soon(self._read)
-
-    def connect(self, protocol: asyncio.BaseProtocol) -> None:
-        """The connection stands."""
-        self._protocol = protocol
-        protocol.connection_made(self)
-        self._read()
-
-    def reset(self) -> None:
-        """The connection is cut; both ends notice, and what is under way is lost from some point on."""
-        self._outgoing.drop_some(self._network.rng)
-        self._outgoing.send(_End(reset=True))
-
-    # What runs in the process.
-
-    def _soon(self, work: Callable[..., object], *args: Any) -> None:
-        context = self.process.context if self.process is not None else Context()
-        self._network.loop.call_soon(work, *args, context=context)
-
-    def _read(self) -> None:
-        while self._inbox and self._reading and not self._lost and self._protocol is not None:
-            segment = self._inbox.popleft()
-            if isinstance(segment, _Data):
-                if not self._closing:
-                    self._deliver(segment.content)
-                self._incoming.bytes_unread -= len(segment.content)
-                self._incoming_eased()
-            elif segment.reset:
-                self._end(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
-            elif not self._closing and not cast(asyncio.Protocol, self._protocol).eof_received():
-                self.close()
-
-    def _deliver(self, content: bytes) -> None:
-        protocol = self._protocol
-        if not isinstance(protocol, asyncio.BufferedProtocol):
-            cast(asyncio.Protocol, protocol).data_received(content)
-            return
-        done = 0
-        while done < len(content) and not self._closing:
-            buffer = memoryview(protocol.get_buffer(len(content) - done))
-            count = min(len(buffer), len(content) - done)
-            buffer[:count] = content[done : done + count]
-            done += count
-            protocol.buffer_updated(count)
-
-    def _incoming_eased(self) -> None:
-        sender = self._network.other_end(self)
-        if sender._paused and self._incoming.bytes_unread <= LOW_WATER_BYTES:
-            sender._soon(sender._resume_writing)
-
-    def _resume_writing(self) -> None:
-        if self._paused and not self._lost and self._outgoing.bytes_unread <= LOW_WATER_BYTES:
-            self._paused = False
-            assert self._protocol is not None
-            self._protocol.resume_writing()
-
-    def _end(self, error: Exception | None) -> None:
-        if not self._lost:
-            self._lost = self._closing = True
-            self._network.forget(self)
-            if self._protocol is not None:
-                self._protocol.connection_lost(error)
-
-    # asyncio.Transport.
-
-    def get_protocol(self) -> asyncio.BaseProtocol:
-        assert self._protocol is not None
-        return self._protocol
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self._protocol = protocol
-
-    def is_closing(self) -> bool:
-        return self._closing
-
-    def is_reading(self) -> bool:
-        return self._reading and not self._closing
-
-    def pause_reading(self) -> None:
-        self._reading = False
-
-    def resume_reading(self) -> None:
-        self._reading = True
-        self._soon(self._read)
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        if self._closing or not data:
-            return
-        for piece in self._network.pieces(bytes(data)):
-            self._outgoing.send(_Data(piece))
-        if not self._paused and self._outgoing.bytes_unread > HIGH_WATER_BYTES and self._protocol is not None:
-            self._paused = True
-            self._protocol.pause_writing()
-
-    def writelines(self, list_of_data: Any) -> None:
-        self.write(b"".join(list_of_data))
-
-    def get_write_buffer_size(self) -> int:
-        return self._outgoing.bytes_unread if self._paused else 0
-
-    def close(self) -> None:
-        if not self._closing:
-            self._closing = True
-            self._outgoing.send(_End(reset=False))
-            self._soon(self._end, None)
-
-    def abort(self) -> None:
-        if not self._lost:
-            self._closing = True
-            self.reset()
-            self._soon(self._end, None)
-
-
 class Network:
     """All hosts and what runs between them."""
 
@@ -352,7 +68,7 @@ class Network:
         self._bound: dict[tuple[str, int], ListeningSocket] = {}
         self._by_number: dict[int, ListeningSocket] = {}
         self._connections: dict[Transport, Transport] = {}
-        self._pipes: dict[_Pipe, None] = {}
+        self._pipes: dict[Pipe, None] = {}
         self._changed = asyncio.Event()
         self._port = _EPHEMERAL
         loop.network = self
@@ -397,7 +113,7 @@ class Network:
         ends = [
             end
             for end in self._connections
-            if end._outgoing.source == one and end._outgoing.target == other and not end._lost
+            if end.outgoing.source == one and end.outgoing.target == other and not end.lost
         ]
         for end in ends:
             end.reset()
@@ -435,9 +151,9 @@ class Network:
         cuts = sorted(self.rng.sample(range(1, len(data)), min(len(data) - 1, self.rng.randint(1, 3))))
         return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 
-    def note(self, pipe: _Pipe, segment: _Segment) -> None:
+    def note(self, pipe: Pipe, segment: Segment) -> None:
         """Tell of an arrival."""
-        if isinstance(segment, _Data):
+        if isinstance(segment, Data):
             what = f"{len(segment.content)} {zlib.crc32(segment.content):08x}"
         else:
             what = "reset" if segment.reset else "end"
@@ -494,8 +210,8 @@ class Network:
     def _join(
         self, process: Process | None, local: tuple[str, int], peer: Process | None, remote: tuple[str, int]
     ) -> tuple[Transport, Transport]:
-        there = _Pipe(self, local[0], remote[0], f"{local[0]}:{local[1]} > {remote[0]}:{remote[1]}")
-        back = _Pipe(self, remote[0], local[0], f"{remote[0]}:{remote[1]} > {local[0]}:{local[1]}")
+        there = Pipe(self, local[0], remote[0], f"{local[0]}:{local[1]} > {remote[0]}:{remote[1]}")
+        back = Pipe(self, remote[0], local[0], f"{remote[0]}:{remote[1]} > {local[0]}:{local[1]}")
         near = Transport(self, process, local, remote, incoming=back, outgoing=there)
         far = Transport(self, peer, remote, local, incoming=there, outgoing=back)
         self._connections[near], self._connections[far] = far, near
@@ -517,10 +233,10 @@ class Network:
     def forget(self, end: Transport) -> None:
         """Nobody uses this end any more; the connection is gone with both."""
         other = self._connections[end]
-        if other._lost:
+        if other.lost:
             for each in (end, other):
                 self._connections.pop(each, None)
-                self._pipes.pop(each._incoming, None)
+                self._pipes.pop(each.incoming, None)
 
     def _next_port(self) -> int:
         self._port = self._port + 1 if self._port < 65535 else _EPHEMERAL
