@@ -24,6 +24,7 @@ def extensions() -> list[Extension]:
         return []
     from mypyc.build import mypycify
 
+    # Nothing is installed yet where a package is built; what the modules import of others is taken on trust there.
     built: list[Extension] = mypycify(
         # What a package imports besides need not be there where it is built.
         ["--config-file=", "--python-version=3.11", "--ignore-missing-imports", *COMPILED],
