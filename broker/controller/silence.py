@@ -50,9 +50,13 @@ class Silence:
 async def is_silent_for_most(peers: Peers, image: MetadataImage, own_id: int, epoch: int, silence_s: float) -> bool:
     """Whether more than half of the living brokers have not heard of the controller for so long. It was for this one.
 
+    A broker that has not joined yet knows nothing of the others, and has no say.
+
     :param epoch: the controller's.
     """
     living = [broker.broker_id for broker in image.live_brokers()]
+    if own_id not in living:
+        return False
     others = [each for each in living if each not in (own_id, image.controller_id)]
     question = FetchMetadataRequest(
         broker_id=own_id, controller_epoch=image.controller_epoch, version=image.version, max_wait_ms=0

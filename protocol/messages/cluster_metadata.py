@@ -2,7 +2,7 @@
 
 Not APIs of Apache Kafka: their keys lie far above Kafka's, and clients have no use for them. Brokers pull, nothing is
 pushed, so nothing arrives out of order; the same call tells the controller that the broker lives, and what it has
-applied.
+applied. A cluster is updated broker by broker: what is added belongs to a new version.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from uuid import UUID
 from protocol.schema import Request, Response, Struct, field, i16, i32, i64
 
 
-class FetchMetadataRequest(Request, key=1000, versions="0", flexible="0+"):
+class FetchMetadataRequest(Request, key=1000, versions="0-1", flexible="0+"):
     """Ask the controller for what has changed since the image the sender has; waits until something does."""
 
     broker_id: i32
@@ -22,7 +22,7 @@ class FetchMetadataRequest(Request, key=1000, versions="0", flexible="0+"):
     max_wait_ms: i32
 
 
-class FetchMetadataResponse(Response, key=1000, versions="0", flexible="0+"):
+class FetchMetadataResponse(Response, key=1000, versions="0-1", flexible="0+"):
     """The changes in order, or a whole image where the sender's is too old or of another controller's term.
 
     Errors: NOT_CONTROLLER, STALE_BROKER_EPOCH (a later incarnation of the sender is registered). With NOT_CONTROLLER a
@@ -42,7 +42,7 @@ class FetchMetadataResponse(Response, key=1000, versions="0", flexible="0+"):
     controller_epoch: i32 = -1
     is_snapshot: bool = field("0+", default=False)  # the one step leads from an empty image, not from the sender's
     steps: list[Step] = field("0+", default=[])
-    silent_ms: i64 = -1  # since the last answer of the controller of controller_epoch to the broker asked
+    silent_ms: i64 = field("1+", default=-1, ignorable=True)  # since controller_epoch's last answer to the one asked
 
 
 class ReportOfflineReplicasRequest(Request, key=1002, versions="0", flexible="0+"):

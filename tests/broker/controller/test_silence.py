@@ -1,0 +1,52 @@
+"""Whether a controller is silent for most brokers, and what brokers of an earlier version understand of it."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from broker.controller.silence import is_silent_for_most
+from broker.metadata.image import MetadataImage
+from broker.metadata.types import BrokerRegistration
+from protocol.codec import decode, encode
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.cluster_metadata import FetchMetadataResponse
+
+CONTROLLER, OWN, OTHER = 1, 2, 3
+
+
+class Peers:
+    """Brokers that say how long they have not heard of the controller of epoch 7; None does not answer."""
+
+    def __init__(self, silent_ms: int | None) -> None:
+        self.silent_ms = silent_ms
+
+    async def ask(self, *_: Any, **__: Any) -> FetchMetadataResponse:
+        if self.silent_ms is None:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+        return FetchMetadataResponse(controller_epoch=7, silent_ms=self.silent_ms)
+
+
+async def judged(known: tuple[int, ...], silent_ms: int | None) -> bool:
+    brokers = {number: BrokerRegistration(number, 1, UUID(int=number), ()) for number in known}
+    image = MetadataImage("c", controller_id=CONTROLLER, brokers=brokers)
+    return await is_silent_for_most(Peers(silent_ms), image, OWN, 7, 2.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("silent_ms", "silent"), [(2000, True), (1999, False), (-1, False), (None, False)])
+async def test_most_must_say_so(silent_ms: int | None, silent: bool) -> None:
+    assert await judged((CONTROLLER, OWN, OTHER), silent_ms) is silent
+
+
+async def test_who_has_not_joined_has_no_say() -> None:
+    """It knows of nobody, so it would be all of them."""
+    assert await judged((), None) is False
+    assert await judged((CONTROLLER, OTHER), 2000) is False
+
+
+def test_an_earlier_version_is_answered_in_its_own() -> None:
+    answer = FetchMetadataResponse(controller_id=1, controller_epoch=2, silent_ms=3)
+    assert decode(FetchMetadataResponse, 0, encode(answer, 0)).silent_ms == -1
+    assert len(encode(answer, 1)) == len(encode(answer, 0)) + 8
