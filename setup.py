@@ -24,9 +24,8 @@ def extensions() -> list[Extension]:
         return []
     from mypyc.build import mypycify
 
-    # Nothing is installed yet where a package is built; what the modules import of others is taken on trust there.
     built: list[Extension] = mypycify(
-        # What a package imports besides need not be there where it is built.
+        # Nothing is installed yet where a package is built: what its modules import besides is not looked for.
         ["--config-file=", "--python-version=3.11", "--ignore-missing-imports", *COMPILED],
         opt_level="3",
         group_name="parley",
