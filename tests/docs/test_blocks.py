@@ -28,6 +28,7 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 OWN_TESTS = {
     "embedding.md": "test_embedding.py",
     "coordination.md": "test_coordination.py",
+    "connect.md": "../pipeline/connect/test_page.py",
     "pipeline.md": "../pipeline/test_page.py",
 }
 """Pages whose programs other tests run."""
@@ -45,6 +46,8 @@ KINDS = {
 }
 TYPED_ELSEWHERE = {
     "pip install": "test_installing.py",
+    "parley connect": "../pipeline/connect/test_page.py",
+    "curl -s": "../pipeline/connect/test_page.py",
     "etcdctl ": "../consensus/test_etcd_secured.py",
     "consul acl": "../consensus/test_consul_servers.py",
 }
