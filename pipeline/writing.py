@@ -1,4 +1,4 @@
-"""Writing to topics from code that blocks: Arrow rows, or whole batches as they were fetched.
+"""Writing Arrow rows to topics, from code that blocks.
 
 A `Producer` belongs to one thread and uses a `Cluster`, which it does not close. It is idempotent: what one producer
 writes stands in its partition in order and once, however often it had to be sent. With a transactional id, what is
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
@@ -134,14 +134,6 @@ class Producer:
     def partition_count(self, topic: str) -> int:
         """How many partitions a topic has, which is made if the broker does that. Raises KafkaError."""
         return self._known(topic).partitions
-
-    def send_batches(self, partition: TopicPartition, batches: Iterable[bytearray]) -> None:
-        """Write whole v2 batches without decoding them, as `pipeline.copying` makes them ready; changed in place."""
-        self._check_may_write()
-        self._send_held()
-        if partition.partition >= self._known(partition.topic).partitions:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, str(partition))
-        self._send([(partition, batch) for batch in batches])
 
     def flush(self) -> list[Written]:
         """Wait until all is written; where it stands, since the last call. Raises KafkaError."""

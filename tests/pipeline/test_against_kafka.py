@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from pipeline.cluster import EARLIEST, LATEST, Cluster, Connection, Isolation, TopicPartition
-from pipeline.copying import producible
 from pipeline.decode import decode
+from pipeline.mirror.copying import Anchor, Range, copy
 from pipeline.writing import Producer, Writing
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records.compression import Compression
@@ -87,16 +87,25 @@ def test_rows_are_those_of_librdkafka(
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_copied_batches_hold_the_same_records(kafka: KafkaWithZooKeeper, cluster: Cluster, topic: str) -> None:
+def test_mirrored_batches_hold_the_same_records(kafka: KafkaWithZooKeeper, cluster: Cluster, topic: str) -> None:
     target = f"copy-of-{topic}"
     create(kafka, target)
     partition, start, end = bounds(cluster, topic, Isolation.READ_COMMITTED)
-    begin, behind = start + 7, end - 3
-    with Producer(cluster) as producer:
-        for fetched in cluster.fetch(partition, begin, behind, Isolation.READ_COMMITTED, max_bytes=3000):
-            batches = (batch for _, batch in producible(fetched, begin, behind))
-            producer.send_batches(TopicPartition(target, 0), batches)
-    source = [one for one in consume(kafka, topic, committed=True) if begin <= one.offset < behind]
+    begin = start + 7
+    done = copy(
+        Range(
+            flow=0,
+            source=cluster.connection,
+            target=cluster.connection,
+            partition=partition,
+            remote=TopicPartition(target, 0),
+            anchor=Anchor(begin, 0),
+            end=end,
+            isolation=Isolation.READ_COMMITTED,
+        )
+    )
+    assert not done.problem
+    source = [one for one in consume(kafka, topic, committed=True) if one.offset >= begin]
     found = consume(kafka, target)
     assert [one[1:] for one in found] == [one[1:] for one in source]
     assert [one.offset for one in found] == list(range(len(source)))

@@ -12,8 +12,7 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Assigned
 
 from broker import Broker
-from pipeline.cluster import EARLIEST, LATEST, Cluster, Connection, Isolation, TopicPartition
-from pipeline.copying import producible
+from pipeline.cluster import LATEST, Cluster, Connection, TopicPartition
 from pipeline.decode import decode
 from pipeline.partitioner import partition_of
 from pipeline.writing import Producer, Writing, Written
@@ -155,16 +154,3 @@ def test_transactional_producer_says_so(cluster: Cluster) -> None:
         producer.write(pa.RecordBatch.from_pydict({"value": [b""]}), topic="t")
     with pytest.raises(ValueError, match="transactional id"):
         Producer(cluster).begin()
-
-
-def test_batches_are_copied_whole(broker: Broker, cluster: Cluster) -> None:
-    values = [b"%d" % number * 20 for number in range(1000)]
-    rows = pa.RecordBatch.from_pydict({"value": values, "partition": [0] * 1000})
-    with Producer(cluster, Writing(compression=Compression.ZSTD, batch_bytes=5000)) as producer:
-        producer.write(rows, topic="source")
-    source, target = TopicPartition("source", 0), TopicPartition("target", 2)
-    with Producer(cluster) as producer:
-        for fetched in cluster.fetch(source, 10, 990, Isolation.READ_COMMITTED, max_bytes=6000):
-            producer.send_batches(target, (batch for _, batch in producible(fetched, 10, 990)))
-    assert [row["value"] for row in read(cluster, "target")] == values[10:990]
-    assert cluster.offsets({target: EARLIEST}) == {target: 0}
