@@ -34,10 +34,13 @@ from pipeline.mirror.naming import HEARTBEATS
 from pipeline.mirror.settings import FlowSettings
 from pipeline.mirror.topics import missing
 from pipeline.mirror.translation import Translations
+from pipeline.partitioner import partition_of
 from protocol.client import Client
 
 COPIED_AT_ONCE: Final = 200_000
 """Offsets of one partition that one round copies: then its progress is shown and may be written down."""
+OFFSETS_PARTITIONS: Final = 25
+"""Of the topic of stored offsets, as Connect makes it: a record is in the partition of its key."""
 _COMPACT: Final = {"cleanup.policy": "compact"}
 
 _log = logging.getLogger(__name__)
@@ -75,6 +78,7 @@ class Flow:
         self._syncs: list[OffsetSync] = []
         self._checkpoints: dict[tuple[str, TopicPartition], Checkpoint] = {}
         self._groups: list[str] = []
+        self._offsets_partitions = OFFSETS_PARTITIONS
         self._problems: dict[TopicPartition, str] = {}
 
     def close(self) -> None:
@@ -92,7 +96,9 @@ class Flow:
             self._make(self.target, HEARTBEATS, "heartbeats.topic.replication.factor", target)
         if not choices.enabled:
             return
-        self._make(self.target, settings.policy.offsets(settings.source.alias), "replication.factor", target)
+        offsets = settings.policy.offsets(settings.source.alias)
+        self._make(self.target, offsets, "replication.factor", target, OFFSETS_PARTITIONS)
+        self._offsets_partitions = target.topics.get(offsets, OFFSETS_PARTITIONS)
         if choices.emit_offset_syncs:
             there = (self.source, source) if settings.offset_syncs_at_source else (self.target, target)
             self._make(there[0], settings.offset_syncs_topic, "offset-syncs.topic.replication.factor", there[1])
@@ -103,18 +109,18 @@ class Flow:
             self._make(self.target, topic, "checkpoints.topic.replication.factor", target)
             for one in _read(self.target, topic, Checkpoint.decode):
                 self._checkpoints[one.group, TopicPartition(one.topic, one.partition)] = one
-        for stored in _read(self.target, settings.policy.offsets(settings.source.alias), StoredOffset.decode):
+        for stored in _read(self.target, offsets, StoredOffset.decode):
             if stored is not None and stored.cluster == settings.source.alias:
                 self._stored[TopicPartition(stored.topic, stored.partition)] = stored
         self.refresh_topics()
         if choices.emit_checkpoints:
             self.refresh_groups()
 
-    def _make(self, cluster: Cluster, topic: str, replicas: str, there: admin.Overview) -> None:
+    def _make(self, cluster: Cluster, topic: str, replicas: str, there: admin.Overview, partitions: int = 1) -> None:
         if topic in there.topics:
             return
         count = self.settings.replicas(replicas, len(there.brokers))
-        problems = admin.create_topics(cluster, {topic: 1}, count, {topic: _COMPACT})
+        problems = admin.create_topics(cluster, {topic: partitions}, count, {topic: _COMPACT})
         for name, problem in problems.items():
             _log.error("%s: the topic %s cannot be made: %s", self.settings.name, name, problem)
 
@@ -326,7 +332,13 @@ class Flow:
             place: StoredOffset(alias, *place, known.anchor.upstream - 1, known.anchor.downstream, known.producer)
             for place, known in places.items()
         }
-        self._write(self.target, self.settings.policy.offsets(alias), [one.encode() for one in stored.values()])
+        topic = self.settings.policy.offsets(alias)
+        by_partition: dict[int, list[Encoded]] = {}
+        for one in stored.values():
+            encoded = one.encode()
+            by_partition.setdefault(partition_of(encoded.key, self._offsets_partitions), []).append(encoded)
+        for partition, some in by_partition.items():
+            admin.write(self.target, TopicPartition(topic, partition), some, self._now_ms())
         self._stored |= stored
 
     def _write(self, cluster: Cluster, topic: str, some: list[Encoded]) -> None:

@@ -139,7 +139,7 @@ class StoredOffset:
 
     ``downstream`` is ours: what was copied since then began at this offset of the target's partition; so is
     ``producer``, the id and epoch to append with where the partition does not tell. MirrorMaker 2 does not look at
-    them, and does not write them (None).
+    them, and does not write them (None); it refuses offsets whose fields are other than numbers and strings.
     """
 
     cluster: str
@@ -155,7 +155,7 @@ class StoredOffset:
         if self.downstream is not None:
             value["downstream"] = self.downstream
         if self.producer is not None:
-            value["producer"] = list(self.producer)
+            value["producerId"], value["producerEpoch"] = self.producer
         return Encoded(_json([_CONNECTOR, where]), _json(value))
 
     @classmethod
@@ -168,14 +168,14 @@ class StoredOffset:
             offset = json.loads(value)
             if connector != _CONNECTOR or not isinstance(offset, dict):
                 return None
-            downstream, producer = offset.get("downstream"), offset.get("producer")
+            downstream, producer = offset.get("downstream"), offset.get("producerId")
             return cls(
                 where["cluster"],
                 where["topic"],
                 int(where["partition"]),
                 int(offset["offset"]),
                 None if downstream is None else int(downstream),
-                None if producer is None else (int(producer[0]), int(producer[1])),
+                None if producer is None else (int(producer), int(offset["producerEpoch"])),
             )
         except (ValueError, TypeError, LookupError) as error:
             raise MalformedRecord(f"this is no stored offset: {error}") from None

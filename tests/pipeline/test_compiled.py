@@ -78,9 +78,12 @@ def test_records_are_located_alike(made: tuple[bytes, int], shift: int, offset: 
         assert ours[1] == [b""] * 5
 
 
-@given(st.binary(max_size=30))
-def test_headers_are_read_alike(data: bytes) -> None:
-    assert outcome(_rows.read_headers, data, 0, len(data)) == outcome(ROWS.read_headers, data, 0, len(data))
+@given(st.lists(st.binary(max_size=20), max_size=3))
+def test_headers_are_found_alike(parts: list[bytes]) -> None:
+    data = b"".join(parts)
+    ends = np.cumsum([0, *map(len, parts)])
+    spans = np.stack((ends[:-1], ends[1:]), axis=1).astype(np.int64).tobytes()
+    assert outcome(_rows.find_headers, data, spans) == outcome(ROWS.find_headers, data, spans)
 
 
 @given(st.binary(max_size=50))

@@ -87,6 +87,12 @@ SPARK_KAFKA: Final[tuple[Artifact, ...]] = (
 )
 """Spark's own Kafka connector; what else it needs, Spark has."""
 
+MIRROR_MAKER: Final[tuple[Artifact, ...]] = (
+    ("org.apache.kafka", "connect-mirror", "4.3.1"),
+    ("org.apache.kafka", "connect-mirror-client", "4.3.1"),
+)
+"""Apache Kafka's MirrorMaker 2; what else it needs, Kafka of the same version has."""
+
 CONSUL: Final = "1.8.7"
 CONSUL_RELEASE: Final = "bullseye"
 """Consul's server, and the release of Debian that has it."""
@@ -105,7 +111,8 @@ def main(store: str | None = None) -> int:
         install_programs(PROGRAMS)
         for version, artifacts in KAFKA.items():
             install_kafka(version, artifacts)
-        install_spark_kafka()
+        install_artifacts(f"spark-kafka-{SPARK}", SPARK_KAFKA)
+        install_artifacts("mirror-maker", MIRROR_MAKER)
         install_consul()
     except PeerError as error:
         print(f"Error: {error}", file=sys.stderr)
@@ -176,16 +183,16 @@ def install_kafka(version: str, artifacts: Sequence[Artifact]) -> None:
         folder.rename(target)
 
 
-def install_spark_kafka() -> None:
-    """Put Spark's own Kafka connector into the cache. Raises :class:`PeerError`."""
-    target = CACHE / f"spark-kafka-{SPARK}"
+def install_artifacts(name: str, artifacts: Sequence[Artifact]) -> None:
+    """Put artifacts, without what they depend on, into a folder of the cache. Raises :class:`PeerError`."""
+    target = CACHE / name
     if target.is_dir():
         return
     CACHE.mkdir(exist_ok=True)
-    print(f"Fetching Spark's Kafka connector {SPARK}.", flush=True)
-    with tempfile.TemporaryDirectory(dir=CACHE, prefix=f"{target.name}.") as name:
-        folder = Path(name) / "new"
-        for artifact in SPARK_KAFKA:
+    print(f"Fetching {name}.", flush=True)
+    with tempfile.TemporaryDirectory(dir=CACHE, prefix=f"{target.name}.") as temporary:
+        folder = Path(temporary) / "new"
+        for artifact in artifacts:
             goal = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy"
             options = [f"-Dartifact={':'.join(artifact)}", f"-DoutputDirectory={folder}"]
             _again(["mvn", "-q", "-B", goal, *options], MAVEN_SECONDS)

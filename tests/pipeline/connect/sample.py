@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -65,8 +66,8 @@ class Counter(SourceConnector):
 class NotesTask(SinkTask):
     """Writes a line of JSON for each record into a file of its own.
 
-    A value "raise" fails the task, "later" fails until the file `repaired` is there, "errant" is reported, "wait" waits
-    for that file.
+    A value "raise" fails the task, "later" fails until the file `repaired` is there, "errant" is reported, "die" kills
+    the process unless the file is there, "wait" waits for it.
     """
 
     def start(self, props: Mapping[str, str]) -> None:
@@ -81,6 +82,11 @@ class NotesTask(SinkTask):
         for record in records:
             if record.value == "raise":
                 raise ValueError("told to")
+            if record.value == "die" and not (self._folder / "repaired").exists():
+                (self._folder / "repaired").touch()
+                os._exit(1)
+            while record.value == "wait" and not (self._folder / "repaired").exists():
+                time.sleep(0.01)
             if record.value == "errant":
                 assert self.context.errant_records is not None
                 self.context.errant_records.report(record, ValueError("errant"))

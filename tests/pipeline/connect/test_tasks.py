@@ -102,6 +102,21 @@ def test_a_sink_that_raises_commits_what_it_put(run: Driven, bootstrap: str, tmp
     until(lambda: run.offsets("raises"), lambda found: found and found[0][1] == {"kafka_offset": 2})
 
 
+def test_a_task_that_is_stuck_holds_up_no_other_and_is_abandoned(bootstrap: str, tmp_path: Path) -> None:
+    create(bootstrap, "stuck")
+    produce(bootstrap, "stuck", ["wait"])
+    with driven(bootstrap, tmp_path, task_shutdown_graceful_timeout_ms="100") as worker:
+        (stuck,) = worker.run("stuck", "Notes", topics="stuck", folder=tmp_path)
+        worker.told.wait(stuck, State.RUNNING)
+        worker.run("moves", "Counter", topic="moves", count=20)
+        worker.run("moves-notes", "Notes", topics="moves", folder=tmp_path)
+        noted(tmp_path, 20)
+        worker.worker.stop_tasks([stuck])
+        (tmp_path / "repaired").touch()
+        worker.start(stuck)
+        until(lambda: worker.offsets("stuck"), lambda found: found and found[0][1] == {"kafka_offset": 1})
+
+
 def test_a_put_that_may_succeed_later_is_called_again(run: Driven, bootstrap: str, tmp_path: Path) -> None:
     create(bootstrap, "later")
     produce(bootstrap, "later", ["a", "later", "b"])

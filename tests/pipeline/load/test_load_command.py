@@ -19,9 +19,13 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 RECORDS = 5000
 PER_FILE = 250
 
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Java that is started once more and compiles little."""
+
 
 def command(bootstrap: str, folder: Path, *more: str) -> list[str]:
-    spark = ("--master", "local[2,4]", "--conf", "spark.driver.memory=1g", "--conf", "spark.ui.enabled=false")
+    settings = ("spark.driver.memory=1g", "spark.ui.enabled=false", f"spark.driver.extraJavaOptions={QUICK}")
+    spark = ("--master", "local[2,4]", *(word for one in settings for word in ("--conf", one)))
     where = ("--bootstrap-server", bootstrap, "--topic", "many", "--output", str(folder))
     size = ("--max-records-per-file", str(PER_FILE))
     return [sys.executable, "-m", "tools.cli", "load", *where, *size, *spark, *more]

@@ -16,9 +16,13 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 RECORDS = 20_000
 
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Java that is started once more and compiles little."""
+
 
 def command(a: str, b: str, *more: str) -> list[str]:
-    spark = ("--master", "local[2,4]", "--conf", "spark.driver.memory=1g", "--conf", "spark.ui.enabled=false")
+    settings = ("spark.driver.memory=1g", "spark.ui.enabled=false", f"spark.driver.extraJavaOptions={QUICK}")
+    spark = ("--master", "local[2,4]", *(word for one in settings for word in ("--conf", one)))
     clusters = ("--source", a, "--target", b, "--source-alias", "A", "--topics", "orders")
     return [sys.executable, "-m", "tools.cli", "mirror", *clusters, *spark, *more]
 

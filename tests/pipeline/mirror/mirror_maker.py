@@ -1,0 +1,29 @@
+"""Apache Kafka's MirrorMaker 2, run beside ours."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from tests.support.kafka import JavaServer, java_command
+from tests.system import peers
+
+
+def command(main: str, *args: str) -> list[str]:
+    """The command line of a class that may use MirrorMaker."""
+    words = java_command(main, *args)
+    at = words.index("-cp") + 1
+    words[at] += f":{peers.CACHE / 'mirror-maker'}/*"
+    return words
+
+
+def run(main: str, *args: str) -> str:
+    """What a class writes to standard output."""
+    done = subprocess.run(command(main, *args), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def start(properties: Path) -> JavaServer:
+    """A MirrorMaker on an ``mm2.properties`` file."""
+    return JavaServer(command("org.apache.kafka.connect.mirror.MirrorMaker", str(properties)), cwd=properties.parent)

@@ -1,0 +1,82 @@
+"""MirrorMaker 2 itself reads what a mirror writes, and they take over from each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from tests.pipeline.mirror.clusters import as_rows, commit, copy_once, create, produce, properties, read, rows
+from tests.pipeline.mirror.mirror_maker import run, start
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+
+PROGRAM = str(Path(__file__).with_name("RemoteClusters.java"))
+
+
+def test_its_client_finds_clusters_topics_and_offsets(a: str, b: str) -> None:
+    create(a, "orders")
+    produce(a, "orders", rows(100))
+    commit(a, "group", {("orders", 0): 40})
+    both = properties(a, b) | {"B->A.enabled": "true", "emit.heartbeats.enabled": "true"}
+    for _ in range(2):
+        copy_once(both)
+    assert run(PROGRAM, b, "A", "group").splitlines() == [
+        "upstream [A]",
+        "hops 1",
+        "remote [A.heartbeats, A.orders]",
+        "offsets {A.orders-0=40 }",
+    ]
+
+
+def settings_of_mirror_maker(folder: Path, a: str, b: str) -> Path:
+    """Its file; it writes down where it is twice a second."""
+    more = {
+        "A->B.topics": "orders",
+        "replication.factor": "1",
+        "checkpoints.topic.replication.factor": "1",
+        "heartbeats.topic.replication.factor": "1",
+        "offset-syncs.topic.replication.factor": "1",
+        "offset.storage.replication.factor": "1",
+        "status.storage.replication.factor": "1",
+        "config.storage.replication.factor": "1",
+        "offset.flush.interval.ms": "500",
+        "refresh.topics.interval.seconds": "1",
+    }
+    path = folder / "mm2.properties"
+    path.write_text("".join(f"{key} = {value}\n" for key, value in (properties(a, b) | more).items()))
+    return path
+
+
+def grown_to(bootstrap: str, topic: str, count: int) -> None:
+    """Wait until a topic has so many records."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    while topic not in admin.list_topics(timeout=30).topics or len(read(bootstrap, topic)) < count:
+        pass
+
+
+@pytest.fixture
+def settings(tmp_path: Path, a: str, b: str) -> Path:
+    return settings_of_mirror_maker(tmp_path, a, b)
+
+
+def test_they_take_over_from_each_other(a: str, b: str, settings: Path) -> None:
+    create(a, "orders")
+    produce(a, "orders", rows(100))
+    theirs = start(settings)
+    try:
+        grown_to(b, "A.orders", 100)
+    finally:
+        theirs.stop()  # in order: it writes down how far it is
+    produce(a, "orders", rows(100, 100))
+    for _ in range(2):
+        copy_once(properties(a, b, topics="orders"))
+    assert as_rows(read(b, "A.orders")) == rows(200)
+    produce(a, "orders", rows(100, 200))
+    theirs = start(settings)
+    try:
+        grown_to(b, "A.orders", 300)
+    finally:
+        theirs.stop()
+    assert as_rows(read(b, "A.orders")) == rows(300)

@@ -1,0 +1,156 @@
+"""Streaming queries of ours when something goes wrong under them: everything arrives, and once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from pipeline import read_topic
+from tests.pipeline.sparking import QUERY_SECONDS, copy_stream, finish, produce, read, records, stream
+from tools.pytest_plugin import KafkaBroker, KafkaCluster
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.system, pytest.mark.timeout(900)]
+
+_DRIVER = """
+import sys
+from pathlib import Path
+
+from pipeline.session import spark_session
+from tests.pipeline.conftest import SETTINGS
+from tests.pipeline.sparking import copy_stream, stream
+
+bootstrap, source, target, checkpoint = sys.argv[1:]
+spark = spark_session("killed", master="local[2]", settings=SETTINGS)
+rows = stream(spark, "parley", bootstrap, subscribe=source, maxOffsetsPerTrigger=500)
+copy_stream(rows, "parley", bootstrap, target, Path(checkpoint)).start().awaitTermination()
+"""
+
+
+@contextmanager
+def arriving(bootstrap: str, topic: str) -> Iterator[Callable[[int], None]]:
+    """Waits until so many more records of the topic have arrived."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": f"watch-{topic}", "auto.offset.reset": "earliest"}
+    consumer = Consumer({**settings, "topic.metadata.refresh.interval.ms": 500, "log_level": 0})
+    consumer.subscribe([topic])
+
+    def wait(count: int) -> None:
+        while count > 0:
+            count -= len(found := consumer.consume(count, QUERY_SECONDS))
+            assert found, f"{count} records of {topic} do not arrive"
+
+    try:
+        yield wait
+    finally:
+        consumer.close()
+
+
+def assert_copied(spark: SparkSession, bootstrap: str, source: str, target: str) -> None:
+    assert records(read(spark, "parley", bootstrap, subscribe=target)) == records(
+        read(spark, "parley", bootstrap, subscribe=source)
+    )
+
+
+def test_an_epoch_that_was_written_and_not_committed(
+    spark: SparkSession, kafka_broker: KafkaBroker, tmp_path: Path
+) -> None:
+    """Spark ended between the sink's commit and its own: the checkpoint does not know that the epoch is done."""
+    bootstrap = kafka_broker.bootstrap_servers
+    source, target = (kafka_broker.create_topic(f"replayed-{name}", partitions=2) for name in ("from", "to"))
+    produce(bootstrap, source, 900, partitions=2)
+
+    def run() -> None:
+        rows = stream(spark, "parley", bootstrap, subscribe=source, maxOffsetsPerTrigger=300)
+        finish(copy_stream(rows, "parley", bootstrap, target, tmp_path).trigger(availableNow=True).start())
+
+    run()
+    for commit in (tmp_path / "commits").glob("*2*"):
+        commit.unlink()
+    run()
+    assert_copied(spark, bootstrap, source, target)
+
+
+def test_a_driver_killed_in_an_epoch(spark: SparkSession, kafka_broker: KafkaBroker, tmp_path: Path) -> None:
+    bootstrap = kafka_broker.bootstrap_servers
+    source, target = (kafka_broker.create_topic(f"killed-{name}", partitions=2) for name in ("from", "to"))
+    produce(bootstrap, source, 4_000, partitions=2)
+    command = [sys.executable, "-c", _DRIVER, bootstrap, source, target, str(tmp_path / "checkpoint")]
+    with (tmp_path / "driver.log").open("w") as log, arriving(bootstrap, target) as wait:
+        driver = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        try:
+            wait(1_000)
+        finally:
+            os.killpg(driver.pid, signal.SIGKILL)
+            driver.wait()
+    assert read_topic(bootstrap, target).num_rows < 4_000
+    rows = stream(spark, "parley", bootstrap, subscribe=source)
+    finish(copy_stream(rows, "parley", bootstrap, target, tmp_path / "checkpoint").trigger(availableNow=True).start())
+    assert_copied(spark, bootstrap, source, target)
+
+
+def test_a_broker_killed_in_a_batch(spark: SparkSession, kafka_cluster: KafkaCluster, tmp_path: Path) -> None:
+    bootstrap = kafka_cluster.bootstrap_servers
+    source, target = (kafka_cluster.create_topic(f"broker-{name}", partitions=3) for name in ("from", "to"))
+    produce(bootstrap, source, 2_000, partitions=3)
+    rows = stream(spark, "parley", bootstrap, subscribe=source, maxOffsetsPerTrigger=300)
+    query = copy_stream(rows, "parley", bootstrap, target, tmp_path).trigger(processingTime="100 milliseconds").start()
+    with stopped(query), arriving(bootstrap, target) as wait:
+        wait(1)
+        kafka_cluster.kill(kafka_cluster.brokers[0])
+        wait(1_200)
+        kafka_cluster.restart(kafka_cluster.brokers[0])
+        wait(799)
+    assert_copied(spark, bootstrap, source, target)
+
+
+@contextmanager
+def stopped(query: StreamingQuery) -> Iterator[None]:
+    """Stops the query at the end; what it failed of explains what went wrong before."""
+    try:
+        yield
+    except AssertionError as missing:
+        raise (query.exception() or missing) from None
+    finally:
+        query.stop()
+
+
+def test_what_happens_to_a_topic_under_a_query(spark: SparkSession, kafka_broker: KafkaBroker, tmp_path: Path) -> None:
+    """Partitions are added, and read; records are deleted before they were read, and the query says so and ends."""
+    bootstrap = kafka_broker.bootstrap_servers
+    source, target = (kafka_broker.create_topic(f"changing-{name}") for name in ("from", "to"))
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    produce(bootstrap, source, 100)
+    rows = stream(spark, "parley", bootstrap, subscribe=source)
+
+    def start() -> StreamingQuery:
+        writer = copy_stream(rows, "parley", bootstrap, target, tmp_path)
+        started: StreamingQuery = writer.trigger(processingTime="100 milliseconds").start()
+        return started
+
+    query = start()
+    with stopped(query), arriving(bootstrap, target) as wait:
+        wait(100)
+        admin.create_partitions([NewPartitions(source, 3)])[source].result()
+        produce(bootstrap, source, 90, first=100, partitions=3)
+        wait(90)
+    assert_copied(spark, bootstrap, source, target)
+
+    produce(bootstrap, source, 30, first=190, partitions=3)
+    end = TopicPartition(source, 2, 35)
+    admin.delete_records([end])[TopicPartition(source, 2)].result()
+    with pytest.raises(StreamingQueryException, match=rf"{source}-2 has offsets 35 to 40, not 30.*'failOnDataLoss'"):
+        finish(start())
+    rows = stream(spark, "parley", bootstrap, subscribe=source, failOnDataLoss="false")
+    finish(copy_stream(rows, "parley", bootstrap, target, tmp_path).trigger(availableNow=True).start())
+    assert read_topic(bootstrap, target).num_rows == 215
