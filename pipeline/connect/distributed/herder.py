@@ -30,6 +30,7 @@ from pipeline.connect.distributed.protocol import PROTOCOLS, Work
 from pipeline.connect.distributed.running import Running
 from pipeline.connect.distributed.share import Share
 from pipeline.connect.distributed.statuses import StatusStore
+from pipeline.connect.distributed.telling import Telling
 from pipeline.connect.errors import ConfigError
 from pipeline.connect.herder import (
     AlreadyExists,
@@ -115,9 +116,10 @@ class WorkerHerder(Herder):
             key_ttl_ms=settings.key_ttl_ms,
             now_ms=now_ms,
         )
+        self._telling = Telling(statuses)
         self._running = Running(
             settings.worker_id,
-            statuses,
+            self._telling,
             lambda: configs.state,
             version_of=self._version_of,
             reconfigure=self._following.reconfigure,
@@ -128,6 +130,7 @@ class WorkerHerder(Herder):
             settings.url,
             configs,
             self._running,
+            self._telling,
             membership,
             max_delay_ms=settings.max_delay_ms,
             sync_seconds=settings.sync_timeout_ms / 1000,
@@ -144,7 +147,7 @@ class WorkerHerder(Herder):
 
         Raises ConnectError where it cannot start or cannot stay in its group.
         """
-        telling = asyncio.create_task(self._running.tell())
+        telling = asyncio.create_task(self._telling.run())
         try:
             await asyncio.to_thread(self._worker.start)
             await self._statuses.start()
@@ -166,7 +169,7 @@ class WorkerHerder(Herder):
         await self._share.stop()
         with suppress(TimeoutError):
             async with asyncio.timeout(self._settings.sync_timeout_ms / 1000):
-                await self._running.told()
+                await self._telling.told()
         telling.cancel()
         await asyncio.gather(telling, return_exceptions=True)
         await asyncio.to_thread(self._worker.stop)
@@ -231,7 +234,7 @@ class WorkerHerder(Herder):
             await self._done(self._statuses.delete(name, tasks, whole=True))
 
     async def status(self, name: str) -> ConnectorStatus:
-        await self._done(self._statuses.refresh())
+        await self._caught_up()
         connector = self._statuses.connectors.get(name)
         if connector is None:
             raise NotFound(f"No status found for connector {name}")
@@ -281,7 +284,7 @@ class WorkerHerder(Herder):
             await self._done(self._configs.put_tasks(name, configs))
 
     async def task_status(self, task: TaskId) -> Status:
-        await self._done(self._statuses.refresh())
+        await self._caught_up()
         status = self._statuses.tasks.get(task)
         if status is None:
             raise NotFound(f"No status found for task {task}")
@@ -299,7 +302,7 @@ class WorkerHerder(Herder):
     async def active_topics(self, name: str) -> Sequence[str]:
         if not self._settings.tracks_topics:
             raise Forbidden("Topic tracking is disabled.")
-        await self._done(self._statuses.refresh())
+        await self._caught_up()
         return sorted(self._statuses.topics.get(name, ()))
 
     async def reset_active_topics(self, name: str) -> None:
@@ -401,6 +404,12 @@ class WorkerHerder(Herder):
             raise BadRequest(
                 f"Consumer group for sink connector named {name} conflicts with Connect worker group {group}"
             )
+
+    async def _caught_up(self) -> None:
+        """Read the statuses to the end, if that can be done soon: what is known is better than no answer."""
+        with suppress(TimeoutError, KafkaError):
+            async with asyncio.timeout(self._settings.sync_timeout_ms / 1000):
+                await self._statuses.refresh()
 
     async def _done(self, work: Coroutine[Any, Any, None]) -> None:
         """Wait for a write. Raises HerderError where the log cannot be written."""

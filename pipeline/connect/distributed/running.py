@@ -3,8 +3,8 @@
 Rules:
 
 1. Calls into the worker block, so they go to threads; for one connector they never overlap.
-2. What the worker says of its connectors and tasks (`WorkerEvents`, from any thread) is written to the status log in
-   the order in which it was said, with the generation of the group at that time.
+2. What the worker says of its connectors and tasks (`WorkerEvents`, from any thread) is told (`Telling`) with the
+   generation of the group at that time.
 3. What is stopped here is told as UNASSIGNED, unless another worker has said more since or it is deleted.
 """
 
@@ -17,11 +17,10 @@ from typing import TypeVar
 
 from pipeline.connect.distributed.configs import ConfigState
 from pipeline.connect.distributed.protocol import NO_WORK, Work
-from pipeline.connect.distributed.statuses import StatusStore
+from pipeline.connect.distributed.telling import Telling
 from pipeline.connect.errors import ConnectError, stack_trace
 from pipeline.connect.herder import State, Status, TargetState, TaskId
 from pipeline.connect.worker import Worker
-from protocol.errors import KafkaError
 
 __all__ = ["Running"]
 
@@ -40,7 +39,7 @@ class Running:
     def __init__(
         self,
         worker_id: str,
-        statuses: StatusStore,
+        telling: Telling,
         state: Callable[[], ConfigState],
         *,
         version_of: Callable[[str], str | None],
@@ -54,7 +53,7 @@ class Running:
         """What the group has given to this worker: nothing else is started."""
         self.generation = 0
         self._worker_id = worker_id
-        self._statuses = statuses
+        self._telling = telling
         self._state = state
         self._version_of = version_of
         self._reconfigure = reconfigure
@@ -66,27 +65,11 @@ class Running:
         """The configurations, of the connector and its own, with which a task was started."""
         self._locks: dict[str, asyncio.Lock] = {}
         self._loop = asyncio.get_running_loop()
-        self._said: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
         self._worker: Worker
 
     def use(self, worker: Worker) -> None:
         """Run on this worker, which has this object as its events."""
         self._worker = worker
-
-    async def tell(self) -> None:
-        """Write what the worker says to the status log, until cancelled."""
-        while True:
-            said = await self._said.get()
-            try:
-                await said()
-            except KafkaError as error:
-                _log.warning("a status cannot be written: %s", error)
-            finally:
-                self._said.task_done()
-
-    async def told(self) -> None:
-        """Comes back when all that was said is written."""
-        await self._said.join()
 
     # What the worker says.
 
@@ -105,9 +88,7 @@ class Running:
     def topic_used(self, task: TaskId, topic: str) -> None:
         """As WorkerEvents."""
         if self._tracks_topics:
-            self._loop.call_soon_threadsafe(
-                self._said.put_nowait, lambda: self._statuses.put_topic(task, topic, self._now_ms())
-            )
+            self._loop.call_soon_threadsafe(self._telling.topic, task, topic, self._now_ms())
 
     def _say(self, of: str | TaskId, state: State, trace: str | None = None) -> None:
         """A state to be told; a connector that has begun to run has its tasks worked out."""
@@ -115,8 +96,7 @@ class Running:
         if state is State.FAILED:
             _log.error("%s %s has failed:\n%s", "task" if isinstance(of, TaskId) else "connector", of, trace)
         status = Status(state, self._worker_id, self.generation, trace, self._version_of(name))
-        older_yields = state in (State.UNASSIGNED, State.FAILED)
-        self._said.put_nowait(lambda: self._statuses.put(of, status, unless_newer=older_yields))
+        self._telling.state(of, status, unless_newer=state in (State.UNASSIGNED, State.FAILED))
         if state is State.RUNNING and not isinstance(of, TaskId):
             self._reconfigure(name)
 

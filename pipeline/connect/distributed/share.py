@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Final
 
 from pipeline.connect.distributed.assignor import Sharing, share_out
@@ -21,6 +22,7 @@ from pipeline.connect.distributed.configs import ConfigStore
 from pipeline.connect.distributed.membership import Membership
 from pipeline.connect.distributed.protocol import CONFIG_MISMATCH, NO_WORK, Assignment, MemberState, Work
 from pipeline.connect.distributed.running import Running
+from pipeline.connect.distributed.telling import Telling
 from pipeline.connect.herder import TaskId
 
 __all__ = ["Share"]
@@ -37,6 +39,7 @@ class Share:
         url: str,
         configs: ConfigStore,
         running: Running,
+        telling: Telling,
         membership: Membership,
         *,
         max_delay_ms: int,
@@ -52,6 +55,7 @@ class Share:
         self._url = url
         self._configs = configs
         self._running = running
+        self._telling = telling
         self._membership = membership
         self._max_delay_ms = max_delay_ms
         self._sync_seconds = sync_seconds
@@ -132,7 +136,7 @@ class Share:
         )
         if assignment.revoked:
             await self._running.stop(assignment.revoked)
-            await self._running.told()
+            await self._told()  # lest it comes behind what the next to run this says
             self._membership.rejoin()
         elif assignment.delay_ms > 0:
             self._membership.rejoin(assignment.delay_ms / 1000)
@@ -169,6 +173,11 @@ class Share:
         task = asyncio.create_task(self._running.start(work))
         self._starting.add(task)
         task.add_done_callback(self._starting.discard)
+
+    async def _told(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._sync_seconds):
+                await self._telling.told()
 
     async def _read_on(self) -> bool:
         """Read the configurations to the end; False if that took too long."""

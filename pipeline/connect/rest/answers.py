@@ -6,6 +6,7 @@ whose status the answer then has.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -26,6 +27,8 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
+_HEALTH_SECONDS: Final = 10.0
+
 Answer = Callable[[Request, Herder], Awaitable[Reply]]
 
 
@@ -37,7 +40,8 @@ async def health(_: Request, herder: Herder) -> Reply:
     if not herder.is_ready:
         return Reply({"status": "starting", "message": "Worker is still starting up."}, 503)
     try:
-        await herder.check()
+        async with asyncio.timeout(_HEALTH_SECONDS):
+            await herder.check()
     except Exception as error:
         text = f"Worker was unable to handle this request and may be unable to handle other requests. {error}".strip()
         return Reply({"status": "unhealthy", "message": text}, 500)

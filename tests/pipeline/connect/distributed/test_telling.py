@@ -1,0 +1,49 @@
+"""What is said reaches the status log, whatever the brokers do meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from pipeline.connect.distributed.log import MemoryLog
+from pipeline.connect.distributed.statuses import StatusStore
+from pipeline.connect.distributed.telling import Telling
+from pipeline.connect.herder import State, Status, TaskId
+from protocol.errors import ErrorCode, KafkaError
+
+TASK = TaskId("c", 0)
+
+
+class Away(MemoryLog):
+    """A log that cannot be written for some times; `sent` is what could."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.sent: list[bytes] = []
+        self._times = times
+
+    async def send(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
+        self._times -= 1
+        if self._times >= 0:
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION)
+        self.sent += [key for key, _ in records]
+        await super().send(records)
+
+
+async def test_the_latest_of_each_is_told_in_the_end() -> None:
+    log = Away(times=1)
+    statuses = StatusStore(log)
+    await statuses.start()
+    telling = Telling(statuses)
+    running = asyncio.create_task(telling.run())
+    await telling.told()
+    for state in (State.RUNNING, State.UNASSIGNED, State.FAILED):
+        telling.state(TASK, Status(state, "host:1"), unless_newer=False)
+    telling.state("c", Status(State.RUNNING, "host:1"), unless_newer=False)
+    telling.topic(TASK, "t", 1)
+    await telling.told()
+    assert log.sent == [b"status-task-c-0", b"status-connector-c", b"status-topic-t:connector-c"]
+    assert statuses.tasks[TASK].state is State.FAILED
+    assert statuses.connectors["c"].state is State.RUNNING
+    assert statuses.topics == {"c": {"t": TASK}}
+    running.cancel()
