@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from librt.strings import BytesWriter, write_i64_le
+from librt.strings import BytesWriter, read_i64_le, write_i64_le
 
 from protocol.records._walk import read_varint, read_varlong
 
@@ -149,26 +149,40 @@ def _skip_headers(data: bytes, pos: i64, end: i64) -> i64:
     return pos
 
 
-def read_headers(data: bytes, pos: i64, end: i64) -> list[tuple[str, bytes | None]]:
-    """The headers that begin at ``pos``. Bytes of a name that are no UTF-8 are replaced, as Java's readers do."""
+def find_headers(data: bytes, spans: bytes) -> tuple[bytes, bytes, bytes]:
+    """Where the headers of records lie. ``spans`` are as `Rows` writes them in ``headers``, of positions in ``data``.
+
+    How many headers each span has (int64); bounds of the key and of the value of each header, as `Rows` writes them for
+    records; and for each header a byte that is not 0 where its value is null. Raises ValueError.
+    """
+    counts = BytesWriter()
+    bounds = BytesWriter()
+    nulls = BytesWriter()
+    at: i64 = 0
+    count: i64 = 0
     size: i64 = 0
-    count, pos = read_varint(data, pos, end)
-    if count < 0 or count > (end - pos) // 2:
-        raise ValueError("there are more headers than bytes for them")
-    headers: list[tuple[str, bytes | None]] = []
-    while count > 0:
-        count -= 1
-        size, pos = read_varint(data, pos, end)
-        if size < 0 or size > end - pos:
-            raise ValueError("the key of a header is longer than its record")
-        name = data[pos : pos + size].decode("utf-8", "replace")
-        pos += size
-        size, pos = read_varint(data, pos, end)
-        value: bytes | None = None
-        if size >= 0:
-            if size > end - pos:
-                raise ValueError("the value of a header is longer than its record")
-            value = data[pos : pos + size]
+    while at < len(spans):
+        pos: i64 = read_i64_le(spans, at)
+        end: i64 = read_i64_le(spans, at + 8)
+        at += 16
+        count, pos = read_varint(data, pos, end)
+        write_i64_le(counts, count)
+        while count > 0:
+            count -= 1
+            size, pos = read_varint(data, pos, end)
+            if size < 0 or size > end - pos:
+                raise ValueError("the key of a header is longer than its record")
+            write_i64_le(bounds, pos)
             pos += size
-        headers.append((name, value))
-    return headers
+            write_i64_le(bounds, pos)
+            size, pos = read_varint(data, pos, end)
+            write_i64_le(bounds, pos)
+            if size >= 0:
+                if size > end - pos:
+                    raise ValueError("the value of a header is longer than its record")
+                pos += size
+                nulls.append(0)
+            else:
+                nulls.append(1)
+            write_i64_le(bounds, pos)
+    return counts.getvalue(), bounds.getvalue(), nulls.getvalue()

@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from pipeline._rows import HAS_HEADERS, NULL_KEY, NULL_VALUE, TIMESTAMP_MAX, Rows, read_headers
+from pipeline._rows import HAS_HEADERS, NULL_KEY, NULL_VALUE, TIMESTAMP_MAX, Rows, find_headers
 from pipeline.fetching import Fetched, TopicPartition
 from protocol.errors import KafkaError
 from protocol.records._walk import encode_records
@@ -197,7 +197,7 @@ class _Chunk:
             return
         data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         flags = np.frombuffer(self._rows.flags.getvalue(), np.uint8)[low:high]
-        fields = self._fields(data)
+        fields = _fields(data, self._rows.bounds.getvalue())
         count = high - low
         topic, partition = self._fetched.partition
         columns = [
@@ -213,14 +213,6 @@ class _Chunk:
             columns.append(self._headers(data, low, high))
         yield pa.RecordBatch.from_arrays(columns, schema=kafka_schema(include_headers=include_headers))
 
-    def _fields(self, data: bytes) -> pa.BinaryArray:
-        """All bytes as one array of key, what is between, value, what is between, ... for each record."""
-        bounds = np.frombuffer(self._rows.bounds.getvalue(), np.int64)
-        offsets = np.empty(len(bounds) + 1, np.int32)
-        offsets[:-1] = bounds
-        offsets[-1] = bounds[-1]
-        return pa.BinaryArray.from_buffers(pa.binary(), len(bounds), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
-
     def _timestamps(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         timestamps = np.frombuffer(self._rows.timestamps.getvalue(), np.int64)
         if self._append_times:
@@ -232,12 +224,36 @@ class _Chunk:
     def _headers(self, data: bytes, low: int, high: int) -> pa.Array:
         flags = np.frombuffer(self._rows.flags.getvalue(), np.uint8)
         having = np.flatnonzero(flags & HAS_HEADERS)
-        spans = np.frombuffer(self._rows.headers.getvalue(), np.int64).reshape(-1, 2)
-        values: list[list[tuple[str, bytes | None]] | None] = [None] * (high - low)
-        for row, (begin, end) in zip(having.tolist(), spans.tolist(), strict=True):
-            if low <= row < high:
-                values[row - low] = read_headers(data, begin, end) or None
-        return pa.array(values, _HEADERS)
+        first, behind = (int(at) for at in np.searchsorted(having, (low, high)))
+        spans = self._rows.headers.getvalue()[16 * first : 16 * behind]
+        counts, bounds, nulls = find_headers(data, spans)
+        offsets = np.zeros(high - low + 1, np.int32)
+        offsets[having[first:behind] - low + 1] = np.frombuffer(counts, np.int64)
+        missing = offsets[1:] == 0
+        np.cumsum(offsets, out=offsets)
+        fields = _fields(data, bounds)
+        keys = _taken(fields, 0, np.zeros(len(nulls), np.bool_))
+        values = _taken(fields, 2, np.frombuffer(nulls, np.bool_))
+        pairs = pa.StructArray.from_arrays([_texts(keys), values], fields=list(_HEADERS.value_type))
+        return pa.ListArray.from_arrays(_numbers(offsets, pa.int32()), pairs, type=_HEADERS, mask=pa.array(missing))
+
+
+def _fields(data: bytes, bounds: bytes) -> pa.BinaryArray:
+    """All bytes as one array of key, what is between, value, what is between, and so on."""
+    numbers = np.frombuffer(bounds, np.int64)
+    offsets = np.zeros(len(numbers) + 1, np.int32)
+    offsets[:-1] = numbers
+    if len(numbers):
+        offsets[-1] = numbers[-1]
+    return pa.BinaryArray.from_buffers(pa.binary(), len(numbers), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def _texts(values: pa.BinaryArray) -> pa.StringArray:
+    """As strings; bytes that are no UTF-8 are replaced, as Java's readers do."""
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([value.decode("utf-8", "replace") for value in values.to_pylist()], pa.string())
 
 
 def _taken(fields: pa.BinaryArray, first: int, nulls: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.Array:

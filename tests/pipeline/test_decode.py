@@ -56,7 +56,8 @@ def row(record: Record, kind: int) -> dict[str, Any]:
 
 
 maybe_bytes = st.none() | st.binary(max_size=40) | st.binary(min_size=100, max_size=300)
-record_headers = st.lists(st.tuples(st.text(max_size=5), maybe_bytes), max_size=3).map(tuple)
+names = st.text(max_size=5) | st.binary(max_size=4).map(lambda name: name.decode("utf-8", "surrogateescape"))
+record_headers = st.lists(st.tuples(names, maybe_bytes), max_size=3).map(tuple)
 times = st.integers(-1, 2_000_000_000_000)
 
 
