@@ -91,8 +91,9 @@ def _input(named: Path | None, folder: Path) -> Path:
     return Path(__file__).parent.parent / "README.md"
 
 
-def _parley(*words: str) -> list[str]:
-    print(f"\n$ parley {' '.join(words)}", flush=True)
+def _parley(*words: str, reads: Path | None = None) -> list[str]:
+    """The command line, shown as a user types it; ``reads`` is the file that it is given as its input."""
+    print(f"\n$ parley {' '.join(words)}{'' if reads is None else f' < {reads}'}", flush=True)
     return [sys.executable, "-m", "tools.cli", *words]
 
 
@@ -149,7 +150,7 @@ def _story(
     create = ("--partitions", "1", "--replication-factor", str(BROKERS), "--config", "min.insync.replicas=2")
     subprocess.run(_parley("topics", *to, "--create", "--topic", TOPIC, *create), check=True)
     with source.open("rb") as text:
-        subprocess.run(_parley("produce", *to, "--topic", TOPIC), stdin=text, check=True)
+        subprocess.run(_parley("produce", *to, "--topic", TOPIC, reads=source), stdin=text, check=True)
     leader = _describe(to)
     with _Sending(bootstrap, lines) as sending:
         sending.wait_for(int(BEFORE_S * RATE))

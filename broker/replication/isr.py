@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
@@ -37,12 +37,15 @@ REFUSED_S = 1.0
 """How long a partition's ISR is left alone after the controller has refused to change it."""
 LOOKED_AT_IN_A_ROW = 500
 """Partitions looked at before the loop serves others."""
+NAMED_MAX = 10
+"""Partitions named in one line of the log."""
 
 _REFUSED = frozenset({ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INVALID_REQUEST})
 """The change was certainly not made, and asking again at once makes no sense."""
 _RETRIED = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_SERVER_ERROR})
 
 Key = tuple[UUID, int]
+Isr = tuple[int, ...]
 
 
 class AskController(Protocol):
@@ -242,33 +245,38 @@ class InSyncReplicas:
 
     def _take_all(self, answer: AlterPartitionResponse, asked: Mapping[Key, _Wish]) -> None:
         now_s = self._monotonic()
+        came: dict[tuple[str, Isr, Isr], list[Partition]] = {}
         for topic in answer.topics:
             for outcome in topic.partitions:
                 key = (topic.topic_id, outcome.partition_index)
                 wish = asked.get(key)
                 if wish is not None and self._wishes.get(key) is wish:  # else there is a newer one meanwhile
-                    self._take(key, wish, outcome, now_s)
+                    told = self._take(key, wish, outcome, now_s)
+                    if told:
+                        came.setdefault((told, wish.state.isr, wish.isr), []).append(wish.partition)
+        for (told, before, wanted), partitions in came.items():  # a broker that comes or goes changes thousands
+            _log.info(told, extra=_facts(partitions, before, wanted))
 
-    def _take(self, key: Key, wish: _Wish, outcome: AlterPartitionResponse.PartitionData, now_s: float) -> None:
+    def _take(self, key: Key, wish: _Wish, outcome: AlterPartitionResponse.PartitionData, now_s: float) -> str:
+        """Act on an answer; what is to be logged of it, if anything."""
         partition, state, isr = wish
         code = outcome.error_code
         if code in _RETRIED:
-            return
+            return ""
         del self._wishes[key]
         if code in _REFUSED:
-            _log.info("the controller refuses an ISR", extra={**_facts(wish), "reason": ErrorCode(code).name})
             self._refused[key] = now_s + REFUSED_S
             if wish.is_due:
                 partition.give_up_isr()
-        elif code:  # a newer state is on its way, and says what holds
-            _log.info("the ISR is changing otherwise", extra={**_facts(wish), "reason": ErrorCode(code).name})
-        else:
-            self.changes.shrinks += len(set(state.isr).difference(isr)) > 0
-            self.changes.expands += len(set(isr).difference(state.isr)) > 0
-            _log.info("the ISR has changed", extra=_facts(wish))
-            if wish.is_due:
-                self._apply(partition, outcome)
-            self._look_again(partition)  # meanwhile others may have arrived
+            return f"the controller refuses an ISR: {ErrorCode(code).name}"
+        if code:  # a newer state is on its way, and says what holds
+            return f"the ISR is changing otherwise: {ErrorCode(code).name}"
+        self.changes.shrinks += len(set(state.isr).difference(isr)) > 0
+        self.changes.expands += len(set(isr).difference(state.isr)) > 0
+        if wish.is_due:
+            self._apply(partition, outcome)
+        self._look_again(partition)  # meanwhile others may have arrived
+        return "the ISR has changed"
 
     def _apply(self, partition: Partition, outcome: AlterPartitionResponse.PartitionData) -> None:
         """Take the new state over; the metadata bring it again, with what else belongs to it."""
@@ -287,11 +295,13 @@ class InSyncReplicas:
             self._look_at(partition, self._monotonic())
 
 
-def _facts(wish: _Wish) -> dict[str, object]:
-    partition = wish.partition
+def _facts(partitions: Sequence[Partition], before: Isr, asked: Isr) -> dict[str, object]:
+    """What is logged of partitions whose ISRs changed alike: how many, and the names of the first."""
+    names = [f"{each.topic}-{each.index}" for each in partitions[:NAMED_MAX]]
+    more = [f"and {len(partitions) - NAMED_MAX} more"] if len(partitions) > NAMED_MAX else []
     return {
-        "topic": partition.topic,
-        "partition": partition.index,
-        "before": ",".join(map(str, wish.state.isr)),
-        "asked": ",".join(map(str, wish.isr)),
+        "partitions": len(partitions),
+        "names": " ".join(names + more),
+        "before": ",".join(map(str, before)),
+        "asked": ",".join(map(str, asked)),
     }

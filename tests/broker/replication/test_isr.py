@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from broker.replication.isr import NAMED_MAX
 from protocol.errors import ErrorCode
 from protocol.messages.replication import AlterPartitionResponse
 from tests.broker.replication.bench import batch, eventually, nodes, now_ms, values_of
@@ -157,3 +161,25 @@ async def test_a_leader_that_loses_one_log_goes_on_asking_for_the_others(tmp_pat
         cluster[1].partition("lost").lose_log()
         is_away = False
         await eventually(lambda: cluster.state("kept").isr == (1, 2))
+
+
+async def test_many_isrs_that_change_alike_are_one_line_of_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "broker.replication.isr")
+    count = NAMED_MAX + 2
+    async with nodes(tmp_path, 2, replica_lag_time_max_ms="400") as cluster:
+        await cluster.create("t", [1, 2], partitions=count)
+        led = [cluster[1].partition("t", index) for index in range(count)]
+        await cluster[2].stop()
+        for partition in led:
+            partition.append(batch(b"a"), acks=1, now_ms=now_ms())
+        await eventually(lambda: all(each.state.isr == (1,) and not each.is_asking for each in led))
+    lines: list[Any] = [record for record in caplog.records if record.message == "the ISR has changed"]
+    assert sum(line.partitions for line in lines) == count
+    assert len(lines) < count
+    assert {(line.before, line.asked) for line in lines} == {("1,2", "1")}
+    assert all(len(line.names.split()) == line.partitions for line in lines if line.partitions <= NAMED_MAX)
+    assert all(
+        line.names.endswith(f"and {line.partitions - NAMED_MAX} more") for line in lines if line.partitions > NAMED_MAX
+    )
