@@ -26,7 +26,16 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import uvloop
 
-from pipeline.fetching import FETCH_BYTES, Fetched, Isolation, OffsetOutOfRange, TopicPartition, fetch_once
+from pipeline.fetching import (
+    EARLIEST,
+    FETCH_BYTES,
+    LATEST,
+    Fetched,
+    Isolation,
+    OffsetOutOfRange,
+    TopicPartition,
+    fetch_once,
+)
 from protocol.client import Client, parse_bootstrap
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.offsets import ListOffsetsRequest
@@ -42,11 +51,6 @@ __all__ = [
     "OffsetOutOfRange",
     "TopicPartition",
 ]
-
-LATEST: Final = -1
-"""As a timestamp: the offset behind the last record that may be read."""
-EARLIEST: Final = -2
-"""As a timestamp: the offset of the first record there is."""
 
 _BACKOFF_FIRST_S: Final = 0.05
 _BACKOFF_MAX_S: Final = 1.0

@@ -14,6 +14,10 @@ from protocol.messages.offsets import ListOffsetsRequest
 from protocol.records.batch import headers
 from protocol.records.errors import CorruptRecord
 
+LATEST: Final = -1
+"""As a timestamp: the offset behind the last record that may be read."""
+EARLIEST: Final = -2
+"""As a timestamp: the offset of the first record there is."""
 FETCH_BYTES: Final = 4 * 1024 * 1024
 """What an answer may hold by default: enough that a request costs nothing beside it."""
 _NAMES_VERSION_MAX: Final = 12
@@ -21,7 +25,6 @@ _NAMES_VERSION_MAX: Final = 12
 _V2_BATCHES_VERSION: Final = 4
 """The first version whose answers may hold batches of magic 2; earlier ones make the broker convert them."""
 _MAX_WAIT_MS: Final = 500
-_EARLIEST, _LATEST = -2, -1
 _NOTHING: Final = FetchResponse.PartitionData(partition_index=-1, high_watermark=-1, records=None)
 
 
@@ -160,7 +163,7 @@ def fetched_in(partition: TopicPartition, offset: int, data: Any) -> Fetched:
 
 async def _out_of_range(client: Client, partition: TopicPartition, offset: int, node: int) -> OffsetOutOfRange:
     bounds = []
-    for position in (_EARLIEST, _LATEST):
+    for position in (EARLIEST, LATEST):
         asked = ListOffsetsRequest.ListOffsetsPartition(partition_index=partition.partition, timestamp=position)
         topic = ListOffsetsRequest.ListOffsetsTopic(name=partition.topic, partitions=[asked])
         answer = await client.send(ListOffsetsRequest(replica_id=-1, topics=[topic]), node=node)
