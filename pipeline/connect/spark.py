@@ -29,7 +29,7 @@ from multiprocessing.connection import Listener, answer_challenge, deliver_chall
 from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.connect.errors import ConnectError
-from pipeline.connect.herder import TaskId
+from pipeline.connect.herder import State, TaskId
 from pipeline.connect.tasks.peer import SILENCE_S, Peer, PeerLost
 from pipeline.connect.tasks.remote import HostPlan, host_tasks
 from pipeline.connect.tasks.spec import Reports, TaskSpec
@@ -55,6 +55,24 @@ class _Host:
 
     def __init__(self) -> None:
         self.tasks: dict[TaskId, TaskSpec] = {}
+        self.failed: set[int] = set()
+        """Incarnations that have failed: they are started again by whoever asks for it, not because a host is lost."""
+
+
+class _Told:
+    """What a host may call: the worker's reports, failures noted."""
+
+    def __init__(self, host: _Host, reports: Reports) -> None:
+        self._host = host
+        self.topic_used = reports.topic_used
+        self.stored = reports.stored
+        self.store = reports.store
+        self._state = reports.state
+
+    def state(self, spec: TaskSpec, state: State, trace: str | None) -> None:
+        if state is State.FAILED:
+            self._host.failed.add(spec.incarnation)
+        self._state(spec, state, trace)
 
 
 class SparkEngine:
@@ -68,6 +86,7 @@ class SparkEngine:
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._gathered = False
+        self._leased = False
         self._wanted = 1
 
     # The engine's life.
@@ -138,12 +157,19 @@ class SparkEngine:
             return
         context = self._session.sparkContext
         context.setJobDescription(f"tasks of Connect in {self._wanted} hosts")
-        context.parallelize(range(self._wanted), self._wanted).foreachPartition(partial(_host, self._plan))
+        with self._changed:
+            self._leased = True
+        try:
+            context.parallelize(range(self._wanted), self._wanted).foreachPartition(partial(_host, self._plan))
+        finally:
+            with self._changed:
+                self._leased = False
+                self._changed.notify_all()
 
     def _end(self, query: Any) -> None:
         """End the query, once its hosts have ended."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._hosts, _GATHER_S)
+            self._changed.wait_for(lambda: not self._leased, _GATHER_S)
         with suppress(Exception):
             query.stop()
 
@@ -168,7 +194,7 @@ class SparkEngine:
             connection.close()
             return
         host = _Host()
-        host.peer = Peer(connection, self._reports, partial(self._lost, host))
+        host.peer = Peer(connection, _Told(host, self._reports), partial(self._lost, host))
         with self._changed:
             self._hosts.append(host)
             self._changed.notify_all()
@@ -179,7 +205,8 @@ class SparkEngine:
         with self._changed:
             if host in self._hosts:
                 self._hosts.remove(host)
-            tasks, host.tasks = dict(host.tasks), {}
+            tasks = {task: spec for task, spec in host.tasks.items() if spec.incarnation not in host.failed}
+            host.tasks = {}
             self._changed.notify_all()
         if not tasks or self._stopping.is_set():
             return

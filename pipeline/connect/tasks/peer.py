@@ -12,6 +12,7 @@ Rules:
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,6 +27,8 @@ __all__ = ["Peer", "PeerLost"]
 BEAT_S: Final = 5.0
 SILENCE_S: Final = 30.0
 _CALLS_AT_ONCE: Final = 8
+
+_log = logging.getLogger(__name__)
 
 Message = tuple[str, Any, Any]
 
@@ -97,7 +100,10 @@ class Peer:
     def _take(self, message: Message) -> None:
         kind, what, rest = message
         if kind == "tell":
-            getattr(self._target, what)(*rest)
+            try:
+                getattr(self._target, what)(*rest)
+            except Exception as error:
+                _log.error("%s, asked for by another process, failed: %s", what, error, exc_info=error)
         elif kind == "call":
             number, method = what
             self._calls.submit(self._answer, number, method, rest)
