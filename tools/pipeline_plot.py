@@ -48,10 +48,15 @@ def plot(samples: Sequence[Sample], marks: Sequence[tuple[float, str]], total: i
     bottom.set_ylim(bottom=0)
     for axes in (top, bottom):
         axes.grid(alpha=0.3)
-        for at, text in marks:
+        for line, (at, text) in enumerate(marks, start=1):
             axes.axvline(at, color="black", linestyle="--", linewidth=1)
             axes.annotate(
-                text, (at, 1), xycoords=("data", "axes fraction"), xytext=(4, -12), textcoords="offset points"
+                text,
+                (at, 1),
+                xycoords=("data", "axes fraction"),
+                xytext=(-4, -14 * line),
+                textcoords="offset points",
+                horizontalalignment="right",
             )
-    top.legend(loc="upper right")
+    top.legend(loc="upper left")
     figure.savefig(path, dpi=120)

@@ -47,6 +47,8 @@ KINDS = {
 TYPED_ELSEWHERE = {
     "pip install": "test_installing.py",
     "parley connect": "../pipeline/connect/test_page.py",
+    "parley load": "../pipeline/load/test_load_command.py",
+    "parley mirror": "../pipeline/mirror/test_mirror_job.py",
     "curl -s": "../pipeline/connect/test_page.py",
     "etcdctl ": "../consensus/test_etcd_secured.py",
     "consul acl": "../consensus/test_consul_servers.py",

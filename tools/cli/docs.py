@@ -105,7 +105,8 @@ def _parts_of(name: str) -> list[str]:
     if name == "start":
         return []
     commands = import_module(f"tools.cli.{COMMANDS[name].module}").app.registered_commands
-    return [one.name for one in commands] if len(commands) > 1 else []
+    names = [one.name or (one.callback.__name__ if one.callback else "") for one in commands]
+    return names if len(names) > 1 else []
 
 
 def help_of(name: str, *part: str) -> str:
