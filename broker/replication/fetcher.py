@@ -162,7 +162,7 @@ class Fetcher:
         while True:
             self._news.clear()
             self._hold_back()
-            if not self._session:
+            if not self._session or self._parts.epoch() < 0:  # as long as it is not registered it may be another's id
                 await self._news.wait()
                 continue
             try:

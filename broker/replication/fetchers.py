@@ -84,7 +84,7 @@ class ReplicaFetchers:
                         self._leave(key)
                 case BrokerRegistered(broker):
                     for (leader, _), fetcher in self._fetchers.items():
-                        if leader == broker.broker_id:
+                        if broker.broker_id in (leader, self._parts.broker_id):
                             fetcher.wake()
                 case PartitionsAdded() | _:
                     pass  # their logs are opened first

@@ -16,7 +16,9 @@ from broker.controller.brokers import broker_lost
 from broker.controller.following import Following
 from broker.metadata.image import MetadataImage
 from broker.network.dispatch import RequestContext
+from broker.partition import Partition
 from broker.purgatory import Delayed
+from broker.replication.progress import FetchClock
 from broker.server import BrokerServer
 from consensus.errors import BadConfig
 from protocol.client import Client
@@ -201,6 +203,29 @@ async def test_a_second_broker_with_the_same_id_is_refused(tmp_path: Path, monke
         assert not first.failed.is_set()
     finally:
         await first.stop()
+
+
+async def test_a_second_broker_with_the_same_id_fetches_nothing_in_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folder is empty: the leader must not take that for the log of the broker that is registered."""
+    monkeypatch.setattr("broker.controller.liveness.PROBE_S", 0.1)
+    url = f"local://{tmp_path}/store"
+    async with Cluster(brokers=2, data_dir=tmp_path, coordination_url=url) as cluster:
+        assert await create(servers(cluster)[0], "t", factor=2) == ErrorCode.NONE
+        settings = {"broker.id": "2", "listeners": "PLAINTEXT://127.0.0.1:0", "coordination.url": url}
+        second = BrokerServer(BrokerConfig.from_properties({**settings, "log.dirs": f"{tmp_path}/other"}))
+        fetched = Partition.follower_fetched
+        epochs: list[int] = []
+
+        def noted(partition: Partition, replica: int, at: int, start: int, clock: FetchClock, epoch: int = -1) -> None:
+            epochs.append(epoch)
+            fetched(partition, replica, at, start, clock, epoch)
+
+        monkeypatch.setattr(Partition, "follower_fetched", noted)
+        with pytest.raises(BadConfig, match=r"broker.id 2 belongs to a broker that lives"):
+            await second.start()
+        assert -1 not in epochs
 
 
 async def test_a_stop_in_order_hands_over_before_anything_is_closed() -> None:
