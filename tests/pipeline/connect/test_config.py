@@ -1,0 +1,102 @@
+"""Definitions of configurations: typed values, everything that is wrong, and the JSON of validate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pipeline.connect.config import ConfigDef, ConfigType, Importance, Password, at_least, one_of
+from pipeline.connect.connector_config import validated
+from pipeline.connect.errors import ConfigError
+from pipeline.connect.plugins import Plugins
+
+DEFINED = (
+    ConfigDef()
+    .define("url", ConfigType.STRING, importance=Importance.HIGH, doc="Where.", group="Place", display_name="The URL")
+    .define("retries", ConfigType.INT, 3, validator=at_least(0))
+    .define("mode", ConfigType.STRING, "fast", validator=one_of("fast", "slow"))
+    .define("names", ConfigType.LIST, [])
+    .define("secret", ConfigType.PASSWORD, None)
+    .define("on", ConfigType.BOOLEAN, False)
+    .define("ratio", ConfigType.DOUBLE, 0.5)
+)
+
+
+def test_texts_become_typed_values() -> None:
+    given = {"url": " u ", "retries": "7", "names": "a, b", "secret": "s3", "on": "TRUE", "other": "x"}
+    assert DEFINED.parse(given) == {
+        "url": "u", "retries": 7, "mode": "fast", "names": ["a", "b"], "secret": Password("s3"), "on": True,
+        "ratio": 0.5,
+    }  # fmt: skip
+    assert "s3" not in f"{Password('s3')} {Password('s3')!r}"
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({}, 'Missing required configuration "url" which has no default value.'),
+        ({"url": "u", "retries": "-1"}, "Invalid value -1 for configuration retries: Value must be at least 0"),
+        ({"url": "u", "retries": "x"}, "Invalid value x for configuration retries: Not a number of type INT"),
+        ({"url": "u", "retries": "2147483648"}, "Not a number of type INT"),
+        ({"url": "u", "mode": "odd"}, "Invalid value odd for configuration mode: String must be one of: fast, slow"),
+        ({"url": "u", "on": "yes"}, "Expected value to be either true or false"),
+        ({"url": "u", "ratio": "much"}, "Not a number of type DOUBLE"),
+    ],
+)
+def test_what_is_wrong_is_said(given: dict[str, str], problem: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        DEFINED.parse(given)
+    assert problem in str(raised.value)
+    assert [error for one in DEFINED.validate(given) for error in one.errors] == [str(raised.value)]
+
+
+def test_the_json_of_validate() -> None:
+    found = DEFINED.infos("c", DEFINED.validate({"retries": "x", "secret": "s3"})).to_json()
+    assert (found["name"], found["error_count"], found["groups"]) == ("c", 2, ["Place"])
+    url, retries, *_ = found["configs"]
+    assert url == {
+        "definition": {
+            "name": "url", "type": "STRING", "required": True, "default_value": None, "importance": "HIGH",
+            "documentation": "Where.", "group": "Place", "width": "NONE", "display_name": "The URL", "dependents": [],
+            "order": 1,
+        },
+        "value": {
+            "name": "url", "value": None, "recommended_values": [], "visible": True,
+            "errors": ['Missing required configuration "url" which has no default value.'],
+        },
+    }  # fmt: skip
+    assert retries["definition"]["default_value"] == "3"
+    assert "s3" not in str(found)
+
+
+def problems(**config: str) -> dict[str, list[str]]:
+    """What is wrong with a connector of `sample`, by key."""
+    given: dict[str, Any] = {"name": "n", "connector.class": "tests.pipeline.connect.sample.Notes", "folder": "f"}
+    given |= {key.replace("_", "."): value for key, value in config.items()}
+    infos = validated(given["connector.class"], given, Plugins())
+    return {one.value.name: one.value.errors for one in infos.configs if one.value.errors}
+
+
+def test_a_connectors_configuration_is_looked_through_as_a_whole() -> None:
+    assert problems(topics="t") == {}
+    assert problems(topics="t", tasks_max="0").keys() == {"tasks.max"}
+    assert "Must configure one of topics or topics.regex" in problems()["topics"][0]
+    assert "mutually exclusive" in problems(topics="t", topics_regex="u")["topics"][0]
+    assert (
+        "is one of those read"
+        in problems(topics="t", errors_deadletterqueue_topic_name="t")["errors.deadletterqueue.topic.name"][0]
+    )
+    assert "could not be found" in problems(topics="t", value_converter="org.example.Absent")["value.converter"][0]
+    wrong = problems(topics="t", transforms="a,b", transforms_a_type="RegexRouter", transforms_a_regex="x",
+                     transforms_b_type="Filter", transforms_b_predicate="absent")  # fmt: skip
+    assert wrong.keys() == {"transforms.a.replacement", "transforms.b.predicate"}
+    assert "Duplicate alias" in problems(topics="t", transforms="a,a")["transforms"][0]
+
+
+def test_the_worker_says_which_client_settings_connectors_may_have() -> None:
+    name = "consumer.override.max.poll.records"
+    config = {"name": "n", "connector.class": "tests.pipeline.connect.sample.Notes", "folder": "f", "topics": "t"}
+    for policy, allowed in (("All", True), ("None", False), ("Principal", False)):
+        infos = validated(config["connector.class"], {**config, name: "5"}, Plugins(), policy=policy)
+        assert (infos.error_count == 0) is allowed
