@@ -14,6 +14,7 @@ import ctypes
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -23,6 +24,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +34,8 @@ ASK_SECONDS: Final = 2
 _PR_SET_PDEATHSIG: Final = 1
 _libc = ctypes.CDLL(None)
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+_GRPC_TLS_SINCE: Final = (1, 14)
+"""The release of Consul with one more port, and a configuration that the ones before refuse."""
 _JARS: Final = Path("/usr/share/java")
 _CACHE: Final = Path(__file__).resolve().parent.parent / ".cache"
 _ZOOKEEPER: Final = """\
@@ -104,6 +108,23 @@ def consul_program() -> str:
     return str(found)
 
 
+@cache
+def consul_ports_off() -> dict[str, int]:
+    """The ports of a server that nobody needs here, closed: they are fixed ones, and two servers would want the same.
+
+    :raises StoreServerError: there is no Consul, or it does not run.
+    """
+    try:
+        said = subprocess.run([consul_program(), "version"], capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise StoreServerError(f"Consul does not run: {error}") from error
+    version = re.match(r"Consul v(\d+)\.(\d+)", said.stdout)
+    closed = {"serf_wan": -1, "dns": -1, "grpc": -1}
+    if version is not None and (int(version[1]), int(version[2])) >= _GRPC_TLS_SINCE:
+        closed["grpc_tls"] = -1
+    return closed
+
+
 def _zookeeper(folder: Path, ports: list[int]) -> Launch:
     config = folder / "zookeeper.cfg"
     config.write_text(_ZOOKEEPER.format(folder=folder, port=ports[0]))
@@ -147,7 +168,7 @@ def _consul(folder: Path, ports: list[int]) -> Launch:
         "data_dir": f"{folder}/data",
         "bind_addr": "127.0.0.1",
         "client_addr": "127.0.0.1",
-        "ports": {"http": http, "server": rpc, "serf_lan": serf, "serf_wan": -1, "dns": -1, "grpc": -1},
+        "ports": {"http": http, "server": rpc, "serf_lan": serf, **consul_ports_off()},
         "performance": {"raft_multiplier": 1},
         "disable_update_check": True,
     }

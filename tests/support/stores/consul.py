@@ -13,7 +13,7 @@ from typing import Any
 
 from consensus.conformance.stores.consul import ConsulHarness
 from tests.support.stores.servers import Node, OwnServers, Servers, serving
-from tools.store_servers import consul_program
+from tools.store_servers import consul_ports_off, consul_program
 
 TTL_MS_MIN = 500
 """Of servers in tests; Consul's own default is 10 s, and everything that waits for an expiry would take minutes."""
@@ -81,7 +81,7 @@ class ConsulServers(Servers):
             "bootstrap_expect": len(self.nodes),
             "retry_join": [f"127.0.0.1:{each.ports[2]}" for each in self.nodes if each is not node],
             "retry_interval": "500ms",
-            "ports": {**ports, "server": rpc, "serf_lan": gossip, "serf_wan": -1, "dns": -1, "grpc": -1},
+            "ports": {**ports, "server": rpc, "serf_lan": gossip, **consul_ports_off()},
             "performance": {"raft_multiplier": 1},
             # Else a server that was killed loses its vote, and has it again ten seconds after it is back.
             "autopilot": {"cleanup_dead_servers": False},
