@@ -99,9 +99,9 @@ def test_a_bar_on_a_terminal_and_lines_elsewhere(broker: Broker, topic: str) -> 
         "--topic",
         topic,
         "--num-records",
-        "600",
+        "300",
     ]
-    words += ["--record-size", "10", "--throughput", "400", "--reporting-interval", "200"]
+    words += ["--record-size", "10", "--throughput", "400", "--reporting-interval", "100"]
     command = [sys.executable, "-m", "tools.cli", *words]
     lines = subprocess.run(command, capture_output=True, text=True, check=True)
     assert lines.stderr == ""
@@ -116,7 +116,7 @@ def test_a_bar_on_a_terminal_and_lines_elsewhere(broker: Broker, topic: str) -> 
     os.close(terminal)
     assert process.returncode == 0
     assert b"% " in shown
-    assert b" of 600, " in shown
+    assert b" of 300, " in shown
     assert shown.count(b"records sent") == 1
 
 

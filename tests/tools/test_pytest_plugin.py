@@ -42,19 +42,6 @@ def test_the_broker_is_the_same_for_all(kafka_broker):
 """
 
 
-def _pytest(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest", "-q", "-o", "asyncio_mode=auto", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
-
-
-def test_the_fixture(tmp_path: Path) -> None:
-    (tmp_path / "test_it.py").write_text(TESTS)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nkafka_broker_config =\n    num.partitions=4\n    broker.id=9\n")
-    done = _pytest(tmp_path, "--kafka-broker-config", "num.partitions=5")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "4 passed" in done.stdout
-
-
 CLUSTER_TESTS = """
 from confluent_kafka.admin import AdminClient
 
@@ -77,10 +64,18 @@ def test_hurting_it(kafka_cluster):
 """
 
 
-def test_the_fixture_of_a_cluster(tmp_path: Path) -> None:
-    (tmp_path / "test_it.py").write_text(CLUSTER_TESTS)
-    done = _pytest(tmp_path)
+def _pytest(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "-q", "-o", "asyncio_mode=auto", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_fixtures(tmp_path: Path) -> None:
+    (tmp_path / "test_a_broker.py").write_text(TESTS)
+    (tmp_path / "test_a_cluster.py").write_text(CLUSTER_TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nkafka_broker_config =\n    num.partitions=4\n    delete.topic.enable=true\n")
+    done = _pytest(tmp_path, "--kafka-broker-config", "num.partitions=5")
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "6 passed" in done.stdout
 
 
 def test_a_setting_that_is_none(tmp_path: Path) -> None:
