@@ -2,7 +2,8 @@
 
 The table's own log carries how far each partition has come, as Delta's application transactions do for streams
 (``txn``: application id ``<connector>:<topic>-<partition>``, version: the end of the range): rows and offset are
-committed together, and a task that comes back asks the table. The table is made by the first write.
+committed together, and a task that comes back asks the table; one that is late, because another has taken its place,
+gives up. The table is made by the first write.
 """
 
 from __future__ import annotations
@@ -52,12 +53,16 @@ class DeltaSinkTask(ExactlyOnceSinkTask):
     def put_range(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> None:
         if not records:
             return  # nothing of the range is left; a restart would read it again, and leave it out again
-        table = table_of(records, with_source=self._with_source)
-        done = Transaction(self._application(offsets.topic_partition), offsets.end)
+        rows = table_of(records, with_source=self._with_source)
+        table, application = self._table(), self._application(offsets.topic_partition)
+        end = None if table is None else table.transaction_version(application)
+        if end is not None and end > offsets.start:
+            raise ConnectError(f"{offsets} was written by another task: the table has it up to {end}")
+        done = Transaction(application, offsets.end)
         try:
             write_deltalake(
-                self._url,
-                table,
+                self._url if table is None else table,  # as it was looked at: a commit meanwhile is a conflict
+                rows,
                 mode="append",
                 schema_mode="merge" if self._evolves else None,
                 partition_by=self._columns or None,

@@ -5,7 +5,8 @@ A file is a range of offsets of a partition and says so in its name::
     <url>/<topic>/partition=<n>/<topic>+<n>+<first offset>+<end offset>.parquet
 
 so that each record is in one file, and once: after a crash the task looks which files there are and goes on behind the
-last. On a disk a file appears whole, by a rename; an object store shows an object when it is whole.
+last. On a disk a file appears whole, by a rename; an object store shows an object when it is whole. A task that is
+late, because another has taken its place, finds more files than it expects and gives up.
 """
 
 from __future__ import annotations
@@ -72,6 +73,9 @@ class ParquetSinkTask(ExactlyOnceSinkTask):
     def put_range(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> None:
         if not records:
             return  # nothing of the range is left; a restart would read it again, and leave it out again
+        end = self._end(offsets.topic_partition)
+        if end is not None and end > offsets.start:
+            raise ConnectError(f"{offsets} was written by another task: there are files up to {end}")
         folder = self._folder(offsets.topic_partition)
         name = f"{_safe(offsets.topic)}+{offsets.partition}+{offsets.start}+{offsets.end}.parquet"
         table = table_of(records, with_source=self._with_source)

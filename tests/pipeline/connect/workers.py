@@ -75,14 +75,11 @@ class RunningWorker:
 
 async def until(look: Callable[[], Awaitable[T]], is_right: Callable[[T], bool]) -> T:
     """What is found when it is right; looked at again and again, for a long time."""
-    found = None
-    try:
-        async with asyncio.timeout(WAIT_SECONDS):
-            while not is_right(found := await look()):  # noqa: ASYNC110 - it is another process's, as it were
-                await asyncio.sleep(_POLL_SECONDS)
-            return found
-    except TimeoutError:
-        raise AssertionError(f"still {found!r}") from None
+    give_up = time.monotonic() + WAIT_SECONDS
+    while not is_right(found := await look()):
+        assert time.monotonic() < give_up, f"still {found!r}"
+        await asyncio.sleep(_POLL_SECONDS)
+    return found
 
 
 @asynccontextmanager

@@ -144,6 +144,18 @@ def test_a_range_that_was_not_finished_is_not_seen(tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "t").num_rows == 20
 
 
+def test_who_comes_late_gives_up(tmp_path: Path) -> None:
+    for late, other in (
+        (parquet(tmp_path / "a"), parquet(tmp_path / "a")),
+        (delta(tmp_path / "b"), delta(tmp_path / "b")),
+    ):
+        put(late, 0, 5)
+        put(other, 5, 10)
+        with pytest.raises(ConnectError, match="another task"):
+            put(late, 5, 8)
+        assert other.committed([PARTITION]) == {PARTITION: 10}
+
+
 def test_url_and_keys_are_checked() -> None:
     found = {one.name: one for one in ParquetSinkConnector().validate({"url": "nope://x", "flush.size": "0"})}
     assert "nope" in found["url"].errors[0]
