@@ -237,6 +237,7 @@ class Flow:
                     self.remote(place),
                     known.anchor,
                     min(end, known.anchor.upstream + COPIED_AT_ONCE),
+                    end,
                     self.isolation,
                     known.producer,
                 )

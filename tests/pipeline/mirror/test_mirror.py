@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
@@ -43,14 +44,20 @@ def test_nothing_is_copied_twice_however_often_a_mirror_is_killed(a: str, b: str
     create(a, "orders")
     for first in range(0, 400, 100):
         produce(a, "orders", rows(100, first))
-        killed = mirror(properties(a, b))
-        for flow in killed.flows:
-            flow.prepare()
-            killed.copy(killed.ends())
-            flow.close()
+        killed(properties(a, b))
     copy_once(properties(a, b))
     copy_once(properties(a, b))
     assert as_rows(read(b, "A.orders")) == rows(400)
+
+
+def test_a_mirror_killed_after_many_rounds_counts_all_of_them(a: str, b: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.mirror.flow.COPIED_AT_ONCE", 30)
+    create(a, "orders")
+    for first in range(0, 300, 20):
+        produce(a, "orders", rows(20, first))
+    killed(properties(a, b))
+    copy_once(properties(a, b))
+    assert as_rows(read(b, "A.orders")) == rows(300)
 
 
 def test_two_mirrors_at_work_at_once_copy_everything_once(a: str, b: str) -> None:
@@ -73,9 +80,7 @@ def test_it_goes_on_beside_another_writer(a: str, b: str) -> None:
     produce(b, "A.orders", [(b"other", b"writer", 1, ())])
     for first in (50, 100):
         produce(a, "orders", rows(50, first))
-        killed = mirror(settings)
-        killed.flows[0].prepare()
-        killed.copy(killed.ends())
+        killed(settings)
         produce(b, "A.orders", [(b"other", b"writer", 1, ())])
     copy_once(settings)
     found = [row for row in as_rows(read(b, "A.orders")) if row[0] != b"other"]
@@ -205,3 +210,39 @@ def test_a_batch_that_the_target_refuses_stops_only_its_partition(a: str, b: str
     alter(b, "A.large", "max.message.bytes", "3000000")
     copy_once(properties(a, b))
     assert len(read(b, "A.large")) == 1
+
+
+def killed(settings: dict[str, str]) -> None:
+    """Copy what there is, and write down nothing of it."""
+    running = mirror(settings)
+    for flow in running.flows:
+        flow.prepare()
+        running.copy(running.ends())
+        flow.close()
+
+
+def made_anew(bootstrap: str, topic: str) -> None:
+    """A topic with other records: as a compaction leaves it that took some away."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([topic])[topic].result(30)
+    create(bootstrap, topic)
+
+
+def test_a_compaction_after_the_kill_leaves_nothing_out(a: str, b: str) -> None:
+    create(a, "orders")
+    produce(a, "orders", rows(10))
+    killed(properties(a, b))
+    made_anew(a, "orders")
+    produce(a, "orders", rows(2) + rows(6, 4) + rows(5, 10))
+    copy_once(properties(a, b))
+    assert as_rows(read(b, "A.orders")) == rows(15)
+
+
+def test_where_it_was_is_not_known_some_are_copied_again(a: str, b: str) -> None:
+    create(a, "orders")
+    produce(a, "orders", rows(10))
+    killed(properties(a, b))
+    made_anew(a, "orders")
+    produce(a, "orders", rows(5) + rows(5, 20))
+    copy_once(properties(a, b))
+    assert as_rows(read(b, "A.orders")) == rows(10) + rows(5) + rows(5, 20)
