@@ -2,9 +2,10 @@
 
 A controller whose process stands still accepts connections (its machine does), and may keep its session with the store
 for long: some stores take twice their shortest TTL to end one, and that is 20 s. Brokers cannot tell it from one that
-only they do not reach, so none deposes it on its own. They ask each other, and depose it where more than half of the
-living brokers, itself included, have not heard of it for as long as a session may be silent. A controller fences a
-broker after the same silence: so whichever of the two happens, the smaller part gives way, and nothing goes to and fro.
+only they do not reach, so none deposes it on its own. They ask each other, and depose it where more than half of all
+brokers, itself included, have not heard of it for as long as a session may be silent. All that are registered count,
+the fenced too: a controller that is cut off, but not from the store, has fenced everybody else when it is deposed, and
+would come back as all that lives. So the smaller part gives way, and nothing goes to and fro.
 
 Safe it is anyway: a deposed controller cannot write any more, whether it knows it or not.
 """
@@ -48,16 +49,15 @@ class Silence:
 
 
 async def is_silent_for_most(peers: Peers, image: MetadataImage, own_id: int, epoch: int, silence_s: float) -> bool:
-    """Whether more than half of the living brokers have not heard of the controller for so long. It was for this one.
+    """Whether more than half of the brokers have not heard of the controller for so long. It was for this one.
 
     A broker that has not joined yet knows nothing of the others, and has no say.
 
     :param epoch: the controller's.
     """
-    living = [broker.broker_id for broker in image.live_brokers()]
-    if own_id not in living:
+    if own_id not in image.brokers:
         return False
-    others = [each for each in living if each not in (own_id, image.controller_id)]
+    others = [each for each in image.brokers if each not in (own_id, image.controller_id)]
     question = FetchMetadataRequest(
         broker_id=own_id, controller_epoch=image.controller_epoch, version=image.version, max_wait_ms=0
     )
@@ -67,7 +67,7 @@ async def is_silent_for_most(peers: Peers, image: MetadataImage, own_id: int, ep
         for answer in answers
         if answer is not None and answer.controller_epoch == epoch and answer.silent_ms >= silence_s * 1000
     ]
-    return 2 * (1 + len(agreeing)) > len({*living, own_id})
+    return 2 * (1 + len(agreeing)) > len(image.brokers)
 
 
 async def _ask(peers: Peers, broker_id: int, question: FetchMetadataRequest) -> FetchMetadataResponse | None:

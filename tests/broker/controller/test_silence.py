@@ -29,8 +29,8 @@ class Peers:
         return FetchMetadataResponse(controller_epoch=7, silent_ms=self.silent_ms)
 
 
-async def judged(known: tuple[int, ...], silent_ms: int | None) -> bool:
-    brokers = {number: BrokerRegistration(number, 1, UUID(int=number), ()) for number in known}
+async def judged(known: tuple[int, ...], silent_ms: int | None, *, fenced: tuple[int, ...] = ()) -> bool:
+    brokers = {n: BrokerRegistration(n, 1, UUID(int=n), (), fenced=n in fenced) for n in known}
     image = MetadataImage("c", controller_id=CONTROLLER, brokers=brokers)
     return await is_silent_for_most(Peers(silent_ms), image, OWN, 7, 2.0)  # type: ignore[arg-type]
 
@@ -38,6 +38,12 @@ async def judged(known: tuple[int, ...], silent_ms: int | None) -> bool:
 @pytest.mark.parametrize(("silent_ms", "silent"), [(2000, True), (1999, False), (-1, False), (None, False)])
 async def test_most_must_say_so(silent_ms: int | None, silent: bool) -> None:
     assert await judged((CONTROLLER, OWN, OTHER), silent_ms) is silent
+
+
+async def test_who_was_fenced_counts() -> None:
+    """Else a controller that was cut off, and has fenced the others before it was deposed, would be most by itself."""
+    assert await judged((CONTROLLER, OWN, OTHER), None, fenced=(CONTROLLER, OTHER)) is False
+    assert await judged((CONTROLLER, OWN, OTHER), 2000, fenced=(OTHER,)) is True
 
 
 async def test_who_has_not_joined_has_no_say() -> None:
