@@ -1,0 +1,120 @@
+"""``parley connect standalone``, as its user sees it: files, what it says, and that it goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from broker import Broker
+from tests.pipeline.connect.driving import WAIT_S, until
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def worker(connect_broker: Broker, tmp_path: Path) -> Path:
+    """A worker's file, in a folder with files of two connectors."""
+    (tmp_path / "source.properties").write_text(
+        f"name=in\nconnector.class=FileStreamSource\nfile={tmp_path}/in.txt\ntopic={tmp_path.name}\n"
+    )
+    sink = {"connector.class": "FileStreamSink", "file": f"{tmp_path}/out.txt", "topics": tmp_path.name}
+    (tmp_path / "sink.json").write_text(json.dumps({"name": "out", "config": sink, "initial_state": "RUNNING"}))
+    (tmp_path / "flat.json").write_text(json.dumps({"name": "out", **sink}))
+    properties = tmp_path / "worker.properties"
+    properties.write_text(
+        f"bootstrap.servers={connect_broker.bootstrap_servers}\n"
+        "key.converter=org.apache.kafka.connect.storage.StringConverter\n"
+        "value.converter=org.apache.kafka.connect.json.JsonConverter\n"
+        f"offset.storage.file.filename={tmp_path}/offsets\n"
+        "offset.flush.interval.ms=100\nlisteners=http://127.0.0.1:0\ntasks.engine=threads\n"
+    )
+    return properties
+
+
+def command(*words: object) -> list[str]:
+    return [sys.executable, "-m", "tools.cli", "connect", "standalone", *map(str, words)]
+
+
+def started(*words: object) -> tuple[subprocess.Popen[str], str]:
+    """A worker that is ready, and its URL."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        command(*words), env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("Connect is ready: "), line
+    return process, line.split()[-1]
+
+
+def refused(*words: object) -> str:
+    """What a worker says that cannot start."""
+    ended = subprocess.run(command(*words), cwd=ROOT, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "Traceback" not in ended.stderr
+    return ended.stderr
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.fixture
+def ends() -> Iterator[list[subprocess.Popen[str]]]:
+    """Processes that are killed after the test if they still run."""
+    begun: list[subprocess.Popen[str]] = []
+    yield begun
+    for one in begun:
+        one.kill()
+        one.wait()
+
+
+@pytest.mark.parametrize("sink", ["sink.json", "flat.json"])
+def test_files_through_a_topic(worker: Path, ends: list[subprocess.Popen[str]], sink: str) -> None:
+    folder = worker.parent
+    (folder / "in.txt").write_text("a\nb\n")
+    process, url = started(worker, folder / "source.properties", folder / sink)
+    ends.append(process)
+    until(lambda: lines(folder / "out.txt"), lambda found: found == ["a", "b"])
+    assert sorted(httpx.get(f"{url}connectors").json()) == ["in", "out"]
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(WAIT_S) == 0
+    with (folder / "in.txt").open("a") as file:
+        file.write("c\n")
+    ends.append(started(worker, folder / "source.properties", folder / sink)[0])
+    until(lambda: lines(folder / "out.txt"), lambda found: found == ["a", "b", "c"])
+
+
+def test_killed_it_loses_nothing(worker: Path, ends: list[subprocess.Popen[str]]) -> None:
+    folder = worker.parent
+    expected = [str(number) for number in range(3000)]
+    (folder / "in.txt").write_text("".join(f"{one}\n" for one in expected))
+    ends.append(started(worker, folder / "source.properties", folder / "sink.json")[0])
+    until(lambda: len(lines(folder / "out.txt")), lambda count: count > 0)
+    ends[0].kill()
+    ends[0].wait()
+    ends.append(started(worker, folder / "source.properties", folder / "sink.json")[0])
+    until(lambda: set(lines(folder / "out.txt")), lambda found: found >= set(expected))
+
+
+def test_what_cannot_start_says_why(worker: Path) -> None:
+    folder = worker.parent
+    assert "cannot be read" in refused(folder / "absent.properties")
+    assert 'Missing required configuration "key.converter"' in refused(folder / "source.properties")
+    (folder / "bad.properties").write_text("name=bad\nconnector.class=FileStreamSink\ntasks.max=none\n")
+    said = refused(worker, folder / "bad.properties")
+    assert "bad.properties" in said
+    assert "Invalid value none for configuration tasks.max" in said
+    assert "needs name and connector.class" in refused(worker, worker)
+    nobody = ["--override", "bootstrap.servers=127.0.0.1:1"]
+    assert "Are the brokers running?" in refused(worker, folder / "sink.json", *nobody)
