@@ -12,7 +12,7 @@ settings.load_profile("parley")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("parley's own tests")
-    group.addoption("--chaos-rounds", type=int, default=3, help="how often the chaos test hurts the cluster")
+    group.addoption("--chaos-rounds", type=int, default=5, help="how often the chaos test hurts the cluster")
     group.addoption(
         "--store",
         default="local",

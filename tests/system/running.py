@@ -63,6 +63,8 @@ class BrokerProcess:
             **(overrides or {}),
         }
         self.log_path = folder / "broker.log"
+        self.program = ["tools.cli"]
+        """The module that is started in place of ``parley``, and its first words."""
         self._process: subprocess.Popen[str] | None = None
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -78,7 +80,7 @@ class BrokerProcess:
     def command(self) -> list[str]:
         """The command line that starts the broker."""
         settings = [word for key, value in self.overrides.items() for word in ("--override", f"{key}={value}")]
-        return [sys.executable, "-m", "tools.cli", "start", *settings]
+        return [sys.executable, "-m", *self.program, "start", *settings]
 
     def start(self) -> None:
         """Start, and wait until clients are served. Raises :class:`BrokerDied`."""

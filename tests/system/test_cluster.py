@@ -102,6 +102,13 @@ def cut_leader(cluster: ClusterOfProcesses, topic: str) -> int:
     return leader
 
 
+def cut_off_leader(cluster: ClusterOfProcesses, topic: str) -> int:
+    """From clients and other brokers, but not from the store."""
+    leader = cluster.leader(topic)
+    cluster.cut_off(leader)
+    return leader
+
+
 KILLS: list[Hurt] = [kill_leader, kill_controller, stop_leader]
 FREEZES: list[Hurt] = [freeze_leader, freeze_controller]
 
@@ -170,6 +177,44 @@ async def reassign(cluster: ClusterOfProcesses, topic: str, replicas: list[int])
 
 def partitions(cluster: ClusterOfProcesses, topic: str) -> list[PartitionMetadata]:
     return list(cluster.metadata(topic).topics[topic].partitions.values())
+
+
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 1, 2)])
+def test_one_may_come_long_after_the_other(
+    cluster: ClusterOfProcesses, new_name: Callable[..., str], order: tuple[int, ...]
+) -> None:
+    """Those that went early lack what the last ones have acknowledged: they wait for these."""
+    with losing_nothing(cluster, new_name()) as running:
+        running.wait_for_acknowledged(300)
+        cluster.brokers[order[0]].kill()
+        running.wait_for_acknowledged(300)
+        for number in order[1:]:
+            cluster.brokers[number].kill()
+        for number in order:
+            cluster.brokers[number].start()
+        running.wait_for_acknowledged(300)
+
+
+@pytest.mark.slow
+def test_clocks_may_differ_by_minutes(cluster: ClusterOfProcesses, new_name: Callable[..., str]) -> None:
+    for number, ahead_s in ((1, -420), (2, 0), (3, 600)):
+        cluster.brokers[number].program = ["tests.system.skewed", str(ahead_s)]
+    try:
+        with losing_nothing(cluster, new_name()) as running:
+            for number in cluster.brokers:
+                assert cluster.brokers[number].stop() == 0
+                running.wait_for_acknowledged(100)
+                cluster.start_all()
+                cluster.wait_until_in_sync()
+            for hurt in (kill_leader, kill_controller, stop_leader):
+                hurt(cluster, running.topic)
+                running.wait_for_acknowledged(300)
+                cluster.heal()
+    finally:
+        for broker in cluster.brokers.values():
+            broker.stop()
+            broker.program = ["tools.cli"]
+        cluster.start_all()
 
 
 def test_groups_go_on_where_they_were(cluster: ClusterOfProcesses, new_name: Callable[..., str]) -> None:
@@ -286,7 +331,7 @@ def test_chaos(cluster: ClusterOfProcesses, new_name: Callable[..., str], reques
     with losing_nothing(cluster, new_name(), done=done, client=IMPATIENT) as running:
         for _ in range(rounds):
             running.wait_for_acknowledged(rng.randrange(100, 800))
-            hurt = rng.choice([*KILLS, *FREEZES, cut_leader])
+            hurt = rng.choice([*KILLS, *FREEZES, cut_leader, cut_off_leader])
             done.append(f"{hurt.__name__} {hurt(cluster, running.topic)}")
             if rng.random() < 0.7:
                 running.wait_for_acknowledged(rng.randrange(1, 300))
