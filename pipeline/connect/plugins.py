@@ -84,6 +84,7 @@ SHIPPED: Final[Mapping[str, str]] = {
     **{f"{_CONNECT}.converters.{one}Converter": f"{_HERE}.converters.primitives:{one}Converter" for one in _NUMBERS},
     f"{_CONNECT}.storage.StringConverter": f"{_HERE}.converters.primitives:StringConverter",
     f"{_CONNECT}.storage.SimpleHeaderConverter": f"{_HERE}.converters.simple_header:SimpleHeaderConverter",
+    "io.confluent.connect.avro.AvroConverter": f"{_HERE}.converters.avro:AvroConverter",
     f"{_CONNECT}.json.JsonConverter": f"{_HERE}.converters.json_converter:JsonConverter",
     **{
         f"{_CONNECT}.file.FileStream{end}Connector": f"{_HERE}.connectors.file:FileStream{end}Connector"

@@ -1,0 +1,161 @@
+"""Avro, with one schema or with a registry: what fastavro itself reads and writes is what the converter does."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+import threading
+from collections.abc import Iterator
+from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import fastavro
+import pytest
+
+from pipeline.connect import data
+from pipeline.connect.converters.avro import AvroConverter
+from pipeline.connect.converters.avro_schema import from_avro, to_avro
+from pipeline.connect.data import Struct, array, decimal, map_of, struct
+from pipeline.connect.errors import ConfigError, DataError, RetriableError
+
+INNER = struct({"a": data.BOOLEAN}, name="inner").as_optional()
+SCHEMA = struct(
+    {
+        "small": data.INT8,
+        "id": data.INT64,
+        "name": data.OPTIONAL_STRING,
+        "cost": decimal(2),
+        "day": data.DATE,
+        "hour": data.TIME,
+        "moment": data.TIMESTAMP,
+        "raw": data.BYTES,
+        "tags": array(data.OPTIONAL_STRING),
+        "counts": map_of(data.STRING, data.INT32),
+        "odd": map_of(data.INT32, data.STRING),
+        "inner": INNER,
+        "other": INNER,
+    },
+    name="org.example.everything",
+    version=3,
+)
+VALUE = Struct(
+    SCHEMA,
+    {
+        "small": 7,
+        "id": 1,
+        "cost": Decimal("-12.30"),
+        "day": dt.date(1969, 12, 31),
+        "hour": dt.time(1, 2, 3, 4000),
+        "moment": dt.datetime(2020, 1, 1, tzinfo=dt.UTC),
+        "raw": b"\x00\xff",
+        "tags": ["a", None],
+        "counts": {"x": 1},
+        "odd": {5: "five"},
+        "inner": Struct(INNER, {"a": True}),
+    },
+)
+
+
+class Registry(BaseHTTPRequestHandler):
+    """As much of a schema registry as converters ask for."""
+
+    schemas: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        number = int(self.path.rpartition("/")[2])
+        self._answer(200 if number <= len(self.schemas) else 404, {"schema": self.schemas[number - 1 : number]})
+
+    def do_POST(self) -> None:
+        schema = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["schema"]
+        if schema not in self.schemas:
+            if not self.path.endswith("/versions"):
+                return self._answer(404, {"error_code": 40403, "message": "Schema not found"})
+            self.schemas.append(schema)
+        return self._answer(200, {"id": self.schemas.index(schema) + 1})
+
+    def _answer(self, code: int, body: Any) -> None:
+        if isinstance(body.get("schema"), list):
+            body = {"schema": "".join(body["schema"])}
+        self.send_response(code)
+        self.end_headers()
+        self.wfile.write(json.dumps(body).encode())
+
+    def log_message(self, format: str, *args: Any) -> None:
+        return
+
+
+@pytest.fixture
+def registry() -> Iterator[str]:
+    Registry.schemas.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Registry) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def converter(**config: str) -> AvroConverter:
+    made = AvroConverter()
+    made.configure({key.replace("_", "."): value for key, value in config.items()}, False)
+    return made
+
+
+def test_schemas_come_back_as_they_were() -> None:
+    assert from_avro(to_avro(SCHEMA)) == SCHEMA
+
+
+def test_a_registry_numbers_the_schemas(registry: str) -> None:
+    made = converter(schema_registry_url=registry).from_connect("t", SCHEMA, VALUE)
+    assert made is not None
+    assert made[:5] == b"\0\0\0\0\1"
+    avro = fastavro.parse_schema(json.loads(Registry.schemas[0]))
+    read: Any = fastavro.schemaless_reader(io.BytesIO(made[5:]), avro, None)
+    assert (read["cost"], read["odd"], read["inner"]) == (Decimal("-12.30"), [{"key": 5, "value": "five"}], {"a": True})
+    found = converter(schema_registry_url=registry).to_connect("t", made)
+    assert (found.schema, found.value) == (SCHEMA, VALUE)
+
+
+def test_a_registry_that_refuses_or_is_away(registry: str) -> None:
+    with pytest.raises(DataError, match="404"):
+        converter(schema_registry_url=registry, auto_register_schemas="false").from_connect("t", SCHEMA, VALUE)
+    with pytest.raises(DataError, match="404"):
+        converter(schema_registry_url=registry).to_connect("t", b"\0\0\0\0\x09rest")
+    with pytest.raises(RetriableError, match="No schema registry answers"):
+        converter(schema_registry_url="http://127.0.0.1:1").to_connect("t", b"\0\0\0\0\1rest")
+    two = converter(schema_registry_url=f"http://127.0.0.1:1,{registry}")
+    assert two.from_connect("t", data.STRING, "a") == b"\0\0\0\0\1\2a"
+
+
+def test_one_schema_for_all_values(tmp_path: Path) -> None:
+    avro = {
+        "type": "record",
+        "name": "user",
+        "namespace": "org.example",
+        "fields": [
+            {"name": "name", "type": "string"},
+            {"name": "kind", "type": {"type": "enum", "name": "kind", "symbols": ["A", "B"]}},
+            {"name": "other", "type": ["null", "kind"], "default": None},
+        ],
+    }
+    (tmp_path / "user.avsc").write_text(json.dumps(avro))
+    made = converter(avro_schema=str(tmp_path / "user.avsc"))
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(avro), {"name": "Ada", "kind": "B", "other": "A"})
+    found = made.to_connect("t", out.getvalue())
+    assert dict(found.value.items()) == {"name": "Ada", "kind": "B", "other": "A"}
+    assert made.from_connect("t", found.schema, found.value) == out.getvalue()
+    for bad in (b"", b"\xff" * 20, out.getvalue() + b"\0"):
+        with pytest.raises(DataError):
+            made.to_connect("t", bad)
+
+
+def test_what_cannot_be_used() -> None:
+    for config in ({}, {"avro_schema": "{"}, {"avro_schema": "/absent"}):
+        with pytest.raises(ConfigError):
+            converter(**config)
+    with pytest.raises(DataError, match="union"):
+        converter(avro_schema='["int", "string"]')
