@@ -22,6 +22,9 @@ from confluent_kafka import Consumer, Producer
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.clusters import TICKS, Parley
+from pipeline.mirror.job import on_spark
+from pipeline.mirror.rounds import Mirror
+from pipeline.mirror.settings import from_mm2
 from pipeline.session import spark_session
 from tests.system import peers
 
@@ -109,6 +112,26 @@ class Bench:
         rows = self.source(kind, topic).select("key", "value")
         self.measured(label, kind, lambda: rows.write.format(kind).options(**options).mode("append").save())
         self.broker.delete_topic(target)
+
+    def mirror(self, kind: str, topic: str, label: str) -> None:
+        """The whole topic to another: by the connector's source and sink, or by ``parley mirror``."""
+        if kind == "kafka":
+            self.copy(kind, topic, label)
+            return
+        self._topics += 1
+        source = f"source-{self._topics}"  # another cluster each time: a mirror would know what it has copied
+        where = {f"{alias}.bootstrap.servers": self.broker.bootstrap for alias in (source, "target")}
+        flow = {
+            f"{source}->target.enabled": "true",
+            f"{source}->target.topics": topic,
+            "emit.heartbeats.enabled": "false",
+        }
+        settings = from_mm2({"clusters": f"{source}, target", **where, **flow})
+        with Mirror(settings, on_spark(self.spark), now_ms=lambda: time.time_ns() // 1_000_000) as mirror:
+            ends = mirror.ends()
+            self.measured(label, kind, lambda: mirror.copy(ends))
+            assert [one.records for one in mirror.progress()] == [self.rows]
+        self.broker.delete_topic(f"{source}.{topic}")
 
     def new_topic(self) -> str:
         self._topics += 1
@@ -201,6 +224,8 @@ def run(bench: Bench, rounds: int, latency_seconds: float) -> None:
                 bench.read(kind, f"source-{codec}", f"read, {codec}")
             bench.write(kind, "write")
             bench.copy(kind, "source-none", "copy")
+            for codec in ("none", "lz4"):
+                bench.mirror(kind, f"source-{codec}", f"mirror, {codec}")
             if latency_seconds and turn:
                 bench.latency(kind, latency_seconds)
         if not turn:

@@ -1,0 +1,50 @@
+"""A mirror between clusters of which brokers die."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from broker import Cluster
+from tests.pipeline.mirror.clusters import as_rows, mirror, produce, properties, read, rows
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+SETTINGS = {"auto.create.topics.enable": "false", "group.initial.rebalance.delay.ms": "0"}
+
+
+def leader(bootstrap: str, topic: str) -> int:
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    number = -1
+    while number < 0:
+        number = admin.list_topics(topic, timeout=30).topics[topic].partitions[0].leader
+    return number
+
+
+def test_leaders_that_die_in_the_middle_cost_no_record_and_double_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.mirror.flow.COPIED_AT_ONCE", 500)
+    with Cluster(SETTINGS, brokers=3) as source, Cluster(SETTINGS, brokers=3) as target:
+        admin = AdminClient({"bootstrap.servers": source.bootstrap_servers, "log_level": 0})
+        admin.create_topics([NewTopic("orders", 1, 3)])["orders"].result(60)
+        produce(source.bootstrap_servers, "orders", rows(10_000, size=4000))
+        settings = properties(source.bootstrap_servers, target.bootstrap_servers) | {"replication.factor": "3"}
+        with mirror(settings) as running:
+            rounds = 0
+
+            def hurt() -> None:
+                nonlocal rounds
+                rounds += 1
+                if rounds == 2:
+                    victim = leader(target.bootstrap_servers, "A.orders")
+                    threading.Thread(target=target.kill, args=(victim,)).start()
+                elif rounds == 5:
+                    victim = leader(source.bootstrap_servers, "orders")
+                    threading.Thread(target=source.kill, args=(victim,)).start()
+
+            ends = running.ends()
+            while running.progress()[0].records < 10_000:
+                running.copy(ends, hurt)
+        assert rounds > 5
+        assert as_rows(read(target.bootstrap_servers, "A.orders")) == rows(10_000, size=4000)
