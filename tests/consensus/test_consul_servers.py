@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import re
 import shlex
@@ -372,6 +373,7 @@ async def test_a_watch_leaves_an_agent_that_is_silent_as_soon_as_a_call_does() -
                 servers.resume(silent)
 
 
+@pytest.mark.skipif("PARLEY_CONSUL" in os.environ, reason="a server linked statically asks the kernel for the time")
 def test_the_clock_that_tests_move_is_the_servers() -> None:
     with consul_servers() as servers:
         for seconds in (3600, -3600, 0):
