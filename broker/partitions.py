@@ -42,7 +42,8 @@ _log = logging.getLogger(__name__)
 LogConfigOf: TypeAlias = "Callable[[MetadataImage, str], LogConfig]"
 """The effective log configuration of a topic under an image."""
 
-OPENED_AT_ONCE = 16
+OPENED_AT_ONCE = 64
+"""They share the syncs of their directory's names."""
 _NOTHING_KNOWN = MetadataImage("")
 
 

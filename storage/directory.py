@@ -235,12 +235,11 @@ class LogDirectory:
         write_atomically(self.path / CLEAN_SHUTDOWN_FILE, b'{"version":0,"brokerEpoch":-1}')
 
     def create(self, name: str, topic_id: UUID | None) -> Path:
-        """Make the directory of a partition, durably, unless it is there. Raises ``OSError``."""
+        """Make the directory of a partition unless it is there; :meth:`sync` makes that durable. Raises ``OSError``."""
         path = self.path / name
         path.mkdir(exist_ok=True)
         if topic_id is not None:
             write_topic_id(path, topic_id)
-        self._sync_names()
         return path
 
     def set_aside(self, path: Path, random: Random, mark: Mark) -> Path:

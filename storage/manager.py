@@ -41,7 +41,7 @@ from storage.identity import write_topic_id
 from storage.loading import DirectoryLoader, LogSettings, refuse_twins, report
 from storage.log import Log
 from storage.recovery import LastKnown
-from storage.upkeep import StartTask, Upkeep, UpkeepIntervals
+from storage.upkeep import Names, StartTask, Upkeep, UpkeepIntervals
 from storage.waiting import ended
 
 T = TypeVar("T")
@@ -98,6 +98,7 @@ class LogManager:
         self._homes: dict[TopicPartition, LogDirectory] = {}
         self._in: dict[LogDirectory, dict[TopicPartition, Log]] = {directory: {} for directory in self.directories}
         self._reserved: Counter[LogDirectory] = Counter()
+        self._names = {directory: Names(self, directory) for directory in self.directories}
         self._busy: dict[TopicPartition, asyncio.Future[None]] = {}
         self._preferred: dict[TopicPartition, LogDirectory] = {}
         self._copies: dict[TopicPartition, tuple[Log, LogDirectory]] = {}
@@ -272,6 +273,7 @@ class LogManager:
         with _Busy(self._busy, key):
             try:
                 log = await self.run(directory, self._create_in, directory, key, topic_id, settings)
+                await self._names[directory].sync()
             finally:
                 self._reserved[directory] -= 1
             if not directory.online:
@@ -399,6 +401,7 @@ class LogManager:
         if len(name) > NAME_MAX:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is too long for a directory")
         copy = await self.run(directory, self._begin_copy_in, log, directory, name)
+        await self._names[directory].sync()
         self._copies[key] = (copy, directory)
         return copy
 

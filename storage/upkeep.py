@@ -108,6 +108,27 @@ class Checkpoint:
             self._answered = answering
 
 
+class Names:
+    """Makes names in one directory durable: all of those that wait, with one sync."""
+
+    def __init__(self, owner: Owner, directory: LogDirectory) -> None:
+        self._owner = owner
+        self._directory = directory
+        self._syncing = asyncio.Lock()
+        self._asked = 0
+        self._answered = 0
+
+    async def sync(self) -> None:
+        """Return once what was made before the call is durable. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""
+        self._asked += 1
+        mine = self._asked
+        async with self._syncing:
+            if self._answered < mine:
+                answering = self._asked
+                await self._owner.run(self._directory, self._directory.sync)
+                self._answered = answering
+
+
 def recovery_points(logs: Iterable[Log]) -> dict[TopicPartition, int]:
     """Up to where each log is on disk."""
     return {(log.topic, log.partition): log.recovery_point for log in logs}
