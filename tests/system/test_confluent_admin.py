@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from confluent_kafka import (
@@ -37,12 +37,12 @@ MakeTopic = Callable[..., str]
 MakeName = Callable[..., str]
 
 
-def only(futures: Mapping[object, Future[T]]) -> T:
+def only(futures: Mapping[Any, Future[T]]) -> T:
     (future,) = futures.values()
     return future.result(WAIT_SECONDS)
 
 
-def refused(futures: Mapping[object, Future[object]]) -> int:
+def refused(futures: Mapping[Any, Future[Any]]) -> int:
     """The code of the error that the only answer is."""
     with pytest.raises(KafkaException) as caught:
         only(futures)
@@ -179,7 +179,7 @@ def test_records_are_deleted(broker: BrokerProcess, admin: AdminClient, new_topi
     assert refused(admin.delete_records([TopicPartition(topic, 0, 99)])) == KafkaError.OFFSET_OUT_OF_RANGE
     assert only(admin.delete_records([TopicPartition(topic, 0, -1)])).low_watermark == 10
     with_reset = {"auto.offset.reset": "earliest"}
-    assert read(broker, topic, **with_reset) == []
+    assert read(broker, topic, config=with_reset) == []
 
 
 def test_offsets_are_listed(broker: BrokerProcess, admin: AdminClient, new_topic: MakeTopic) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 from confluent_kafka import (
@@ -24,7 +25,7 @@ BASE_TIMESTAMP = 1_700_000_000_000
 NewTopic = Callable[..., str]
 
 
-def send(producer: Producer, topic: str, values: list[bytes], **options: object) -> list[Message]:
+def send(producer: Producer, topic: str, values: list[bytes], **options: Any) -> list[Message]:
     """Produce, and wait until every record is acknowledged; the records as acknowledged."""
     sent: list[Message] = []
     errors: list[KafkaError] = []
@@ -42,10 +43,12 @@ def send(producer: Producer, topic: str, values: list[bytes], **options: object)
     return sent
 
 
-def read(broker: BrokerProcess, topic: str, *, partition: int = 0, offset: int = 0, **config: object) -> list[Message]:
+def read(
+    broker: BrokerProcess, topic: str, *, partition: int = 0, offset: int = 0, config: Mapping[str, Any] | None = None
+) -> list[Message]:
     """All records of a partition from ``offset`` to its end."""
     settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": "nobody", "enable.partition.eof": True}
-    consumer = Consumer({**settings, "enable.auto.commit": False, **config})
+    consumer = Consumer({**settings, "enable.auto.commit": False, **(config or {})})
     try:
         consumer.assign([TopicPartition(topic, partition, offset)])
         found: list[Message] = []
@@ -82,7 +85,13 @@ def test_every_codec_and_every_acks(broker: BrokerProcess, new_topic: NewTopic, 
 def test_keys_headers_timestamps_and_nothing(broker: BrokerProcess, new_topic: NewTopic) -> None:
     topic = new_topic()
     producer = producer_for(broker)
-    headers = [("a", b"1"), ("a", b"2"), ("none", None), ("empty", b""), ("\u00e9", b"\x00\xff")]
+    headers: list[tuple[str, str | bytes | None]] = [
+        ("a", b"1"),
+        ("a", b"2"),
+        ("none", None),
+        ("empty", b""),
+        ("\u00e9", b"\x00\xff"),
+    ]
     producer.produce(topic, b"v", b"k", timestamp=BASE_TIMESTAMP, headers=headers)
     producer.produce(topic, None, b"k", timestamp=BASE_TIMESTAMP + 1)
     producer.produce(topic, b"", b"", timestamp=BASE_TIMESTAMP + 2)
@@ -134,7 +143,7 @@ def test_large_records(broker: BrokerProcess, new_topic: NewTopic) -> None:
     assert [message.value() for message in read(broker, topic)] == values
     # A batch larger than all that the consumer asks for still comes, alone (KIP-74).
     small = {"fetch.message.max.bytes": 1000, "fetch.max.bytes": 1_000_000, "message.max.bytes": 1_000_000}
-    assert [message.value() for message in read(broker, topic, **small)] == values
+    assert [message.value() for message in read(broker, topic, config=small)] == values
 
 
 def test_too_large_for_the_topic(broker: BrokerProcess, new_topic: NewTopic) -> None:
@@ -185,16 +194,16 @@ def test_both_isolation_levels_read_all_where_nothing_is_transactional(
     topic = new_topic()
     send(producer_for(broker), topic, [b"a", b"b"])
     for level in ("read_committed", "read_uncommitted"):
-        assert len(read(broker, topic, **{"isolation.level": level})) == 2
+        assert len(read(broker, topic, config={"isolation.level": level})) == 2
 
 
 def test_out_of_range_and_reset(broker: BrokerProcess, new_topic: NewTopic) -> None:
     topic = new_topic()
     send(producer_for(broker), topic, [b"a", b"b", b"c"])
-    found = read(broker, topic, offset=1_000_000, **{"auto.offset.reset": "earliest"})
+    found = read(broker, topic, offset=1_000_000, config={"auto.offset.reset": "earliest"})
     assert [message.value() for message in found] == [b"a", b"b", b"c"]
     with pytest.raises(AssertionError, match=r"AUTO_OFFSET_RESET|out of range"):
-        read(broker, topic, offset=1_000_000, **{"auto.offset.reset": "error"})
+        read(broker, topic, offset=1_000_000, config={"auto.offset.reset": "error"})
 
 
 def test_a_long_poll_ends_with_the_first_record(broker: BrokerProcess, new_topic: NewTopic) -> None:

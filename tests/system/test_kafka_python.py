@@ -35,7 +35,7 @@ def test_old_protocols(
     topic, group = new_topic(), new_name("g")
     common = {"bootstrap_servers": broker.bootstrap_servers, "api_version": version}
     codecs = [None, "gzip", "snappy", "lz4"]
-    sent = []
+    sent: list[bytes] = []
     for codec in codecs:
         producer = KafkaProducer(
             **common, compression_type=codec, linger_ms=20, enable_idempotence=version >= (0, 11), acks="all"

@@ -247,6 +247,7 @@ def _events(written: str) -> list[dict[str, Any]]:
 
 def test_latency_from_end_to_end(tools: Tools, new_topic: MakeTopic) -> None:
     topic = new_topic()
+    words: tuple[str, ...]
     if tools.version == KAFKA_3:
         words = (tools.bootstrap_servers, topic, "100", "all", "100")
     else:

@@ -66,7 +66,7 @@ def sending(acknowledged: int, sent: int) -> quickstart._Sending:
     return made
 
 
-def test_what_went_wrong_is_said(capsys) -> None:
+def test_what_went_wrong_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [b"a", b"b"]
     assert quickstart._report(lines, lines, sending(2, 2), 1.0) == 0
     assert "Nothing is missing" in capsys.readouterr().out

@@ -108,7 +108,11 @@ def test_nothing_acknowledged_is_lost_or_doubled_by_kills(new_broker: NewBroker)
         if error is not None:
             failed.append(error)
         else:
-            acknowledged[message.partition()].append((message.offset(), message.value()))
+            partition, offset, value = message.partition(), message.offset(), message.value()
+            assert partition is not None
+            assert offset is not None
+            assert value is not None
+            acknowledged[partition].append((offset, value))
 
     def produce() -> None:
         settings = {"enable.idempotence": True, "linger.ms": 1, "batch.num.messages": 50, "log_level": 0}

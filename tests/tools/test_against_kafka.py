@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from broker import Broker
 from tests.support.kafka import JavaFailed, run_java
+from tests.tools.conftest import Parley
 
 pytestmark = pytest.mark.system
 
@@ -56,18 +57,18 @@ def in_order(lines: list[str]) -> list[str]:
     return sorted(re.split(r"\n(?=Topic: )", "\n".join(sorted_settings)))
 
 
-def test_topics(parley, kept: Broker) -> None:
+def test_topics(parley: Parley, kept: Broker) -> None:
     for words in (("--list",), ("--describe",), ("--describe", "--topic", "t"), ("--describe", "--exclude-internal")):
         ours = parley("topics", *at(kept), *words).lines
         assert in_order(ours) == in_order(kafka(kept, "TopicCommand", *words))
 
 
-def test_offsets(parley, kept: Broker) -> None:
+def test_offsets(parley: Parley, kept: Broker) -> None:
     for words in ((), ("--time", "earliest"), ("--time", "-3"), ("--topic-partitions", "t:0-1")):
         assert parley("offsets", *at(kept), *words).lines == kafka(kept, "GetOffsetShell", *words)
 
 
-def test_groups(parley, kept: Broker) -> None:
+def test_groups(parley: Parley, kept: Broker) -> None:
     for words in (
         ("--list", "--state"),
         ("--describe", "--group", "readers"),
@@ -83,7 +84,7 @@ def test_groups(parley, kept: Broker) -> None:
         )
 
 
-def test_records(parley, kept: Broker) -> None:
+def test_records(parley: Parley, kept: Broker) -> None:
     serialization = "org.apache.kafka.common.serialization."
     for words in (
         (
@@ -110,7 +111,7 @@ def test_records(parley, kept: Broker) -> None:
         assert parley("consume", *at(kept), *of).lines == kafka(kept, "consumer.ConsoleConsumer", *of)
 
 
-def test_offsets_of_groups_as_records(parley, kept: Broker) -> None:
+def test_offsets_of_groups_as_records(parley: Parley, kept: Broker) -> None:
     """Kafka's formatter writes no line ends."""
     of = ("--topic", "__consumer_offsets", "--partition", "0", "--from-beginning", "--max-messages", "2")
     words = (*of, "--formatter", f"{TOOLS}.consumer.OffsetsMessageFormatter")
@@ -130,7 +131,7 @@ def test_offsets_of_groups_as_records(parley, kept: Broker) -> None:
         ("--topic", "t", "--include", "t"),
     ],
 )
-def test_options_that_contradict(parley, kept: Broker, words: tuple[str, ...]) -> None:
+def test_options_that_contradict(parley: Parley, kept: Broker, words: tuple[str, ...]) -> None:
     """The same words, and the same exit code of 1."""
     ours = parley("consume", *at(kept), *words)
     assert ours.code == 1
@@ -140,7 +141,7 @@ def test_options_that_contradict(parley, kept: Broker, words: tuple[str, ...]) -
     assert ours.err.removeprefix("Error: ").strip() in str(theirs.value)
 
 
-def test_files(parley, tmp_path: Path) -> None:
+def test_files(parley: Parley, tmp_path: Path) -> None:
     folder = tmp_path / "data"
     with Broker(data_dir=folder, offsets_topic_num_partitions=1, num_partitions=2) as broker:
         fill(broker)

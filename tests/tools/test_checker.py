@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tests.support.kafka import KAFKA_3, MissingPeer, kafka_39_zk, kafka_libs
+from tests.tools.conftest import Parley
 from tools.checker import Guarantees, History, Kind, Trial, Verdict, check, payload
 from tools.checker.history import seen
 
@@ -193,7 +194,7 @@ def test_apache_kafka_passes(tmp_path_factory: pytest.TempPathFactory, idempoten
     assert verdict.longest_pause_s > 0.1
 
 
-def test_the_command(on_broker) -> None:
+def test_the_command(on_broker: Parley) -> None:
     typed = on_broker("check", "--seconds", "1", "--rate", "200", "--partitions", "2")
     assert typed.code == 0, typed.out + typed.err
     assert typed.lines[-1] == "Nothing acknowledged is missing, reordered, doubled or invented."

@@ -15,8 +15,11 @@ from broker import Cluster
 from protocol.client import Client
 from protocol.messages.elections import AlterPartitionReassignmentsRequest
 from tests.support.kafka import JavaFailed, run_java
+from tests.tools.conftest import Parley, Typed
 
 TOOLS = "org.apache.kafka.tools"
+Kafka = Callable[..., list[str]]
+Make = Callable[[str, str], None]
 REASSIGN = f"{TOOLS}.reassign.ReassignPartitionsCommand"
 
 
@@ -27,17 +30,17 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def on_cluster(parley, cluster: Cluster):
+def on_cluster(parley: Parley, cluster: Cluster) -> Parley:
     """Types a command with the cluster's addresses behind the command's name."""
 
-    def typed(command: str, *words: str):
+    def typed(command: str, *words: str) -> Typed:
         return parley(*command.split(), "--bootstrap-server", cluster.bootstrap_servers, *words)
 
     return typed
 
 
 @pytest.fixture
-def kafka(cluster: Cluster) -> Callable[..., list[str]]:
+def kafka(cluster: Cluster) -> Kafka:
     """Types a command of Apache Kafka; what it wrote. Raises JavaFailed."""
 
     def typed(tool: str, *words: str) -> list[str]:
@@ -49,7 +52,7 @@ def kafka(cluster: Cluster) -> Callable[..., list[str]]:
 
 
 @pytest.fixture
-def made(on_cluster) -> Callable[[str], None]:
+def made(on_cluster: Parley) -> Make:
     """Makes a topic with these replicas, in the form of --replica-assignment."""
 
     def make(name: str, assignment: str) -> None:
@@ -59,19 +62,19 @@ def made(on_cluster) -> Callable[[str], None]:
     return make
 
 
-def described(on_cluster, topic: str) -> list[dict[str, object]]:
+def described(on_cluster: Parley, topic: str) -> list[dict[str, object]]:
     (found,) = json.loads(on_cluster("topics", "--describe", "--topic", topic, "--json").out)
     partitions: list[dict[str, object]] = found["partitions"]
     return partitions
 
 
-def until_in_sync(on_cluster, topic: str, isrs: list[list[int]]) -> None:
+def until_in_sync(on_cluster: Parley, topic: str, isrs: list[list[int]]) -> None:
     while [sorted(one["isr"]) for one in described(on_cluster, topic)] != isrs:  # type: ignore[call-overload]
         pass
 
 
 class TestElectLeaders:
-    def test_the_preferred_leader_comes_back(self, on_cluster, cluster: Cluster, made) -> None:
+    def test_the_preferred_leader_comes_back(self, on_cluster: Parley, cluster: Cluster, made: Make) -> None:
         made("e1", "1:2:3,2:3:1")
         cluster.stop(1)
         cluster.restart(1)
@@ -84,7 +87,7 @@ class TestElectLeaders:
         )
         assert described(on_cluster, "e1")[0]["leader"] == 1
 
-    def test_a_file_and_everything(self, on_cluster, made, tmp_path: Path) -> None:
+    def test_a_file_and_everything(self, on_cluster: Parley, made: Make, tmp_path: Path) -> None:
         made("e2", "1:2")
         plan = tmp_path / "plan.json"
         plan.write_text('{"partitions": [{"topic": "e2", "partition": 0}, {"topic": "nope", "partition": 1}]}')
@@ -108,13 +111,13 @@ class TestElectLeaders:
             ("--election-type", "preferred", "--path-to-json-file", "/no/such/file"),
         ],
     )
-    def test_wrong_usage(self, on_cluster, words: tuple[str, ...]) -> None:
+    def test_wrong_usage(self, on_cluster: Parley, words: tuple[str, ...]) -> None:
         typed = on_cluster("elect-leaders", *words)
         assert typed.code == 1
         assert "Traceback" not in typed.err
         assert not typed.out
 
-    def test_a_partition_named_twice(self, on_cluster, tmp_path: Path) -> None:
+    def test_a_partition_named_twice(self, on_cluster: Parley, tmp_path: Path) -> None:
         plan = tmp_path / "plan.json"
         plan.write_text('{"partitions": [{"topic": "t", "partition": 0}, {"topic": "t", "partition": 0}]}')
         typed = on_cluster("elect-leaders", "--election-type", "preferred", "--path-to-json-file", str(plan))
@@ -137,7 +140,7 @@ async def begin(bootstrap: str, topic: str, replicas: list[int]) -> None:
 
 
 class TestReassign:
-    def test_a_plan_is_made_executed_and_verified(self, on_cluster, made, tmp_path: Path) -> None:
+    def test_a_plan_is_made_executed_and_verified(self, on_cluster: Parley, made: Make, tmp_path: Path) -> None:
         made("r1", "1:2,2:3")
         topics = tmp_path / "topics.json"
         topics.write_text('{"topics": [{"topic": "r1"}], "version": 1}')
@@ -175,7 +178,7 @@ class TestReassign:
         configs = on_cluster("configs", "--describe", "--topic", "r1").out
         assert "throttled" not in configs
 
-    def test_what_cannot_be_done(self, on_cluster, made, tmp_path: Path) -> None:
+    def test_what_cannot_be_done(self, on_cluster: Parley, made: Make, tmp_path: Path) -> None:
         made("r2", "1:2")
         plan = tmp_path / "plan.json"
         for replicas, partition, reason in (
@@ -213,13 +216,13 @@ class TestReassign:
             ("--execute", "--reassignment-json-file", "/dev/null"),
         ],
     )
-    def test_wrong_usage(self, on_cluster, words: tuple[str, ...]) -> None:
+    def test_wrong_usage(self, on_cluster: Parley, words: tuple[str, ...]) -> None:
         typed = on_cluster("reassign", *words)
         assert typed.code == 1
         assert "Traceback" not in typed.err
         assert not typed.out
 
-    def test_nothing_moves(self, on_cluster, made, tmp_path: Path) -> None:
+    def test_nothing_moves(self, on_cluster: Parley, made: Make, tmp_path: Path) -> None:
         made("r3", "1:2")
         assert on_cluster("reassign", "--list").lines == ["No partition reassignments found."]
         plan = write(tmp_path / "plan.json", [{"topic": "r3", "partition": 0, "replicas": [2, 1]}])
@@ -235,7 +238,7 @@ class TestReassign:
         )
 
     def test_a_move_that_cannot_end_is_listed_and_cancelled(
-        self, on_cluster, cluster: Cluster, made, tmp_path: Path
+        self, on_cluster: Parley, cluster: Cluster, made: Make, tmp_path: Path
     ) -> None:
         made("r4", "1:2")
         plan = write(tmp_path / "plan.json", [{"topic": "r4", "partition": 0, "replicas": [3, 2]}])
@@ -269,7 +272,7 @@ class TestReassign:
 
 
 class TestCluster:
-    def test_brokers(self, on_cluster, cluster: Cluster) -> None:
+    def test_brokers(self, on_cluster: Parley, cluster: Cluster) -> None:
         typed = on_cluster("cluster cluster-id")
         assert typed.lines == [f"Cluster ID: {cluster.brokers[1].server.identity.cluster_id}"]
         rows = json.loads(on_cluster("cluster list-endpoints", "--json").out)
@@ -277,7 +280,7 @@ class TestCluster:
             (each.id, each.port, "unfenced") for each in cluster.brokers.values()
         ]
 
-    def test_a_broker_that_is_gone_is_forgotten(self, on_cluster, cluster: Cluster) -> None:
+    def test_a_broker_that_is_gone_is_forgotten(self, on_cluster: Parley, cluster: Cluster) -> None:
         refused = on_cluster("cluster unregister", "--id", "9")
         assert refused.code == 1
         assert "BROKER_ID_NOT_REGISTERED" in refused.err
@@ -295,14 +298,14 @@ class TestCluster:
         cluster.restart(3)
 
     @pytest.mark.parametrize("words", [("cluster",), ("cluster nonsense",), ("cluster unregister",)])
-    def test_wrong_usage(self, parley, words: tuple[str, ...]) -> None:
+    def test_wrong_usage(self, parley: Parley, words: tuple[str, ...]) -> None:
         typed = parley(*words[0].split())
         assert typed.code == 1
         assert "Traceback" not in typed.err
 
 
 class TestLogDirs:
-    def test_sizes(self, on_cluster, cluster: Cluster, made) -> None:
+    def test_sizes(self, on_cluster: Parley, cluster: Cluster, made: Make) -> None:
         made("d1", "2:3")
         producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"})
         producer.produce("d1", b"x" * 1000)
@@ -327,14 +330,14 @@ class TestLogDirs:
     @pytest.mark.parametrize(
         "words", [(), ("--describe", "--broker-list", "1,9"), ("--describe", "--broker-list", "x")]
     )
-    def test_wrong_usage(self, on_cluster, words: tuple[str, ...]) -> None:
+    def test_wrong_usage(self, on_cluster: Parley, words: tuple[str, ...]) -> None:
         typed = on_cluster("log-dirs", *words)
         assert typed.code == 1
         assert not typed.out
 
 
 class TestMetadata:
-    def test_the_page(self, on_cluster, cluster: Cluster, made) -> None:
+    def test_the_page(self, on_cluster: Parley, cluster: Cluster, made: Make) -> None:
         made("m1", "2:3,3:1")
         typed = on_cluster("metadata", "--topic", "m1")
         assert typed.code == 0, typed.err
@@ -355,19 +358,19 @@ class TestMetadata:
 class TestBesideKafka:
     """Apache Kafka's tools and ours say the same of the same cluster."""
 
-    def test_showing(self, on_cluster, kafka, made) -> None:
+    def test_showing(self, on_cluster: Parley, kafka: Kafka, made: Make) -> None:
         made("k1", "1:2,2:3")
         assert on_cluster("cluster cluster-id").lines == kafka("ClusterTool cluster-id")
-        for words in ((), ("--include-fenced-brokers",)):
-            assert on_cluster("cluster list-endpoints", *words).lines == kafka("ClusterTool list-endpoints", *words)
-        words = ("--describe", "--topic-list", "k1", "--broker-list", "1,2,3")
+        for more in ((), ("--include-fenced-brokers",)):
+            assert on_cluster("cluster list-endpoints", *more).lines == kafka("ClusterTool list-endpoints", *more)
+        words: tuple[str, ...] = ("--describe", "--topic-list", "k1", "--broker-list", "1,2,3")
         ours, theirs = on_cluster("log-dirs", *words).lines, kafka("LogDirsCommand", *words)
         assert ours[:2] == theirs[:2]
         assert by_name(json.loads(ours[2])) == by_name(json.loads(theirs[2]))
         words = ("--election-type", "preferred", "--topic", "k1", "--partition", "1")
         assert on_cluster("elect-leaders", *words).lines == kafka("LeaderElectionCommand", *words)
 
-    def test_moving(self, on_cluster, kafka, made, tmp_path: Path) -> None:
+    def test_moving(self, on_cluster: Parley, kafka: Kafka, made: Make, tmp_path: Path) -> None:
         made("k2", "1:2")
         made("k3", "1:2")
         answers = []
@@ -375,7 +378,7 @@ class TestBesideKafka:
             plan = write(tmp_path / f"{name}.json", [{"topic": name, "partition": 0, "replicas": [2, 3]}])
             command = "reassign" if tool is on_cluster else REASSIGN
             file = ("--reassignment-json-file", plan)
-            lines = []
+            lines: list[str] = []
             for words in (("--execute", "--throttle", "5000000"), ("--list",), ("--verify",), ("--cancel",)):
                 if words == ("--list",):
                     until_in_sync(on_cluster, name, [[2, 3]])
@@ -385,7 +388,7 @@ class TestBesideKafka:
         # Kafka's tool forgets to end this line.
         assert answers[0] == answers[1].replace("moves are active.Clearing", "moves are active.\nClearing")
 
-    def test_failing(self, on_cluster, kafka, tmp_path: Path) -> None:
+    def test_failing(self, on_cluster: Parley, kafka: Kafka, tmp_path: Path) -> None:
         plan = write(tmp_path / "plan.json", [{"topic": "nope", "partition": 0, "replicas": [2, 3]}])
         for ours, theirs, words in (
             ("reassign", REASSIGN, ("--execute", "--reassignment-json-file", plan)),

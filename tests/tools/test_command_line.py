@@ -6,23 +6,26 @@ import os
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
+from broker import Broker
+from tests.tools.conftest import Parley
 from tools.cli import COMMANDS
 from tools.cli.docs import TOOLS_PAGE, _parts_of, _root, help_of, tools_page
 from tools.cli.options import one_action, required
 from tools.cli.running import CommandError, pairs, with_values
 
 
-def test_without_a_command_the_commands_are_shown(parley) -> None:
+def test_without_a_command_the_commands_are_shown(parley: Parley) -> None:
     for words, code in (((), 1), (("--help",), 0), (("help",), 0)):
         typed = parley(*words)
         assert typed.code == code
         assert all(name in typed.out for name in COMMANDS)
 
 
-def test_a_mistyped_command_is_guessed(parley) -> None:
+def test_a_mistyped_command_is_guessed(parley: Parley) -> None:
     typed = parley("topcis")
     assert typed.code == 1
     assert "Did you mean 'topics'?" in typed.err
@@ -42,7 +45,7 @@ def test_the_page_of_the_tools_is_what_the_commands_say() -> None:
     assert (_root() / TOOLS_PAGE).read_text() == tools_page(), "run `parley docs`"
 
 
-def test_wrong_usage_is_exit_code_1(parley) -> None:
+def test_wrong_usage_is_exit_code_1(parley: Parley) -> None:
     assert parley("topics", "--nonsense").code == 1
     assert parley("produce").code == 1
 
@@ -84,7 +87,7 @@ def test_required() -> None:
         required("", "--topic", "reset_offsets")
 
 
-def test_where_no_broker_answers_the_error_says_what_to_do(parley) -> None:
+def test_where_no_broker_answers_the_error_says_what_to_do(parley: Parley) -> None:
     typed = parley("topics", "--list", "--bootstrap-server", "127.0.0.1:1")
     assert typed.code == 1
     assert "no broker answers at 127.0.0.1:1" in typed.err
@@ -92,33 +95,33 @@ def test_where_no_broker_answers_the_error_says_what_to_do(parley) -> None:
 
 
 @pytest.mark.parametrize("address", ["nonsense:port", "", "a:0", "." * 70 + ":1"])
-def test_an_address_that_is_none(parley, address: str) -> None:
+def test_an_address_that_is_none(parley: Parley, address: str) -> None:
     typed = parley("topics", "--list", "--bootstrap-server", address)
     assert typed.code == 1
     assert "Traceback" not in typed.err
     assert typed.err.startswith("Error: ")
 
 
-def test_a_security_protocol_that_is_not_there_is_refused(parley, tmp_path) -> None:
+def test_a_security_protocol_that_is_not_there_is_refused(parley: Parley, tmp_path: Path) -> None:
     config = tmp_path / "client.properties"
     config.write_text("security.protocol=SASL_SSL\n")
     typed = parley("topics", "--list", "--command-config", str(config))
     assert (typed.code, "SASL_SSL" in typed.err) == (1, True)
 
 
-def test_a_missing_properties_file(parley, tmp_path) -> None:
+def test_a_missing_properties_file(parley: Parley, tmp_path: Path) -> None:
     typed = parley("topics", "--list", "--command-config", str(tmp_path / "none"))
     assert typed.code == 1
     assert "cannot be read" in typed.err
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_tells_its_version(parley, name: str) -> None:
+def test_every_command_tells_its_version(parley: Parley, name: str) -> None:
     for part in ((), *((part,) for part in _parts_of(name))):
         assert (parley(name, *part, "--version").out) == f"{version('parley')}\n"
 
 
-def test_settings_of_java_clients_are_warned_of_in_one_line(parley, broker, tmp_path) -> None:
+def test_settings_of_java_clients_are_warned_of_in_one_line(parley: Parley, broker: Broker, tmp_path: Path) -> None:
     config = tmp_path / "client.properties"
     config.write_text("key.serializer=x\nclient.id=me\nrequest.timeout.ms=20000\nmetric.reporters=\nno.such=1\n")
     words = ("topics", "--list", "--bootstrap-server", broker.bootstrap_servers, "--command-config", str(config))
@@ -137,7 +140,7 @@ def test_starting_imports_no_option_parser_of_the_other_commands() -> None:
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["fails at the end", "fails at the first line"])
-def test_a_reader_that_has_seen_enough_is_no_error(parley, broker, unbuffered: str) -> None:
+def test_a_reader_that_has_seen_enough_is_no_error(parley: Parley, broker: Broker, unbuffered: str) -> None:
     parley("topics", "--create", "--topic", "seen", "--if-not-exists", "--bootstrap-server", broker.bootstrap_servers)
     command = f"{sys.executable} -m tools.cli topics --list --bootstrap-server {broker.bootstrap_servers} | true"
     done = subprocess.run(

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tools.conftest import Parley
 from tools.cli.configs import Entity, parse_entity, parse_settings
 from tools.cli.running import CommandError
 
 
-def test_settings_of_a_topic(on_broker, topic: str) -> None:
+def test_settings_of_a_topic(on_broker: Parley, topic: str) -> None:
     done = on_broker(
         "configs", "--alter", "--topic", topic, "--add-config", "retention.ms=5000,cleanup.policy=[compact,delete]"
     )
@@ -33,14 +35,14 @@ def test_settings_of_a_topic(on_broker, topic: str) -> None:
     assert len(everything.lines) > 25
 
 
-def test_a_setting_that_was_not_set_is_removed_without_complaint(on_broker, topic: str) -> None:
+def test_a_setting_that_was_not_set_is_removed_without_complaint(on_broker: Parley, topic: str) -> None:
     words = ("--alter", "--topic", topic, "--delete-config", "retention.ms", "--force")
     assert on_broker("configs", *words).out == f"Completed updating config for topic {topic}.\n"
     assert on_broker("configs", "--alter", "--broker-defaults", "--delete-config", "log.cleaner.threads").code == 0
     assert on_broker("configs", "--alter", "--broker-defaults", "--delete-config", "nonsense").code == 1
 
 
-def test_settings_of_a_file(on_broker, topic: str, tmp_path) -> None:
+def test_settings_of_a_file(on_broker: Parley, topic: str, tmp_path: Path) -> None:
     (tmp_path / "more.properties").write_text("retention.ms=7000\n# a comment\n")
     done = on_broker("configs", "--alter", "--topic", topic, "--add-config-file", str(tmp_path / "more.properties"))
     assert done.code == 0
@@ -50,7 +52,7 @@ def test_settings_of_a_file(on_broker, topic: str, tmp_path) -> None:
     ]
 
 
-def test_settings_of_brokers(on_broker) -> None:
+def test_settings_of_brokers(on_broker: Parley) -> None:
     done = on_broker("configs", "--alter", "--broker-defaults", "--add-config", "log.cleaner.threads=2")
     assert done.out == "Completed updating default config for brokers in the cluster.\n"
     assert on_broker("configs", "--alter", "--broker", "1", "--add-config", "log.cleaner.threads=3").code == 0
@@ -81,7 +83,7 @@ def test_settings_of_brokers(on_broker) -> None:
         (("--alter", "--broker", "1", "--delete-config", "nonsense"), "Invalid config(s): nonsense"),
     ],
 )
-def test_what_cannot_be_done_is_said(on_broker, topic: str, words: tuple[str, ...], reason: str) -> None:
+def test_what_cannot_be_done_is_said(on_broker: Parley, topic: str, words: tuple[str, ...], reason: str) -> None:
     typed = on_broker("configs", *(word.format(topic=topic) for word in words))
     assert typed.code == 1
     assert reason in typed.err
@@ -118,7 +120,7 @@ def test_what_is_written_is_read(settings: dict[str, list[str]]) -> None:
 
 
 def test_parse_entity() -> None:
-    none = {"topic": None, "broker": None}
+    none: dict[str, str | None] = {"topic": None, "broker": None}
     assert parse_entity("topics", "t", False, none) == Entity("topic", "t")
     assert parse_entity("brokers", None, True, none) == Entity("broker", "")
     assert parse_entity("topics", None, False, none) == Entity("topic", "*")

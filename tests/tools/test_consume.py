@@ -6,11 +6,13 @@ import json
 import struct
 import threading
 import uuid
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer
 
 from broker import Broker
+from tests.tools.conftest import Parley
 from tools.cli.consume.deserializers import NAMES, WrongSize, deserializer, text
 from tools.cli.consume.formatting import FORMATTERS, formatter
 from tools.cli.librdkafka import translated
@@ -24,7 +26,7 @@ def put(broker: Broker, topic: str, *values: bytes | None, key: bytes | None = N
     producer.flush()
 
 
-def test_what_is_printed_of_a_record(on_broker, broker: Broker, topic: str) -> None:
+def test_what_is_printed_of_a_record(on_broker: Parley, broker: Broker, topic: str) -> None:
     put(broker, topic, b"v", None, key=b"k")
     shown = on_broker(
         "consume", "--topic", topic, "--from-beginning", "--max-messages", "2",
@@ -40,7 +42,9 @@ def test_what_is_printed_of_a_record(on_broker, broker: Broker, topic: str) -> N
     assert "Processed a total of 2 messages" in shown.err
 
 
-def test_formatter_properties_of_a_file_count_less_than_those_typed(on_broker, broker, topic: str, tmp_path) -> None:
+def test_formatter_properties_of_a_file_count_less_than_those_typed(
+    on_broker: Parley, broker: Broker, topic: str, tmp_path: Path
+) -> None:
     put(broker, topic, b"v", key=b"k")
     (tmp_path / "format").write_text("print.key=true\nkey.separator=\\t\nprint.nonsense=1\n")
     words = (
@@ -58,7 +62,7 @@ def test_formatter_properties_of_a_file_count_less_than_those_typed(on_broker, b
     assert on_broker("consume", *words, "--property", "print.key=false").out == "v\n"
 
 
-def test_bytes_that_are_no_text(on_broker, broker: Broker, topic: str) -> None:
+def test_bytes_that_are_no_text(on_broker: Parley, broker: Broker, topic: str) -> None:
     put(broker, topic, struct.pack(">i", -5), key=struct.pack(">q", 7))
     words = ("--topic", topic, "--from-beginning", "--max-messages", "1", "--property", "print.key=true")
     package = "org.apache.kafka.common.serialization."
@@ -78,7 +82,7 @@ def test_bytes_that_are_no_text(on_broker, broker: Broker, topic: str) -> None:
     assert "there is no deserializer 'my.Own'" in unknown.err
 
 
-def test_nothing_is_printed_of_records_by_the_formatter_for_that(on_broker, broker: Broker, topic: str) -> None:
+def test_nothing_is_printed_of_records_by_the_formatter_for_that(on_broker: Parley, broker: Broker, topic: str) -> None:
     put(broker, topic, b"v")
     words = ("--topic", topic, "--from-beginning", "--max-messages", "1", "--formatter")
     assert on_broker("consume", *words, "org.apache.kafka.tools.consumer.NoOpMessageFormatter").out == ""
@@ -90,7 +94,7 @@ def test_nothing_is_printed_of_records_by_the_formatter_for_that(on_broker, brok
     assert (unknown.code, "There is no formatter 'my.Own'" in unknown.err) == (1, True)
 
 
-def test_offsets_and_groups_as_json(on_broker, broker: Broker, topic: str) -> None:
+def test_offsets_and_groups_as_json(on_broker: Parley, broker: Broker, topic: str) -> None:
     put(broker, topic, b"v")
     group = f"group-of-{topic}"
     on_broker("consume", "--topic", topic, "--from-beginning", "--group", group, "--max-messages", "1")
@@ -130,13 +134,13 @@ def test_offsets_and_groups_as_json(on_broker, broker: Broker, topic: str) -> No
         (("--topic", "a/b", "--timeout-ms", "1000"), "cannot be read"),
     ],
 )
-def test_what_cannot_be_done_is_said(on_broker, words: tuple[str, ...], reason: str) -> None:
+def test_what_cannot_be_done_is_said(on_broker: Parley, words: tuple[str, ...], reason: str) -> None:
     typed = on_broker("consume", *words)
     assert typed.code == 1
     assert reason in typed.err
 
 
-def test_a_group_of_a_file_may_not_differ(parley, tmp_path) -> None:
+def test_a_group_of_a_file_may_not_differ(parley: Parley, tmp_path: Path) -> None:
     (tmp_path / "consumer.properties").write_text("group.id=b\n")
     typed = parley(
         "consume", "--topic", "t", "--group", "a", "--consumer.config", str(tmp_path / "consumer.properties")
@@ -144,14 +148,14 @@ def test_a_group_of_a_file_may_not_differ(parley, tmp_path) -> None:
     assert (typed.code, "Detected group ids: 'a', 'b'" in typed.err) == (1, True)
 
 
-def test_a_topic_that_is_not_there_is_made_where_that_is_allowed(on_broker, topic: str) -> None:
+def test_a_topic_that_is_not_there_is_made_where_that_is_allowed(on_broker: Parley, topic: str) -> None:
     name = f"auto-{topic}"
     waited = on_broker("consume", "--topic", name, "--timeout-ms", "1000")
     assert (waited.code, waited.out) == (0, "")
     assert name in on_broker("topics", "--list").lines
 
 
-def test_a_topic_that_is_not_there_is_waited_for(on_broker, broker: Broker, topic: str) -> None:
+def test_a_topic_that_is_not_there_is_waited_for(on_broker: Parley, broker: Broker, topic: str) -> None:
     name = f"later-{topic}"
     no = ("--consumer-property", "allow.auto.create.topics=false")
     silent = on_broker("consume", "--topic", name, "--timeout-ms", "500", *no)
@@ -165,18 +169,20 @@ def test_a_topic_that_is_not_there_is_waited_for(on_broker, broker: Broker, topi
     assert (came.code, came.out) == (0, "late\n")
 
 
-def test_a_partition_that_is_not_there_is_waited_for(on_broker, topic: str) -> None:
+def test_a_partition_that_is_not_there_is_waited_for(on_broker: Parley, topic: str) -> None:
     typed = on_broker("consume", "--topic", topic, "--partition", "9", "--timeout-ms", "300")
     assert (typed.code, typed.out) == (0, "")
     assert f"the topic '{topic}' has no partition 9, only 0 to 1; waiting for it." in typed.err
 
 
-def test_the_end_is_told_for_system_tests(on_broker, topic: str) -> None:
+def test_the_end_is_told_for_system_tests(on_broker: Parley, topic: str) -> None:
     typed = on_broker("consume", "--topic", topic, "--timeout-ms", "100", "--enable-systest-events")
     assert typed.lines == ["shutdown_complete"]
 
 
-def test_settings_of_java_clients_are_taken_or_warned_of(on_broker, broker: Broker, topic: str, tmp_path) -> None:
+def test_settings_of_java_clients_are_taken_or_warned_of(
+    on_broker: Parley, broker: Broker, topic: str, tmp_path: Path
+) -> None:
     put(broker, topic, b"v")
     (tmp_path / "consumer.properties").write_text(
         "key.deserializer=org.apache.kafka.common.serialization.StringDeserializer\nmetric.reporters=\n"
@@ -195,7 +201,7 @@ def test_settings_of_java_clients_are_taken_or_warned_of(on_broker, broker: Brok
     assert "secret" not in typed.err
 
 
-def test_the_new_group_protocol_works_or_is_said_to_be_missing(on_broker, broker: Broker, topic: str) -> None:
+def test_the_new_group_protocol_works_or_is_said_to_be_missing(on_broker: Parley, broker: Broker, topic: str) -> None:
     put(broker, topic, b"v")
     words = ("--topic", topic, "--from-beginning", "--max-messages", "1", "--timeout-ms", "20000")
     typed = on_broker("consume", *words, "--consumer-property", "group.protocol=CONSUMER")
@@ -256,7 +262,7 @@ def test_bytes_of_another_kind_are_refused(name: str) -> None:
 
 def test_formatters() -> None:
     for name in FORMATTERS:
-        assert formatter(name.rpartition(".")[2], {})
+        assert callable(formatter(name.rpartition(".")[2], {}))
     with pytest.raises(CommandError):
         formatter("nonsense", {})
 

@@ -6,6 +6,7 @@ import json
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,13 +18,14 @@ from protocol.records.batch import Compression, Record, build
 from storage.aborted import AbortedTransaction, TransactionIndex
 from storage.checkpoints import RECOVERY_POINTS, OffsetCheckpoint
 from storage.snapshots import ProducerEntry, encode_snapshot
+from tests.tools.conftest import Parley
 from tools.cli.dump_log import dump
 from tools.cli.dump_log.line import Options
 
 LOG = "00000000000000000000.log"
 
 
-def batch(first: int, count: int = 3, **facts: object) -> bytes:
+def batch(first: int, count: int = 3, **facts: Any) -> bytes:
     values = [Record(0, 1000 + first + n, b"k%d" % n, "vé".encode(), (("h", b"x"),)) for n in range(count)]
     return bytes(build(values, base_offset=first, partition_leader_epoch=2, **facts))
 
@@ -44,7 +46,7 @@ def segment(tmp_path: Path) -> Path:
     return log
 
 
-def test_batches(parley, segment: Path) -> None:
+def test_batches(parley: Parley, segment: Path) -> None:
     typed = parley("dump-log", "--files", str(segment))
     assert typed.code == 0
     assert typed.lines[:2] == [f"Dumping {segment}", "Log starting offset: 0"]
@@ -57,7 +59,7 @@ def test_batches(parley, segment: Path) -> None:
     assert len(typed.lines) == 5
 
 
-def test_records(parley, segment: Path) -> None:
+def test_records(parley: Parley, segment: Path) -> None:
     deep = parley("dump-log", "--files", str(segment), "--deep-iteration")
     assert deep.lines[7] == "| offset: 3 CreateTime: 1003 keySize: 2 valueSize: 3 sequence: 5 headerKeys: [h]"
     data = parley("dump-log", "--files", str(segment), "--print-data-log")
@@ -66,7 +68,7 @@ def test_records(parley, segment: Path) -> None:
     assert bare.lines[7] == "| key: k0 payload: vé"
 
 
-def test_decoder_classes(parley, tmp_path: Path) -> None:
+def test_decoder_classes(parley: Parley, tmp_path: Path) -> None:
     log = tmp_path / LOG
     log.write_bytes(bytes(build([Record(0, 1, struct.pack(">q", -7), struct.pack(">i", 5), ())])))
     words = ("--files", str(log), "--skip-record-metadata")
@@ -82,7 +84,7 @@ def test_decoder_classes(parley, tmp_path: Path) -> None:
     assert (unknown.code, "There is no decoder class 'my.Own'" in unknown.err) == (1, True)
 
 
-def test_as_json(parley, segment: Path) -> None:
+def test_as_json(parley: Parley, segment: Path) -> None:
     lines = [
         json.loads(line) for line in parley("dump-log", "--files", str(segment), "--print-data-log", "--json").lines
     ]
@@ -91,12 +93,12 @@ def test_as_json(parley, segment: Path) -> None:
     assert all(one["file"] == str(segment) for one in lines)
 
 
-def test_part_of_a_log(parley, segment: Path) -> None:
+def test_part_of_a_log(parley: Parley, segment: Path) -> None:
     typed = parley("dump-log", "--files", str(segment), "--max-bytes", str(len(batch(0)) + 20))
     assert (typed.code, len(typed.lines)) == (0, 3)
 
 
-def test_indexes(parley, segment: Path) -> None:
+def test_indexes(parley: Parley, segment: Path) -> None:
     files = f"{segment.with_suffix('.index')},{segment.with_suffix('.timeindex')}"
     typed = parley("dump-log", "--files", files)
     assert typed.code == 0
@@ -133,7 +135,7 @@ def overwrite(path: Path, at: int, data: bytes) -> None:
     ],
 )
 def test_what_is_wrong_is_told_with_its_position(
-    parley, segment: Path, suffix: str, change: Callable[[Path], object], flags: tuple[str, ...], problem: str
+    parley: Parley, segment: Path, suffix: str, change: Callable[[Path], object], flags: tuple[str, ...], problem: str
 ) -> None:
     path = segment.with_suffix(suffix)
     change(path)
@@ -143,7 +145,7 @@ def test_what_is_wrong_is_told_with_its_position(
     assert str(path) in typed.err
 
 
-def test_records_that_disagree_with_their_batch_are_found_in_depth_only(parley, tmp_path: Path) -> None:
+def test_records_that_disagree_with_their_batch_are_found_in_depth_only(parley: Parley, tmp_path: Path) -> None:
     from protocol.records.header import seal
 
     wrong = bytearray(batch(0))
@@ -170,7 +172,7 @@ def test_no_bytes_are_too_bad(segment: Path, position: int, junk: bytes, deep: b
             path.write_bytes(before)
 
 
-def test_control_batches(parley, tmp_path: Path) -> None:
+def test_control_batches(parley: Parley, tmp_path: Path) -> None:
     marker = Record(0, 5, struct.pack(">hh", 0, 1), struct.pack(">hi", 0, 3))
     data = build([marker], producer_id=4, producer_epoch=0, transactional=True, control=True)
     (tmp_path / LOG).write_bytes(data)
@@ -178,7 +180,7 @@ def test_control_batches(parley, tmp_path: Path) -> None:
     assert typed.lines[-1].endswith("headerKeys: [] endTxnMarker: COMMIT coordinatorEpoch: 3")
 
 
-def test_committed_offsets_and_groups(parley, tmp_path: Path) -> None:
+def test_committed_offsets_and_groups(parley: Parley, tmp_path: Path) -> None:
     member = stored.GroupMetadataValue.MemberMetadata(
         member_id="m",
         client_id="c",
@@ -210,7 +212,7 @@ def test_committed_offsets_and_groups(parley, tmp_path: Path) -> None:
     assert "unknown" in lines[3]
 
 
-def test_snapshots_of_producers(parley, tmp_path: Path) -> None:
+def test_snapshots_of_producers(parley: Parley, tmp_path: Path) -> None:
     path = tmp_path / "00000000000000000009.snapshot"
     path.write_bytes(
         encode_snapshot([ProducerEntry(4, 1, 9, 8, 2, 77, -1, -1), ProducerEntry(5, 0, -1, -1, 0, 88, 3, 6)])
@@ -226,7 +228,7 @@ def test_snapshots_of_producers(parley, tmp_path: Path) -> None:
     assert (broken.code, "checksum" in broken.err) == (1, True)
 
 
-def test_aborted_transactions(parley, tmp_path: Path) -> None:
+def test_aborted_transactions(parley: Parley, tmp_path: Path) -> None:
     path = tmp_path / "00000000000000000000.txnindex"
     index = TransactionIndex(path)
     index.append(AbortedTransaction(4, 2, 6, 7))
@@ -238,7 +240,7 @@ def test_aborted_transactions(parley, tmp_path: Path) -> None:
     assert parley("dump-log", "--files", str(path)).code == 1
 
 
-def test_checkpoints(parley, tmp_path: Path) -> None:
+def test_checkpoints(parley: Parley, tmp_path: Path) -> None:
     OffsetCheckpoint(tmp_path / RECOVERY_POINTS).write({("t", 0): 5})
     (tmp_path / "leader-epoch-checkpoint").write_text("0\n1\n3 40\n")
     typed = parley("dump-log", "--files", f"{tmp_path / RECOVERY_POINTS},{tmp_path / 'leader-epoch-checkpoint'}")
@@ -248,7 +250,7 @@ def test_checkpoints(parley, tmp_path: Path) -> None:
     assert parley("dump-log", "--files", str(tmp_path / "leader-epoch-checkpoint")).code == 1
 
 
-def test_files_that_are_something_else(parley, tmp_path: Path) -> None:
+def test_files_that_are_something_else(parley: Parley, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
     assert "Ignoring unknown file" in parley("dump-log", "--files", str(tmp_path / "notes.txt")).out
     for name in ("none.log", LOG):
@@ -257,7 +259,7 @@ def test_files_that_are_something_else(parley, tmp_path: Path) -> None:
         assert typed.err.startswith("Error: ")
 
 
-def test_old_messages(parley, tmp_path: Path) -> None:
+def test_old_messages(parley: Parley, tmp_path: Path) -> None:
     import zlib
 
     body = struct.pack(">bbq", 1, 0, 500) + struct.pack(">i", 1) + b"k" + struct.pack(">i", 1) + b"v"

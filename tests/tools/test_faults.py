@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -11,7 +12,7 @@ from tools.faults import FaultProxy
 
 
 @pytest.fixture
-def echo():
+def echo() -> Iterator[int]:
     """A server that sends back what it gets."""
 
     def serve(listener: socket.socket) -> None:

@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from broker import Broker
+from tests.tools.conftest import Parley, Send
 from tools.cli.groups.describing import Committed, Coordinator, Group, Member, assigned
 from tools.cli.groups.listing import validate_regex
 from tools.cli.groups.reset import parse_datetime, parse_duration, read_csv, target
@@ -23,7 +24,7 @@ _numbers = itertools.count()
 
 
 @pytest.fixture
-def group(broker: Broker, topic: str, send) -> str:
+def group(broker: Broker, topic: str, send: Send) -> str:
     """A group without members that has read 4 of 10 records in partition 0."""
     name = f"group-{next(_numbers)}"
     send(topic, [1_795_000_000_000 + number for number in range(10)])
@@ -49,12 +50,12 @@ def member(broker: Broker, topic: str, group: str, **settings: object) -> Iterat
         consumer.close()
 
 
-def offset_of(on_broker, group: str) -> dict[int, int]:
+def offset_of(on_broker: Parley, group: str) -> dict[int, int]:
     (described,) = json.loads(on_broker("groups", "--describe", "--group", group, "--json").out)
     return {one["partition"]: one["currentOffset"] for one in described["offsets"]}
 
 
-def test_list(on_broker, group: str) -> None:
+def test_list(on_broker: Parley, group: str) -> None:
     assert group in on_broker("groups", "--list").lines
     head, *rows = on_broker("groups", "--list", "--state", "--type").lines
     assert head.split() == ["GROUP", "TYPE", "STATE"]
@@ -64,7 +65,7 @@ def test_list(on_broker, group: str) -> None:
     assert on_broker("groups", "--list", "--state", "happy").code == 1
 
 
-def test_describe_offsets(on_broker, topic: str, group: str) -> None:
+def test_describe_offsets(on_broker: Parley, topic: str, group: str) -> None:
     described = on_broker("groups", "--describe", "--group", group)
     assert described.code == 0
     assert f"Consumer group '{group}' has no active members." in described.err
@@ -75,7 +76,7 @@ def test_describe_offsets(on_broker, topic: str, group: str) -> None:
     assert row.split() == [group, topic, "0", "4", "10", "6", "-", "-", "-"]
 
 
-def test_describe_members(on_broker, broker: Broker, topic: str, group: str) -> None:
+def test_describe_members(on_broker: Parley, broker: Broker, topic: str, group: str) -> None:
     with member(broker, topic, group, **{"group.instance.id": "one"}):
         head, row = on_broker("groups", "--describe", "--group", group, "--members", "--verbose").lines[1:]
         assert head.split()[:6] == [
@@ -91,7 +92,7 @@ def test_describe_members(on_broker, broker: Broker, topic: str, group: str) -> 
         assert all(line.split()[-1] == "reader" for line in rows)
 
 
-def test_a_group_that_is_not_there(on_broker) -> None:
+def test_a_group_that_is_not_there(on_broker: Parley) -> None:
     typed = on_broker("groups", "--describe", "--group", "nobody")
     assert typed.code == 1
     assert "Consumer group 'nobody' does not exist" in typed.err
@@ -114,7 +115,7 @@ def test_a_group_that_is_not_there(on_broker) -> None:
         (("--by-duration", "P1000D"), 0),
     ],
 )
-def test_reset(on_broker, topic: str, group: str, to: tuple[str, ...], offset: int) -> None:
+def test_reset(on_broker: Parley, topic: str, group: str, to: tuple[str, ...], offset: int) -> None:
     planned = on_broker("groups", "--reset-offsets", "--group", group, "--topic", f"{topic}:0", *to, "--dry-run")
     assert planned.code == 0
     assert planned.lines[1].split() == ["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"]
@@ -125,14 +126,14 @@ def test_reset(on_broker, topic: str, group: str, to: tuple[str, ...], offset: i
     assert offset_of(on_broker, group) == {0: offset}
 
 
-def test_reset_of_a_group_that_has_never_been(on_broker, topic: str) -> None:
+def test_reset_of_a_group_that_has_never_been(on_broker: Parley, topic: str) -> None:
     words = ("--reset-offsets", "--group", f"new-{topic}", "--topic", topic, "--to-earliest", "--execute")
     assert on_broker("groups", *words).code == 0
     assert offset_of(on_broker, f"new-{topic}") == {0: 0, 1: 0}
 
 
-def test_reset_from_what_was_exported(on_broker, topic: str, group: str, tmp_path: Path) -> None:
-    words = ("--reset-offsets", "--group", group, "--topic", topic, "--to-latest", "--export")
+def test_reset_from_what_was_exported(on_broker: Parley, topic: str, group: str, tmp_path: Path) -> None:
+    words: tuple[str, ...] = ("--reset-offsets", "--group", group, "--topic", topic, "--to-latest", "--export")
     exported = on_broker("groups", *words)
     assert exported.out == f"{topic},0,10\n{topic},1,0\n"
     (tmp_path / "plan.csv").write_text(exported.out)
@@ -141,7 +142,9 @@ def test_reset_from_what_was_exported(on_broker, topic: str, group: str, tmp_pat
     assert offset_of(on_broker, group) == {0: 10, 1: 0}
 
 
-def test_a_group_with_members_is_not_reset_or_deleted(on_broker, broker: Broker, topic: str, group: str) -> None:
+def test_a_group_with_members_is_not_reset_or_deleted(
+    on_broker: Parley, broker: Broker, topic: str, group: str
+) -> None:
     with member(broker, topic, group):
         refused = on_broker(
             "groups", "--reset-offsets", "--group", group, "--topic", topic, "--to-earliest", "--execute"
@@ -156,14 +159,14 @@ def test_a_group_with_members_is_not_reset_or_deleted(on_broker, broker: Broker,
         assert "GROUP_SUBSCRIBED_TO_TOPIC" in refused.out
 
 
-def test_delete(on_broker, group: str) -> None:
+def test_delete(on_broker: Parley, group: str) -> None:
     done = on_broker("groups", "--delete", "--group", group)
     assert (done.code, done.out) == (0, f"Deletion of requested consumer groups ('{group}') was successful.\n")
     assert group not in on_broker("groups", "--list").lines
     assert on_broker("groups", "--delete", "--group", group).code == 1
 
 
-def test_delete_offsets(on_broker, topic: str, group: str) -> None:
+def test_delete_offsets(on_broker: Parley, topic: str, group: str) -> None:
     done = on_broker("groups", "--delete-offsets", "--group", group, "--topic", f"{topic}:0")
     assert done.code == 0
     assert done.lines[0] == f"Request succeeded for deleting offsets from group {group}."
@@ -189,7 +192,7 @@ def test_delete_offsets(on_broker, topic: str, group: str) -> None:
         ((), "exactly one of"),
     ],
 )
-def test_what_cannot_be_done_is_said(on_broker, words: tuple[str, ...], reason: str) -> None:
+def test_what_cannot_be_done_is_said(on_broker: Parley, words: tuple[str, ...], reason: str) -> None:
     typed = on_broker("groups", *words)
     assert typed.code == 1
     assert reason in typed.err
@@ -245,7 +248,7 @@ def test_csv(tmp_path: Path) -> None:
             read_csv(path)
 
 
-def test_regular_expressions_of_subscriptions(parley) -> None:
+def test_regular_expressions_of_subscriptions(parley: Parley) -> None:
     assert parley("groups", "--validate-regex", "topic-[0-9]+").code == 0
     for wrong in ("(", "(?=a)", r"(a)\1"):
         with pytest.raises(CommandError):

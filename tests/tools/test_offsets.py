@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
+from tests.tools.conftest import Parley, Send
 from tools.cli.delete_records import parse_plan
 from tools.cli.offsets import parse_patterns, parse_time
 from tools.cli.running import CommandError
 
 
-def test_offsets_by_position_and_time(on_broker, send, topic: str) -> None:
+def test_offsets_by_position_and_time(on_broker: Parley, send: Send, topic: str) -> None:
     now = 1_795_000_000_000
     send(topic, [now, now + 10, now + 5])
     assert on_broker("offsets", "--topic", topic).lines == [f"{topic}:0:3", f"{topic}:1:0"]
@@ -24,7 +26,7 @@ def test_offsets_by_position_and_time(on_broker, send, topic: str) -> None:
     assert (found["topic"], found["partition"], found["offset"]) == (topic, 0, 3)
 
 
-def test_no_partition_matches(on_broker) -> None:
+def test_no_partition_matches(on_broker: Parley) -> None:
     typed = on_broker("offsets", "--topic", "nowhere")
     assert typed.code == 1
     assert "No partition matches" in typed.err
@@ -57,7 +59,7 @@ def test_parse_patterns() -> None:
         parse_patterns("a:b")
 
 
-def test_records_are_deleted(on_broker, send, topic: str, tmp_path) -> None:
+def test_records_are_deleted(on_broker: Parley, send: Send, topic: str, tmp_path: Path) -> None:
     send(topic, [0] * 10)
     plan = tmp_path / "plan.json"
     rows = [{"topic": topic, "partition": 0, "offset": 4}, {"topic": topic, "partition": 1, "offset": -1}]
@@ -73,7 +75,7 @@ def test_records_are_deleted(on_broker, send, topic: str, tmp_path) -> None:
     assert on_broker("offsets", "--topic", topic, "--time", "earliest").lines[0] == f"{topic}:0:4"
 
 
-def test_records_that_cannot_be_deleted(on_broker, send, topic: str, tmp_path) -> None:
+def test_records_that_cannot_be_deleted(on_broker: Parley, send: Send, topic: str, tmp_path: Path) -> None:
     rows = [{"topic": topic, "partition": 0, "offset": 99}, {"topic": "nowhere", "partition": 0, "offset": 1}]
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps({"partitions": rows}))

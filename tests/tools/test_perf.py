@@ -17,6 +17,7 @@ from random import Random
 import pytest
 
 from broker import Broker
+from tests.tools.conftest import Parley
 from tools.cli.perf.consume import clock_text
 from tools.cli.perf.payloads import payloads
 from tools.cli.perf.progress import bar
@@ -26,7 +27,7 @@ from tools.cli.running import CommandError
 RATES = r"[\d.]+ records/sec \([\d.]+ MB/sec\), [\d.]+ ms avg latency, [\d.]+ ms max latency"
 
 
-def test_produce_and_consume(parley, broker: Broker, topic: str) -> None:
+def test_produce_and_consume(parley: Parley, broker: Broker, topic: str) -> None:
     sent = parley(
         "perf", "produce", "--topic", topic, "--num-records", "500", "--record-size", "100", "--throughput", "-1",
         "--warmup-records", "100", "--producer-props", f"bootstrap.servers={broker.bootstrap_servers}", "linger.ms=5",
@@ -48,7 +49,7 @@ def test_produce_and_consume(parley, broker: Broker, topic: str) -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d:\d{3}", cells[0])
 
 
-def test_as_json(parley, broker: Broker, topic: str) -> None:
+def test_as_json(parley: Parley, broker: Broker, topic: str) -> None:
     to = ("--bootstrap-server", broker.bootstrap_servers, "--topic", topic, "--num-records", "50", "--json")
     sent = json.loads(parley("perf", "produce", *to, "--throughput", "1000", "--payload-monotonic").out)
     assert (sent["records"], sent["failed"]) == (50, 0)
@@ -57,7 +58,7 @@ def test_as_json(parley, broker: Broker, topic: str) -> None:
     assert read["records"] == 50
 
 
-def test_latency(parley, broker: Broker, topic: str) -> None:
+def test_latency(parley: Parley, broker: Broker, topic: str) -> None:
     typed = parley("perf", "latency", broker.bootstrap_servers, topic, "5", "all", "100")
     assert typed.code == 0, typed.err
     first, average, percentiles = typed.lines
@@ -66,7 +67,7 @@ def test_latency(parley, broker: Broker, topic: str) -> None:
     assert re.fullmatch(r"Percentiles: 50th = \d+, 99th = \d+, 99.9th = \d+", percentiles)
 
 
-def test_latency_of_records_with_keys_and_headers(parley, broker: Broker, topic: str) -> None:
+def test_latency_of_records_with_keys_and_headers(parley: Parley, broker: Broker, topic: str) -> None:
     """By name, as from Kafka 4.2 on; the topic is created where it is not there."""
     typed = parley(
         "perf", "latency", "--bootstrap-server", broker.bootstrap_servers, "--topic", f"new-{topic}", "--num-records",
@@ -120,13 +121,13 @@ def test_a_bar_on_a_terminal_and_lines_elsewhere(broker: Broker, topic: str) -> 
     assert shown.count(b"records sent") == 1
 
 
-def test_a_topic_that_is_not_there_is_waited_for(parley, broker: Broker) -> None:
+def test_a_topic_that_is_not_there_is_waited_for(parley: Parley, broker: Broker) -> None:
     words = ("--topic", "never-made", "--num-records", "5", "--timeout", "500")
     typed = parley("perf", "consume", "--bootstrap-server", broker.bootstrap_servers, *words)
     assert (typed.code, "timeout (500 ms) exceeded" in typed.err) == (0, True)
 
 
-def test_fewer_records_than_expected(parley, broker: Broker, topic: str) -> None:
+def test_fewer_records_than_expected(parley: Parley, broker: Broker, topic: str) -> None:
     words = ("--topic", topic, "--num-records", "5", "--timeout", "200", "--hide-header")
     typed = parley("perf", "consume", "--bootstrap-server", broker.bootstrap_servers, *words)
     assert (typed.code, len(typed.lines)) == (0, 1)
@@ -152,7 +153,7 @@ def test_fewer_records_than_expected(parley, broker: Broker, topic: str) -> None
         (("latency", "--bootstrap-server", "a:1", "--topic", "t"), "--num-records is missing"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_done_is_said(parley, words: tuple[str, ...], reason: str) -> None:
+def test_what_cannot_be_done_is_said(parley: Parley, words: tuple[str, ...], reason: str) -> None:
     typed = parley("perf", *words)
     assert typed.code == 1
     assert reason in typed.err

@@ -5,12 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from broker import Broker
 from tests.support.kafka import free_port
+from tests.tools.conftest import Parley
 from tools.cli.produce import app
 from tools.cli.produce.lines import READERS, InputRecord, LineFormat, parse_line
 from tools.cli.running import CommandError
@@ -22,7 +24,7 @@ def send(broker: Broker, topic: str, lines: bytes, *words: str) -> subprocess.Co
     return subprocess.run([*command, "--topic", topic, *words], input=lines, capture_output=True, check=False)
 
 
-def sent(broker: Broker, topic: str, count: int) -> list[tuple[bytes | None, bytes | None, list[tuple[str, bytes]]]]:
+def sent(broker: Broker, topic: str, count: int) -> list[tuple[Any, Any, Any]]:
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "any", "log_level": 0})
     consumer.assign([TopicPartition(topic, 0, 0), TopicPartition(topic, 1, 0)])
     messages = consumer.consume(count, 20)
@@ -50,7 +52,7 @@ def test_the_codec_without_a_name_is_gzip() -> None:
     assert app.prepared(["--compression-codec", "--sync"]) == ["--compression-codec", "gzip", "--sync"]
 
 
-def test_why_the_broker_refuses_a_record_is_said(on_broker, broker: Broker, topic: str) -> None:
+def test_why_the_broker_refuses_a_record_is_said(on_broker: Parley, broker: Broker, topic: str) -> None:
     on_broker("configs", "--alter", "--topic", topic, "--add-config", "cleanup.policy=compact")
     done = send(broker, topic, b"no key\n")
     assert done.returncode == 1
@@ -82,7 +84,7 @@ def test_settings_of_java_clients_are_taken_or_warned_of(broker: Broker, topic: 
         (("--property", "parse.headers=true", "--property", "headers.delimiter=,"), "may not be equal"),
     ],
 )
-def test_what_cannot_be_done_is_said(on_broker, topic: str, words: tuple[str, ...], reason: str) -> None:
+def test_what_cannot_be_done_is_said(on_broker: Parley, topic: str, words: tuple[str, ...], reason: str) -> None:
     done = on_broker("produce", "--topic", topic, *words)
     assert done.code == 1
     assert reason in done.err
@@ -103,7 +105,9 @@ def test_brokers_that_go_are_told_in_one_line() -> None:
         consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g", "log_level": 0,
                              "allow.auto.create.topics": True})  # fmt: skip
         consumer.assign([TopicPartition("t", 0, 0)])
-        assert consumer.poll(20).value() == b"one"
+        message = consumer.poll(20)
+        assert message is not None
+        assert message.value() == b"one"
         consumer.close()
     _, told = process.communicate(b"two\n", timeout=60)
     lines = told.decode().splitlines()
@@ -125,7 +129,7 @@ def test_brokers_that_go_are_told_in_one_line() -> None:
         ("perf", "consume", "--topic", "t", "--num-records", "1"),
     ],
 )
-def test_where_no_broker_answers_the_error_says_what_to_do(parley, words: tuple[str, ...]) -> None:
+def test_where_no_broker_answers_the_error_says_what_to_do(parley: Parley, words: tuple[str, ...]) -> None:
     address = f"127.0.0.1:{free_port()}"
     typed = parley(*words, "--bootstrap-server", address)
     assert (typed.code, typed.out) == (1, "")
@@ -135,7 +139,7 @@ def test_where_no_broker_answers_the_error_says_what_to_do(parley, words: tuple[
     assert "parley start" in line
 
 
-def test_what_the_client_logs_is_shown_on_demand(parley) -> None:
+def test_what_the_client_logs_is_shown_on_demand(parley: Parley) -> None:
     typed = parley("consume", "--topic", "t", "--bootstrap-server", f"127.0.0.1:{free_port()}", "--verbose")
     assert typed.code == 1
     assert "FAIL" in typed.err

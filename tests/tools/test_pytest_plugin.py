@@ -72,7 +72,9 @@ def _pytest(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def test_the_fixtures(tmp_path: Path) -> None:
     (tmp_path / "test_a_broker.py").write_text(TESTS)
     (tmp_path / "test_a_cluster.py").write_text(CLUSTER_TESTS)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nkafka_broker_config =\n    num.partitions=4\n    delete.topic.enable=true\n")
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\nkafka_broker_config =\n    num.partitions=4\n    delete.topic.enable=true\n"
+    )
     done = _pytest(tmp_path, "--kafka-broker-config", "num.partitions=5")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "6 passed" in done.stdout

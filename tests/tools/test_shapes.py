@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from broker import Broker
 from consensus.registry import open_backend
 from protocol.records.batch import Record, build
+from tests.tools.conftest import Parley
 from tools.cli.shapes import SHAPES, differences
 
 LOCAL = ("dump-log", "coordination check", "coordination status", "version")
@@ -89,7 +90,7 @@ async def _begin(store: str) -> None:
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_what_is_printed_has_its_shape(parley, broker: Broker, names: dict[str, Any], name: str) -> None:
+def test_what_is_printed_has_its_shape(parley: Parley, broker: Broker, names: dict[str, Any], name: str) -> None:
     words = [word.format(**names) for word in WORDS[name]]
     at = [] if name in LOCAL else ["--bootstrap-server", broker.bootstrap_servers]
     typed = parley(*name.split(), *at, *words, "--json")

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from tests.tools.conftest import Parley
 from tools.cli import start
 from tools.cli.running import CommandError
 
@@ -39,7 +40,7 @@ def test_overrides_count_more_than_the_file(tmp_path: Path) -> None:
     assert config.offsets_topic_replication_factor == 3  # a file says everything
 
 
-def test_every_problem_has_its_line(parley, tmp_path: Path) -> None:
+def test_every_problem_has_its_line(parley: Parley, tmp_path: Path) -> None:
     words = ("--override", "num.partitions=0", "--override", "log.retention.hours=soon")
     typed = parley("start", *words)
     assert typed.code == 1
@@ -51,7 +52,7 @@ def test_every_problem_has_its_line(parley, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [("--override", "nonsense"), ("no-such-file",), ("--nonsense",)])
-def test_wrong_usage(parley, words: tuple[str, ...]) -> None:
+def test_wrong_usage(parley: Parley, words: tuple[str, ...]) -> None:
     typed = parley("start", *words)
     assert typed.code == 1
     assert "Traceback" not in typed.err

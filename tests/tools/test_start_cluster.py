@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from tests.tools.conftest import Parley
 from tools.cli.running import CommandError
 from tools.cli.start_cluster import labelled, plans
 
@@ -70,7 +71,7 @@ def test_a_line_of_a_log_says_whose_it_is() -> None:
 
 
 @pytest.mark.parametrize("words", [("--brokers", "0"), ("--restart",), ("--brokers", "2", "--override", "x.y=1", "f")])
-def test_wrong_usage(parley, words: tuple[str, ...]) -> None:
+def test_wrong_usage(parley: Parley, words: tuple[str, ...]) -> None:
     typed = parley("start", *words)
     assert typed.code == 1
     assert "Traceback" not in typed.err
@@ -174,7 +175,7 @@ def test_what_stands_in_the_way_of_one_ends_all(tmp_path: Path) -> None:
     assert not done.stdout
 
 
-def test_the_data_of_one_broker_is_no_cluster_s_nor_the_other_way_round(tmp_path: Path, parley) -> None:
+def test_the_data_of_one_broker_is_no_cluster_s_nor_the_other_way_round(tmp_path: Path, parley: Parley) -> None:
     folder = f"log.dirs={tmp_path}"
     (tmp_path / "meta.properties").touch()
     refused = parley("start", "--brokers", "3", "--override", folder)

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from tests.tools.conftest import Parley
 from tools.cli.running import CommandError
 from tools.cli.topics import parse_assignment
 from tools.cli.topics.describing import (
@@ -19,7 +20,7 @@ from tools.cli.topics.describing import (
 )
 
 
-def test_create_list_describe_delete(on_broker) -> None:
+def test_create_list_describe_delete(on_broker: Parley) -> None:
     made = on_broker("topics", "--create", "--topic", "story", "--partitions", "3", "--config", "retention.ms=60000")
     assert (made.code, made.out) == (0, "Created topic story.\n")
     assert "story" in on_broker("topics", "--list").lines
@@ -38,7 +39,7 @@ def test_create_list_describe_delete(on_broker) -> None:
     assert "story" not in on_broker("topics", "--list").lines
 
 
-def test_a_topic_that_exists(on_broker, topic: str) -> None:
+def test_a_topic_that_exists(on_broker: Parley, topic: str) -> None:
     again = on_broker("topics", "--create", "--topic", topic)
     assert again.code == 1
     assert "TOPIC_ALREADY_EXISTS" in again.err
@@ -46,7 +47,7 @@ def test_a_topic_that_exists(on_broker, topic: str) -> None:
 
 
 @pytest.mark.parametrize("action", ["--describe", "--delete", "--alter"])
-def test_a_topic_that_does_not_exist(on_broker, action: str) -> None:
+def test_a_topic_that_does_not_exist(on_broker: Parley, action: str) -> None:
     words = (action, "--topic", "nowhere", *(("--partitions", "4") if action == "--alter" else ()))
     missing = on_broker("topics", *words)
     assert missing.code == 1
@@ -86,41 +87,41 @@ def test_a_topic_that_does_not_exist(on_broker, action: str) -> None:
         ),
     ],
 )
-def test_what_cannot_be_done_is_said(on_broker, words: tuple[str, ...], reason: str) -> None:
+def test_what_cannot_be_done_is_said(on_broker: Parley, words: tuple[str, ...], reason: str) -> None:
     typed = on_broker("topics", *words)
     assert typed.code == 1
     assert reason in typed.err
 
 
-def test_more_partitions(on_broker, topic: str) -> None:
+def test_more_partitions(on_broker: Parley, topic: str) -> None:
     assert on_broker("topics", "--alter", "--topic", topic, "--partitions", "4").code == 0
     assert len(on_broker("topics", "--describe", "--topic", topic).lines) == 5
     fewer = on_broker("topics", "--alter", "--topic", topic, "--partitions", "1")
     assert (fewer.code, "INVALID_PARTITIONS" in fewer.err) == (1, True)
 
 
-def test_as_json(on_broker, topic: str) -> None:
+def test_as_json(on_broker: Parley, topic: str) -> None:
     assert topic in json.loads(on_broker("topics", "--list", "--json").out)
     (described,) = json.loads(on_broker("topics", "--describe", "--topic", topic, "--json").out)
     assert described["topic"] == topic
     assert [one["leader"] for one in described["partitions"]] == [1, 1]
 
 
-def test_selected_partitions_only(on_broker, topic: str) -> None:
+def test_selected_partitions_only(on_broker: Parley, topic: str) -> None:
     assert on_broker("topics", "--describe", "--topic", topic, "--under-replicated-partitions").out == ""
     assert on_broker("topics", "--describe", "--topic", topic, "--unavailable-partitions").out == ""
     at_minimum = on_broker("topics", "--describe", "--topic", topic, "--at-min-isr-partitions")
     assert [line.split("\t")[2] for line in at_minimum.lines] == ["Partition: 0", "Partition: 1"]
 
 
-def test_topics_with_overrides(on_broker, topic: str) -> None:
+def test_topics_with_overrides(on_broker: Parley, topic: str) -> None:
     on_broker("configs", "--alter", "--topic", topic, "--add-config", "segment.bytes=1048576")
     shown = on_broker("topics", "--describe", "--topics-with-overrides")
     assert any(line.startswith(f"Topic: {topic}\t") for line in shown.lines)
     assert not any(line.startswith("\t") for line in shown.lines)
 
 
-def test_replicas_by_hand(on_broker) -> None:
+def test_replicas_by_hand(on_broker: Parley) -> None:
     made = on_broker("topics", "--create", "--topic", "by-hand", "--replica-assignment", "1,1,1")
     assert made.code == 0
     assert len(on_broker("topics", "--describe", "--topic", "by-hand").lines) == 4

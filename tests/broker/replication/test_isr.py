@@ -142,7 +142,7 @@ async def test_the_epochs_of_the_members_are_named(tmp_path: Path) -> None:
 
 
 async def test_a_leader_that_loses_one_log_goes_on_asking_for_the_others(tmp_path: Path) -> None:
-    async with nodes(tmp_path, 2) as cluster:
+    async with nodes(tmp_path, 2, replica_lag_time_max_ms="400") as cluster:
         decide, is_away = cluster[1].controller, True
 
         async def controller(request: Any) -> Any:

@@ -10,7 +10,7 @@ import pytest
 
 from broker.controller import election
 from broker.partition import Partition
-from broker.replication import fetcher, in_sync
+from broker.replication import fetcher, following, in_sync
 from consensus.recipes.keyvalue import KeyValue
 from protocol.errors import ErrorCode
 from tools.simulation.faults import Fault, Kind
@@ -26,7 +26,7 @@ def acknowledge_early(patch: pytest.MonkeyPatch) -> None:
 
 def skip_truncation(patch: pytest.MonkeyPatch) -> None:
     """A follower does not say which epoch its log ends with, so nobody finds where it has parted from the leader's."""
-    position_of = fetcher.position_of
+    position_of = following.position_of
     patch.setattr(fetcher, "position_of", lambda *args: position_of(*args)._replace(last_fetched_epoch=-1))
 
 
