@@ -180,21 +180,32 @@ class Flow:
         first = self.source.offsets(dict.fromkeys(new, LATEST if latest else EARLIEST))
         ends = self.target.offsets(dict.fromkeys(map(self.remote, new), LATEST))
         group = admin.committed(self.source, self.settings.commits_as) if self.settings.commits_as else {}
-        producer = None
-        found = {}
-        for place in new:
-            stored = self._stored.get(place)
-            end = ends[self.remote(place)]
-            if stored is not None and stored.downstream is not None:
-                known = None if stored.producer is None else ProducerId(*stored.producer)
-                found[place] = Place(Anchor(stored.offset + 1, stored.downstream), known)
-                continue
-            producer = producer or new_producer(self.target)
-            begin = group[place].offset if place in group else first[place]
-            found[place] = Place(Anchor(begin if stored is None else stored.offset + 1, end), producer)
+        found = {place: known for place in new if (known := _place(self._stored.get(place))) is not None}
+        fresh = [place for place in new if place not in found]
+        if fresh:
+            producer = new_producer(self.target)
+            for place in fresh:
+                stored = self._stored.get(place)
+                begin = group[place].offset if place in group else first[place]
+                upstream = begin if stored is None else stored.offset + 1
+                found[place] = Place(Anchor(upstream, ends[self.remote(place)]), producer)
+            self._store({place: found[place] for place in fresh})
+            found |= self._first_stored(fresh)
         with self._lock:
             self._places |= found
-        self._store(found)
+
+    def _first_stored(self, fresh: Iterable[TopicPartition]) -> dict[TopicPartition, Place]:
+        """What was written down first of partitions that nobody had begun to copy: of mirrors started at the same
+        moment, all go by it."""
+        wanted = set(fresh)
+        found: dict[TopicPartition, Place] = {}
+        for stored in _read(self.target, self.settings.policy.offsets(self.settings.source.alias), StoredOffset.decode):
+            if stored is None or stored.cluster != self.settings.source.alias:
+                continue
+            place, known = TopicPartition(stored.topic, stored.partition), _place(stored)
+            if place in wanted and known is not None:
+                found.setdefault(place, known)
+        return found
 
     def remote(self, partition: TopicPartition) -> TopicPartition:
         """The partition on the target that a source's is copied to."""
@@ -311,11 +322,7 @@ class Flow:
         settings = self.settings
         with self._lock:
             syncs, self._syncs = self._syncs, []
-            places = {
-                place: known
-                for place, known in self._places.items()
-                if _stored_anchor(self._stored.get(place)) != known.anchor
-            }
+            places = {place: known for place, known in self._places.items() if _place(self._stored.get(place)) != known}
         if syncs and settings.choices.emit_offset_syncs:
             cluster = self.source if settings.offset_syncs_at_source else self.target
             self._write(cluster, settings.offset_syncs_topic, [sync.encode() for sync in syncs])
@@ -401,10 +408,12 @@ def _same_run(one: OffsetSync, other: OffsetSync) -> bool:
     return same and one.upstream - one.downstream == other.upstream - other.downstream
 
 
-def _stored_anchor(stored: StoredOffset | None) -> Anchor | None:
+def _place(stored: StoredOffset | None) -> Place | None:
+    """Where a partition stands by what was written down of it; MirrorMaker 2 writes too little."""
     if stored is None or stored.downstream is None:
         return None
-    return Anchor(stored.offset + 1, stored.downstream)
+    producer = None if stored.producer is None else ProducerId(*stored.producer)
+    return Place(Anchor(stored.offset + 1, stored.downstream), producer)
 
 
 def _read(cluster: Cluster, topic: str, decode: Callable[[bytes | None, bytes | None], T]) -> Iterable[T]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
+from pipeline.cluster import Cluster
+from pipeline.mirror.appending import ProducerId, new_producer
 from pipeline.mirror.internal_records import Checkpoint, OffsetSync
 from pipeline.mirror.rounds import Mirror
 from pipeline.mirror.settings import from_mm1
@@ -246,3 +249,22 @@ def test_where_it_was_is_not_known_some_are_copied_again(a: str, b: str) -> None
     produce(a, "orders", rows(5) + rows(5, 20))
     copy_once(properties(a, b))
     assert as_rows(read(b, "A.orders")) == rows(10) + rows(5) + rows(5, 20)
+
+
+def test_two_mirrors_that_begin_at_the_same_moment_are_one(a: str, b: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    create(a, "orders")
+    produce(a, "orders", rows(1000))
+    both_there = Barrier(2)
+
+    def together(cluster: Cluster) -> ProducerId:
+        both_there.wait()  # neither has found that the other has begun
+        return new_producer(cluster)
+
+    monkeypatch.setattr("pipeline.mirror.flow.new_producer", together)
+    pair = [mirror(properties(a, b)) for _ in range(2)]
+    with ThreadPoolExecutor(2) as threads:
+        for work in (lambda one: one.flows[0].prepare(), lambda one: one.copy(one.ends())):
+            assert len(list(threads.map(work, pair))) == 2
+    for one in pair:
+        one.flows[0].close()
+    assert as_rows(read(b, "A.orders")) == rows(1000)
