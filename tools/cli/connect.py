@@ -7,7 +7,8 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -58,8 +59,9 @@ def standalone(
     override: _Override = [],  # noqa: B006 - read only
 ) -> None:
     """Run one worker with some connectors; source offsets are kept in a file."""
-    from pipeline.connect.running import run_standalone
-    from pipeline.connect.worker_config import STANDALONE
+    with _said_if_missing():
+        from pipeline.connect.running import run_standalone
+        from pipeline.connect.worker_config import STANDALONE
 
     config = _configuration(worker, override, STANDALONE)
     files = [_connector(path) for path in connectors or []]
@@ -72,11 +74,24 @@ def distributed(
     override: _Override = [],  # noqa: B006 - read only
 ) -> None:
     """Run one worker of a group, which shares out connectors and tasks; all state is in topics."""
-    from pipeline.connect.distributed.settings import DISTRIBUTED
-    from pipeline.connect.running import run_distributed
+    with _said_if_missing():
+        from pipeline.connect.distributed.settings import DISTRIBUTED
+        from pipeline.connect.running import run_distributed
 
     config = _configuration(worker, override, DISTRIBUTED)
     _run(lambda stopping: run_distributed(config, stopping, _ready))
+
+
+@contextmanager
+def _said_if_missing() -> Iterator[None]:
+    """Raises CommandError where a library is missing that Connect needs."""
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        raise CommandError(
+            f"{(missing.name or str(missing)).partition('.')[0]} is not installed, which Connect needs: pip install 'parley[connect]', or 'parley[spark]' "
+            "to run tasks on Spark."
+        ) from missing
 
 
 def _configuration(path: Path, overrides: list[str], definition: ConfigDef) -> WorkerConfig:

@@ -122,6 +122,19 @@ async def test_a_connector_written_from_the_page(
         assert not (target / "1.txt").exists()
 
 
+def test_what_is_not_installed_is_said(tmp_path: Path) -> None:
+    (tmp_path / "worker.properties").write_text(blocks("ini")[0])
+    program = "import sys; sys.modules['starlette'] = None; from tools.cli import main; main(sys.argv[1:])"
+    command = [sys.executable, "-c", program, "connect", "standalone", str(tmp_path / "worker.properties")]
+    done = subprocess.run(
+        command, cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=START_SECONDS, check=False
+    )
+    assert done.returncode == 1
+    assert "starlette is not installed" in done.stderr
+    assert "pip install 'parley[connect]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_every_connector_of_the_page_is_there() -> None:
     from pipeline.connect.connector import Connector
     from pipeline.connect.plugins import Plugins
