@@ -385,6 +385,8 @@ def _class_problems(given: Mapping[str, str], plugins: Plugins) -> dict[str, str
 def _relations(connector: type[Connector], given: Mapping[str, str]) -> dict[str, str]:
     """What several keys say together that cannot be."""
     problems = {}
+    if given.get("exactly.once.support", "").lower() == "required":
+        problems["exactly.once.support"] = "Exactly-once for sources is not there: records are written at least once."
     if is_sink(connector):
         try:
             topics = subscribed(given)

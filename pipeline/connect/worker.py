@@ -25,6 +25,7 @@ from pipeline.connect.connector import Connector, SinkConnector, SourceConnector
 from pipeline.connect.connector_config import is_sink, validated
 from pipeline.connect.errors import ConnectError, stack_trace
 from pipeline.connect.herder import State, TargetState, TaskId
+from pipeline.connect.indirect import Providers
 from pipeline.connect.offsets import OffsetStore, SourceOffset
 from pipeline.connect.outside_offsets import alter_sink_offsets, alter_source_offsets, sink_offsets
 from pipeline.connect.plugins import Plugins
@@ -89,6 +90,7 @@ class Worker:
         self._offsets = offsets
         self._engine = engine
         self._events = events
+        self._providers = Providers(config.given)
         self._connectors: dict[str, _RunningConnector] = {}
         self._tasks: dict[TaskId, TaskSpec] = {}
         self._incarnations = itertools.count(1)
@@ -116,7 +118,7 @@ class Worker:
 
         What becomes of it comes as an event: a connector that raises is FAILED. Raises ConnectError if there is one.
         """
-        running = _RunningConnector(name, config, self._events, self._offsets)
+        running = _RunningConnector(name, config, self._providers, self._events, self._offsets)
         with self._lock:
             if name in self._connectors:
                 raise ConnectError(f"Connector with name {name} already exists")
@@ -170,7 +172,8 @@ class Worker:
         """Start a task, one of so many that its connector has; its state comes as events.
 
         The tasks of a sink share its partitions by that number: where it changes, all of them have to be stopped before
-        the first is started anew. Raises ConnectError if there is one of this id, or no such connector class.
+        the first is started anew. Raises ConnectError if there is one of this id, if there is no such connector class,
+        or if a value that the configuration only names cannot be had.
         """
         connector = self.plugins.load(connector_config.get("connector.class", ""), cast(Any, Connector))
         spec = TaskSpec(
@@ -178,8 +181,8 @@ class Worker:
             tasks=tasks,
             incarnation=next(self._incarnations),
             is_sink=is_sink(connector),
-            connector_config=dict(connector_config),
-            task_config=dict(task_config),
+            connector_config=self._providers.resolve(connector_config),
+            task_config=self._providers.resolve(task_config),
             is_paused=target is TargetState.PAUSED,
         )
         with self._lock:
@@ -205,7 +208,13 @@ class Worker:
         Raises ConfigError if there is no such connector class.
         """
         policy = self._config["connector.client.config.override.policy"]
-        return validated(plugin, config, self.plugins, policy=policy)
+        given = {key: value for key, value in config.items() if value is not None}
+        resolved = self._providers.resolve(given)
+        infos = validated(plugin, resolved, self.plugins, policy=policy)
+        for one in infos.configs:
+            if resolved.get(one.value.name) != given.get(one.value.name):
+                one.value.value = given[one.value.name]
+        return infos
 
     def offsets(self, name: str, config: Mapping[str, str]) -> list[SourceOffset]:
         """How far a connector has come, as the REST API shows it: for a sink its group's offsets (KIP-875).
@@ -221,6 +230,7 @@ class Worker:
 
         Raises BadRequest (:mod:`pipeline.connect.herder`) where the offsets make no sense, or the connector refuses.
         """
+        config = self._providers.resolve(config)
         connector = self._class_of(config)()
         if isinstance(connector, SinkConnector):
             return alter_sink_offsets(self._admin, connector, name, config, offsets)
@@ -238,10 +248,19 @@ class Worker:
 class _RunningConnector:
     """A connector's object and its state."""
 
-    def __init__(self, name: str, config: Mapping[str, str], events: WorkerEvents, offsets: OffsetStore) -> None:
+    def __init__(
+        self,
+        name: str,
+        config: Mapping[str, str],
+        providers: Providers,
+        events: WorkerEvents,
+        offsets: OffsetStore,
+    ) -> None:
         self.name = name
         self.connector: Connector | None = None
-        self._config = dict(config)
+        self._given = dict(config)
+        self._config = self._given
+        self._providers = providers
         self._events = events
         self.offsets = _OffsetsOf(name, offsets)
         self._is_started = False
@@ -250,6 +269,7 @@ class _RunningConnector:
 
     def make(self, plugins: Plugins) -> None:
         try:
+            self._config = self._providers.resolve(self._given)
             connector: Connector = plugins.make(self._config.get("connector.class", ""), cast(Any, Connector))
             connector.initialize(self)
             self.connector = connector
@@ -297,7 +317,13 @@ class _RunningConnector:
         always = {"task.class": f"{task_class.__module__}.{task_class.__qualname__}"}
         if isinstance(self.connector, SinkConnector):
             always |= {key: self._config[key] for key in ("topics", "topics.regex") if self._config.get(key)}
-        return [{**one, **always} for one in given]
+        return [self._named({**one, **always}) for one in given]
+
+    def _named(self, task_config: Mapping[str, str]) -> dict[str, str]:
+        """The configuration with names again where the connector was given values: secrets are stored nowhere."""
+        return {
+            key: self._given[key] if value == self._config.get(key) else value for key, value in task_config.items()
+        }
 
     def _failed(self, error: BaseException) -> None:
         _log.error("Connector %s failed.", self.name, exc_info=error)

@@ -80,6 +80,13 @@ COMMON: Final = (
         "Which client settings connectors may change: All, None or Principal.",
         validator=one_of("All", "None", "Principal"),
     )
+    .define(
+        "config.providers",
+        ConfigType.LIST,
+        [],
+        _LOW,
+        "Names for what resolves ${name:path:key} in configurations; config.providers.<name>.class says how.",
+    )
     .define("topic.tracking.enable", ConfigType.BOOLEAN, True, _LOW, "Whether the topics of connectors are recorded.")
     .define("topic.tracking.allow.reset", ConfigType.BOOLEAN, True, _LOW, "Whether what is recorded may be reset.")
     .define(

@@ -312,3 +312,22 @@ def test_a_truncated_topic_is_read_on_from_where_it_begins(run: Driven, bootstra
         one.result()
     run.start(task)
     assert values(tmp_path, 5) == ["a", "b", "c", "d", "f"]
+
+
+def test_secrets_are_named_and_reach_only_those_who_need_them(bootstrap: str, tmp_path: Path) -> None:
+    create(bootstrap, "secret")
+    produce(bootstrap, "secret", ["a"])
+    (tmp_path / "secrets").write_text(f"# where notes are\nfolder={tmp_path}\n")
+    provider = "org.apache.kafka.common.config.provider.FileConfigProvider"
+    named = f"${{file:{tmp_path}/secrets:folder}}"
+    with driven(bootstrap, tmp_path, config_providers="file", config_providers_file_class=provider) as worker:
+        worker.run("secret", "Notes", topics="secret", folder=named)
+        assert values(tmp_path, 1) == ["a"]
+        assert worker.worker.task_configs("secret")[0]["folder"] == named
+        config = {"name": "secret", "connector.class": "tests.pipeline.connect.sample.Notes", "topics": "secret"}
+        infos = worker.worker.validate(config["connector.class"], {**config, "folder": named})
+        assert infos.error_count == 0
+        assert [one.value.value for one in infos.configs if one.value.name == "folder"] == [named]
+        absent = f"${{file:{tmp_path}/secrets:absent}}"
+        worker.worker.start_connector("absent", {**config, "folder": absent}, TargetState.STARTED)
+        assert "KeyError" in str(worker.told.wait("absent", State.FAILED))
