@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,16 +40,18 @@ copy_stream(rows, "parley", bootstrap, target, Path(checkpoint)).start().awaitTe
 
 
 @contextmanager
-def arriving(bootstrap: str, topic: str) -> Iterator[Callable[[int], None]]:
-    """Waits until so many more records of the topic have arrived."""
+def arriving(bootstrap: str, topic: str, check: Callable[[], None]) -> Iterator[Callable[[int], None]]:
+    """Waits until so many more records of the topic have arrived; ``check`` raises when none will come any more."""
     settings = {"bootstrap.servers": bootstrap, "group.id": f"watch-{topic}", "auto.offset.reset": "earliest"}
     consumer = Consumer({**settings, "topic.metadata.refresh.interval.ms": 500, "log_level": 0})
     consumer.subscribe([topic])
 
     def wait(count: int) -> None:
+        deadline = time.monotonic() + QUERY_SECONDS
         while count > 0:
-            count -= len(found := consumer.consume(count, QUERY_SECONDS))
-            assert found, f"{count} records of {topic} do not arrive"
+            count -= len(consumer.consume(count, 5))
+            check()
+            assert time.monotonic() < deadline, f"{count} records of {topic} do not arrive"
 
     try:
         yield wait
@@ -86,8 +89,14 @@ def test_a_driver_killed_in_an_epoch(spark: SparkSession, kafka_broker: KafkaBro
     source, target = (kafka_broker.create_topic(f"killed-{name}", partitions=2) for name in ("from", "to"))
     produce(bootstrap, source, 4_000, partitions=2)
     command = [sys.executable, "-c", _DRIVER, bootstrap, source, target, str(tmp_path / "checkpoint")]
-    with (tmp_path / "driver.log").open("w") as log, arriving(bootstrap, target) as wait:
-        driver = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    log = tmp_path / "driver.log"
+    with log.open("w") as output:
+        driver = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+
+    def is_running() -> None:
+        assert driver.poll() is None, log.read_text()[-4000:]
+
+    with arriving(bootstrap, target, is_running) as wait:
         try:
             wait(1_000)
         finally:
@@ -105,7 +114,7 @@ def test_a_broker_killed_in_a_batch(spark: SparkSession, kafka_cluster: KafkaClu
     produce(bootstrap, source, 2_000, partitions=3)
     rows = stream(spark, "parley", bootstrap, subscribe=source, maxOffsetsPerTrigger=300)
     query = copy_stream(rows, "parley", bootstrap, target, tmp_path).trigger(processingTime="100 milliseconds").start()
-    with stopped(query), arriving(bootstrap, target) as wait:
+    with running(query), arriving(bootstrap, target, lambda: unfailed(query)) as wait:
         wait(1)
         kafka_cluster.kill(kafka_cluster.brokers[0])
         wait(1_200)
@@ -115,14 +124,18 @@ def test_a_broker_killed_in_a_batch(spark: SparkSession, kafka_cluster: KafkaClu
 
 
 @contextmanager
-def stopped(query: StreamingQuery) -> Iterator[None]:
-    """Stops the query at the end; what it failed of explains what went wrong before."""
+def running(query: StreamingQuery) -> Iterator[None]:
+    """Stops the query at the end."""
     try:
         yield
-    except AssertionError as missing:
-        raise (query.exception() or missing) from None
     finally:
         query.stop()
+
+
+def unfailed(query: StreamingQuery) -> None:
+    """Raises what the query has failed of."""
+    if (failure := query.exception()) is not None:
+        raise failure
 
 
 def test_what_happens_to_a_topic_under_a_query(spark: SparkSession, kafka_broker: KafkaBroker, tmp_path: Path) -> None:
@@ -139,7 +152,7 @@ def test_what_happens_to_a_topic_under_a_query(spark: SparkSession, kafka_broker
         return started
 
     query = start()
-    with stopped(query), arriving(bootstrap, target) as wait:
+    with running(query), arriving(bootstrap, target, lambda: unfailed(query)) as wait:
         wait(100)
         admin.create_partitions([NewPartitions(source, 3)])[source].result()
         produce(bootstrap, source, 90, first=100, partitions=3)
