@@ -88,9 +88,10 @@ def _said_if_missing() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as missing:
+        library = (missing.name or str(missing)).partition(".")[0]
         raise CommandError(
-            f"{(missing.name or str(missing)).partition('.')[0]} is not installed, which Connect needs: pip install 'parley[connect]', or 'parley[spark]' "
-            "to run tasks on Spark."
+            f"{library} is not installed, which Connect needs: pip install 'parley[connect]', or 'parley[spark]' to "
+            "run tasks on Spark."
         ) from missing
 
 
