@@ -9,6 +9,7 @@ import os
 import sys
 from contextlib import redirect_stdout
 from importlib import import_module
+from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -27,6 +28,7 @@ app = App(
 
 TOOLS_PAGE: Final = "docs/tools.md"
 STORES_PAGE: Final = "docs/stores.md"
+OPENAPI_FILE: Final = "docs/openapi/connect.json"
 _TABLE_BEGIN: Final = "<!-- measured: made by `parley docs` of docs/measured/ -->\n\n"
 _TABLE_END: Final = "\n<!-- end of measured -->"
 _DIFFERENCE_LINES: Final = 20
@@ -56,7 +58,14 @@ def pages() -> dict[str, str]:
     from broker.pages import PAGES
 
     made = {path: make() for path, make in PAGES.items()}
-    return {**made, TOOLS_PAGE: tools_page(), STORES_PAGE: stores_page()}
+    return {**made, TOOLS_PAGE: tools_page(), STORES_PAGE: stores_page(), OPENAPI_FILE: openapi_file()}
+
+
+def openapi_file() -> str:
+    """The REST API of Connect as an OpenAPI document, as its workers serve it too."""
+    from pipeline.connect.rest.openapi import document
+
+    return json.dumps(document(version_of("parley")), indent=2) + "\n"
 
 
 def stores_page() -> str:

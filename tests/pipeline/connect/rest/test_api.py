@@ -15,6 +15,7 @@ from pipeline.connect.rest.bodies import BODY_BYTES_MAX
 from pipeline.connect.rest.endpoints import ENDPOINTS
 from pipeline.connect.rest.server import Listener, RestServer, parse_listeners
 from tests.pipeline.connect.workers import RunningWorker, file_sink, file_source, lines, standalone_worker, until
+from tools.cli.docs import OPENAPI_FILE, openapi_file
 
 pytestmark = pytest.mark.slow
 
@@ -300,6 +301,11 @@ async def test_levels_of_loggers(worker: RunningWorker) -> None:
     everywhere = await worker.ask("PUT", "/admin/loggers/tests.of.connect?scope=cluster", {"level": "WARN"})
     assert everywhere.status_code == 204
     assert (await worker.get("/admin/loggers"))["tests.of.connect"]["level"] == "WARN"
+
+
+def test_the_document_that_is_published_is_what_is_served() -> None:
+    published = Path(__file__).parents[4] / OPENAPI_FILE
+    assert published.read_text() == openapi_file(), "run `parley docs`"
 
 
 async def test_every_endpoint_is_described(worker: RunningWorker) -> None:
