@@ -13,6 +13,7 @@ Rules:
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from pipeline.epochs import CLOCK_MARGIN_MS, Earlier, Epoch, Note, Place, forget
 from pipeline.options import OptionError, SinkOptions
 from pipeline.positions import shared_cluster
 from pipeline.writing import Producer
+from protocol.errors import KafkaError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,6 +40,8 @@ _COLUMNS: Final = ("topic", "key", "value", "headers", "partition")
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 """What Spark tells the tasks of a streaming query."""
+
+_log = logging.getLogger(__name__)
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
@@ -97,7 +101,10 @@ class KafkaBatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         groups = {message.group for message in messages if isinstance(message, Done) and message.group is not None}
-        forget(shared_cluster(self._options.connection), groups)
+        try:
+            forget(shared_cluster(self._options.connection), groups)
+        except KafkaError as error:  # the rows are written: this must not make a failure of it
+            _log.warning("The notes of the groups %s stay until they expire: %s", ", ".join(sorted(groups)), error)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         self.commit(messages)
@@ -141,10 +148,14 @@ def _write(batches: Iterator[pa.RecordBatch], options: SinkOptions, epoch: Epoch
 def _begin(cluster: Cluster, producer: Producer, epoch: Epoch, topic: str) -> tuple[str, Earlier | None]:
     """Leave the task's note, before anything is written; the note's group, and what an earlier attempt has written."""
     place = Place.of(epoch, topic, producer.partition_count(topic))
-    note = look_up(cluster, place, epoch)
     since_ms = time.time_ns() // 1_000_000 - CLOCK_MARGIN_MS
     own = Note(epoch.number, epoch.task, since_ms, (producer.identity().producer_id,))
-    leave(cluster, place, own.follows(note))
+    try:
+        note = look_up(cluster, place, epoch)
+        leave(cluster, place, own.follows(note))
+    except KafkaError as error:
+        text = "the sink's notes cannot be kept; with 'deliveryGuarantee' at-least-once it does without them"
+        raise KafkaError(error.code, f"{error.message}: {text}") from error
     return place.group, None if note is None else Earlier(cluster, note)
 
 

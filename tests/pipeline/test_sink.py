@@ -17,7 +17,7 @@ from pipeline import read_topic
 from pipeline.datasource import ParleyDataSource
 from pipeline.epochs import Epoch
 from pipeline.options import OptionError, sink_options
-from pipeline.sink import _write
+from pipeline.sink import Done, KafkaBatchWriter, _write
 from tools.pytest_plugin import KafkaBroker
 
 pytestmark = pytest.mark.spark(java=False)
@@ -138,6 +138,20 @@ def test_tasks_and_epochs_are_told_apart(kafka_broker: KafkaBroker, topic: str) 
     assert read_topic(kafka_broker.bootstrap_servers, topic).num_rows == 50
     write(kafka_broker, [rows(0, 10)], Epoch("q", 0, 4), topic=topic)
     assert read_topic(kafka_broker.bootstrap_servers, topic).num_rows == 50
+
+
+def test_notes_that_stay_are_no_failure(
+    kafka_broker: KafkaBroker, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The rows of a batch are written when its notes are deleted; here somebody is in the group."""
+    consumer = Consumer({"bootstrap.servers": kafka_broker.bootstrap_servers, "group.id": "parley-sink-x"})
+    consumer.subscribe([topic])
+    while not consumer.assignment():
+        consumer.poll(0.1)
+    given = {"kafka.bootstrap.servers": kafka_broker.bootstrap_servers, "topic": topic}
+    KafkaBatchWriter(sink_options(given)).commit([Done("parley-sink-x"), Done("parley-sink-gone"), None])
+    consumer.close()
+    assert "stay until they expire: NON_EMPTY_GROUP" in caplog.text
 
 
 def test_keys_go_where_other_clients_put_them(kafka_broker: KafkaBroker, topic: str) -> None:
