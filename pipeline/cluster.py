@@ -55,7 +55,9 @@ __all__ = [
 _BACKOFF_FIRST_S: Final = 0.05
 _BACKOFF_MAX_S: Final = 1.0
 _UNKNOWN_TOPIC_S: Final = 5.0
-"""How long a topic that the cluster does not have may yet appear: metadata of a new topic spreads."""
+"""How long a topic that the cluster does not have may yet appear, while one of its partitions is read or written."""
+_NEW_TOPIC_S: Final = 1.0
+"""How long a topic that is asked for may yet appear: word of a new one takes a moment to all brokers."""
 _NOT_RETRIED: Final = frozenset({ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD})
 
 T = TypeVar("T")
@@ -136,10 +138,12 @@ class Cluster:
     def partitions(self, topics: Iterable[str] | re.Pattern[str]) -> dict[str, tuple[int, ...]]:
         """The partitions of the topics named, or of all topics whose whole name the pattern matches but internal ones.
 
-        Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION), at once, for a name that the cluster does not have.
+        Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION), within a second, for a name that the cluster does not have.
         """
         names = None if isinstance(topics, re.Pattern) else list(dict.fromkeys(topics))
-        found = self.retry(lambda client: _partitions(client, names))
+        found = self._submit(
+            lambda client: self._patiently(client, lambda client: _partitions(client, names), _NEW_TOPIC_S)
+        ).result()
         if isinstance(topics, re.Pattern):
             return {name: ids for name, (ids, internal) in found.items() if not internal and topics.fullmatch(name)}
         return {name: found[name][0] for name in names or ()}
@@ -232,11 +236,13 @@ class Cluster:
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
 
-    async def _patiently(self, client: Client, work: Callable[[Client], Awaitable[T]]) -> T:
+    async def _patiently(
+        self, client: Client, work: Callable[[Client], Awaitable[T]], unknown_topic_s: float = _UNKNOWN_TOPIC_S
+    ) -> T:
         """Call again while what is raised may pass, each time after a longer pause."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        patience = _Patience(begun + self.connection.api_timeout_ms / 1000, begun + _UNKNOWN_TOPIC_S)
+        patience = _Patience(begun + self.connection.api_timeout_ms / 1000, begun + unknown_topic_s)
         pause = _BACKOFF_FIRST_S
         while True:
             try:

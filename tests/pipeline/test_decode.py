@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline import decode as decoding
@@ -96,6 +96,7 @@ def test_rows_are_what_reading_record_by_record_gives(log: tuple[bytes, list[dic
     assert table(fetched(batches)).to_pylist() == rows
 
 
+@settings(max_examples=50)
 @given(logs(), st.data())
 def test_only_the_offsets_asked_for(log: tuple[bytes, list[dict[str, Any]]], data: st.DataObject) -> None:
     batches, rows = log
@@ -104,6 +105,7 @@ def test_only_the_offsets_asked_for(log: tuple[bytes, list[dict[str, Any]]], dat
     assert table(fetched(batches), start, end).to_pylist() == [one for one in rows if start <= one["offset"] < end]
 
 
+@settings(max_examples=50)
 @given(logs())
 def test_small_pieces_make_the_same_rows(log: tuple[bytes, list[dict[str, Any]]]) -> None:
     batches, rows = log
