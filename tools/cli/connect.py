@@ -150,7 +150,8 @@ def _run(work: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
     from protocol.errors import KafkaError
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    logging.getLogger("py4j").setLevel(logging.WARNING)
+    for library in ("py4j", "httpx"):  # a line for each request among workers says nothing
+        logging.getLogger(library).setLevel(logging.WARNING)
 
     async def until_stopped() -> None:
         stopping = asyncio.Event()

@@ -19,6 +19,10 @@ __all__ = ["DEFAULT_PORT", "Listener", "RestServer", "parse_listeners"]
 
 DEFAULT_PORT: Final = 8083
 _BACKLOG: Final = 128
+_CONNECTIONS_MAX: Final = 1000
+"""Beyond so many connections requests are answered with 503."""
+_IDLE_SECONDS: Final = 60
+_END_SECONDS: Final = 3
 
 
 class Listener(NamedTuple):
@@ -87,7 +91,14 @@ class RestServer:
     def serve(self, app: ASGIApp) -> None:
         """Begin to answer."""
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="off", server_header=False, timeout_graceful_shutdown=3
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            limit_concurrency=_CONNECTIONS_MAX,
+            timeout_keep_alive=_IDLE_SECONDS,
+            timeout_graceful_shutdown=_END_SECONDS,
         )
         self._server = _Server(config)
         self._serving = asyncio.create_task(self._server.serve(sockets=self._sockets))
