@@ -63,6 +63,11 @@ def routes(server: BrokerServer) -> dict[int, Handler]:
         selector=load_selector(static.replica_selector_class),
         throttle=leader_throttle(broker_id, server.config, clock.monotonic),
     )
+    silence = server.liveness.silence
+
+    def is_in_touch() -> bool:
+        return server.publication.is_open or silence.is_in_touch
+
     apis = (
         AlterPartitionApi(controller, server.metadata),
         ApiVersionsApi(lambda: server.dispatcher.routes),
@@ -72,7 +77,7 @@ def routes(server: BrokerServer) -> dict[int, Handler]:
         DeparturesApi(server.liveness.controller, server.unclean_allowed),
         ElectionsApi(server.liveness.controller),
         fetch,
-        FetchMetadataApi(server.metadata, server.publication, server.hearers, server.liveness.silence),
+        FetchMetadataApi(server.metadata, server.publication, server.hearers, silence),
         GroupOffsetsApi(server.groups, server.metadata, server.config, clock.wall_ms),
         GroupsApi(server.groups, server.metadata, mentioned, server.config),
         LogDirsApi(
@@ -81,7 +86,7 @@ def routes(server: BrokerServer) -> dict[int, Handler]:
             LogMoves(server.partitions, server.logs, server.config, server.tasks, clock.monotonic),
             server.threads,
         ),
-        MetadataApi(server.metadata, mentioned, Outages(server.metadata, server.peers.lost_at)),
+        MetadataApi(server.metadata, mentioned, Outages(server.metadata, server.peers.lost_at, is_in_touch)),
         OfflineReplicasApi(controller, server.unclean_allowed),
         OffsetsApi(server.partitions, server.threads),
         ProduceApi(

@@ -82,6 +82,9 @@ class MetadataApi:
             once = {(asked.name, asked.topic_id): asked for asked in request.topics}
             describe = _asked_topic if context.api_version >= TOPIC_IDS_SINCE else _named_topic
             topics = await in_slices(partial(describe, image, vantage, operations), once.values())
+            for topic in topics:
+                if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    topic.error_code = self._outages.absent
         return MetadataResponse(
             brokers=_brokers(self._outages.listed(image), context.listener),
             cluster_id=image.cluster_id,

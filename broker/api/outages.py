@@ -7,6 +7,9 @@ lost leader costs it dear: it comes back after a time of its own, librdkafka aft
    wait until the controller has decided, but not for longer than :data:`HOLD_S`.
 2. A broker that was fenced is still listed for :data:`LISTED_S`. librdkafka forgets a broker that is not in an answer
    and, with it, the new leaders that the same answer names for the partitions it led.
+3. As long as this broker is out of touch with the controller it may not have heard of a topic that was just made. That
+   a topic does not exist makes a client give up at once (librdkafka drops what it has for it), so that is not said: the
+   topic's leader is not known, and the client asks again.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from broker.metadata.changes import BrokerRegistered, Delta
 from broker.metadata.current import Metadata
 from broker.metadata.image import MetadataImage
 from broker.metadata.types import BrokerRegistration
+from protocol.errors import ErrorCode
 
 HOLD_S = 0.5
 """How long after a lost connection the controller is waited for."""
@@ -28,9 +32,15 @@ LISTED_S = 5.0
 class Outages:
     """Brokers that have just gone, or may have."""
 
-    def __init__(self, metadata: Metadata, lost_at: Callable[[int], float | None]) -> None:
-        """``lost_at`` says when this broker lost its connection to another, in the loop's time; None if it has not."""
+    def __init__(
+        self, metadata: Metadata, lost_at: Callable[[int], float | None], is_in_touch: Callable[[], bool]
+    ) -> None:
+        """``lost_at`` says when this broker lost its connection to another, in the loop's time; None if it has not.
+
+        ``is_in_touch`` says whether it hears what changes, from the controller or as that.
+        """
         self._metadata = metadata
+        self._is_in_touch = is_in_touch
         self._lost_at = lost_at
         self._fenced_at: dict[int, float] = {}
         metadata.subscribe(self._apply)
@@ -42,6 +52,11 @@ class Outages:
                     self._fenced_at.setdefault(change.registration.broker_id, asyncio.get_running_loop().time())
                 else:
                     self._fenced_at.pop(change.registration.broker_id, None)
+
+    @property
+    def absent(self) -> ErrorCode:
+        """What to say of a topic that is not in the metadata."""
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if self._is_in_touch() else ErrorCode.LEADER_NOT_AVAILABLE
 
     def listed(self, image: MetadataImage) -> list[BrokerRegistration]:
         """The brokers to tell clients of, by id: those alive, and those that were a moment ago."""

@@ -119,15 +119,16 @@ class Following:
                     max_wait_ms=int(self._heartbeat_s * 1000),
                     timeout_s=self._heartbeat_s + (ASK_S if is_due else self._silence_s),
                 )
-                self._silence.end()
+                self._silence.answered(news=True)
                 is_whole = False
                 continue
             except KafkaError as error:
                 reason = error
             if reason.code in _NO_ANSWER:
+                self._silence.unanswered()
                 await self._look_at_silent(leader, endpoint)
             else:
-                self._silence.end()
+                self._silence.answered(news=False)
                 is_whole = reason.code is ErrorCode.CORRUPT_MESSAGE
                 if reason.code is ErrorCode.STALE_BROKER_EPOCH:
                     self._stale()

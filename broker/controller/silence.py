@@ -32,15 +32,22 @@ class Silence:
         self._since_s = 0.0
         self.epoch = -1
         """Of the controller; -1 where none is followed."""
+        self.is_in_touch = False
+        """Whether the controller told what is new when it was last asked."""
 
     def begin(self, epoch: int) -> None:
         """A controller of this epoch is followed from now on; -1 for none."""
         self.epoch = epoch
-        self.end()
+        self.answered(news=False)
 
-    def end(self) -> None:
-        """The controller has answered."""
+    def answered(self, *, news: bool) -> None:
+        """The controller has answered: with what is new, or that it does not say."""
         self._since_s = self._monotonic()
+        self.is_in_touch = news
+
+    def unanswered(self) -> None:
+        """It was asked, and cannot be heard."""
+        self.is_in_touch = False
 
     @property
     def lasts_s(self) -> float:

@@ -32,7 +32,7 @@ class Creation:
 
 async def test_one_request_creates_so_many_topics_and_the_next_one_more(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    api = MetadataApi(bench.metadata, Creation(bench), Outages(bench.metadata, lambda broker: None))
+    api = MetadataApi(bench.metadata, Creation(bench), Outages(bench.metadata, lambda broker: None, lambda: True))
     names = [f"t{i}" for i in range(CREATED_PER_REQUEST_MAX + 2)]
     request = MetadataRequest(
         topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=True
@@ -45,10 +45,24 @@ async def test_one_request_creates_so_many_topics_and_the_next_one_more(tmp_path
     await bench.tasks.close()
 
 
+@pytest.mark.parametrize(("in_touch", "said"), [(True, "UNKNOWN_TOPIC_OR_PARTITION"), (False, "LEADER_NOT_AVAILABLE")])
+async def test_who_is_out_of_touch_does_not_say_that_a_topic_is_not_there(
+    tmp_path: Path, in_touch: bool, said: str
+) -> None:
+    bench = Bench(tmp_path)
+    api = MetadataApi(bench.metadata, Creation(bench), Outages(bench.metadata, lambda broker: None, lambda: in_touch))
+    request = MetadataRequest(
+        topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in ("new", "no/name")],
+        allow_auto_topic_creation=False,
+    )
+    answer = await api.metadata(context(12), request)
+    assert [topic.error_code for topic in answer.topics] == [ErrorCode[said], ErrorCode.INVALID_TOPIC_EXCEPTION]
+
+
 @pytest.mark.parametrize("version", [10, 11])
 async def test_topics_are_not_asked_for_by_id_before_that_can_be_answered(tmp_path: Path, version: int) -> None:
     bench = Bench(tmp_path)
-    api = MetadataApi(bench.metadata, Creation(bench), Outages(bench.metadata, lambda broker: None))
+    api = MetadataApi(bench.metadata, Creation(bench), Outages(bench.metadata, lambda broker: None, lambda: True))
     await bench.create("t")
     asked = [
         MetadataRequest.MetadataRequestTopic(name="t", topic_id=UUID(int=1)),

@@ -46,7 +46,7 @@ class NoCreation:
 
 async def described(version: int, controller_id: int = 1) -> Any:
     metadata = Metadata(image(controller_id))
-    api = MetadataApi(metadata, NoCreation(), Outages(metadata, lambda broker: None))
+    api = MetadataApi(metadata, NoCreation(), Outages(metadata, lambda broker: None, lambda: True))
     return await api.metadata(context(version), MetadataRequest(topics=None if version else []))
 
 
@@ -68,7 +68,7 @@ async def test_partitions_tell_why_their_leader_cannot_be_used(version: int, els
 
 def test_pages_of_partitions_tell_the_same() -> None:
     metadata = Metadata(image())
-    api = MetadataApi(metadata, NoCreation(), Outages(metadata, lambda broker: None))
+    api = MetadataApi(metadata, NoCreation(), Outages(metadata, lambda broker: None, lambda: True))
     asked = DescribeTopicPartitionsRequest.TopicRequest(name=TOPIC)
     (topic,) = api.describe_topic_partitions(context(0), DescribeTopicPartitionsRequest(topics=[asked])).topics
     assert [(each.leader_id, each.error_code) for each in topic.partitions][1:3] == [

@@ -25,6 +25,7 @@ from protocol.client import Client
 from protocol.errors import ErrorCode
 from protocol.messages.cluster_metadata import FetchMetadataRequest, FetchMetadataResponse
 from protocol.messages.configs import IncrementalAlterConfigsRequest
+from protocol.messages.metadata import MetadataRequest
 from protocol.messages.topics import CreateTopicsRequest
 
 NEVER_MS = 600_000
@@ -133,6 +134,21 @@ async def test_a_broker_that_asks_for_no_metadata_is_fenced(monkeypatch: pytest.
         controller = cluster.brokers[controller_of(cluster)].server
         assert await controller.metadata.until(lambda image: image.brokers[deaf].fenced, PATIENCE_S)
         assert isinstance(following, Following)
+
+
+async def test_a_broker_that_has_lost_its_controller_calls_no_topic_unknown() -> None:
+    """It may have been made a moment ago; a client that is told so drops what it has for the topic."""
+    question = MetadataRequest(
+        topics=[MetadataRequest.MetadataRequestTopic(name="new")], allow_auto_topic_creation=False
+    )
+    async with Cluster(brokers=2, coordination_session_timeout_ms=NEVER_MS) as cluster:
+        server = cluster.brokers[3 - controller_of(cluster)].server
+        async with Client(server.bootstrap_servers) as client:
+            assert (await client.send(question)).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            server.liveness._following.controller_is(None)
+            while (said := (await client.send(question)).topics[0].error_code) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                pass
+            assert said == ErrorCode.LEADER_NOT_AVAILABLE
 
 
 class NeverAnswered(Delayed[FetchMetadataResponse]):
