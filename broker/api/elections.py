@@ -1,21 +1,26 @@
 """ElectLeaders: an administrator has partitions elect a leader, the preferred one or any that lives (KIP-183, KIP-460).
 
-Only the controller carries it out. ``timeout_ms`` needs no waiting: the answer is sent when the leaders are elected.
+Only the controller carries it out. ``timeout_ms`` needs no waiting: the answer is sent when the leaders are elected,
+in as many decisions as it takes for none to hold up the broker.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import partial
 
 from broker.api.naming import once
 from broker.controller.controller import Controller
-from broker.controller.elections import ElectionOutcome, ElectionType, elect_leaders
+from broker.controller.decision import Decision
+from broker.controller.elections import ElectionOutcome, ElectionType, elect_leaders, in_need
 from broker.network.dispatch import Handler, RequestContext
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.elections import ElectLeadersRequest, ElectLeadersResponse
 
 ERROR_OF_ALL_SINCE = 1
+ELECTED_AT_ONCE = 1_000
+"""Partitions in one decision: some 10 ms of the controller's time."""
 
 
 class ElectionsApi:
@@ -32,12 +37,23 @@ class ElectionsApi:
         wanted = None if request.topic_partitions is None else _named(request.topic_partitions)
         try:
             kind = _kind(request.election_type)
-            outcomes = await self._controller.submit(lambda image: elect_leaders(image, kind, wanted))
+            outcomes = await self._elected(kind, wanted)
         except KafkaError as error:
             if context.api_version >= ERROR_OF_ALL_SINCE:
                 return ElectLeadersResponse(error_code=error.code, replica_election_results=[])
             outcomes = [ElectionOutcome(topic, index, error) for topic, index in wanted or ()]
         return ElectLeadersResponse(replica_election_results=_results(outcomes))
+
+    async def _elected(self, kind: ElectionType, wanted: list[tuple[str, int]] | None) -> list[ElectionOutcome]:
+        """What becomes of the partitions, some at a time: others have their turn between them."""
+        named = wanted
+        if named is None:
+            named = await self._controller.submit(lambda image: Decision((), list(in_need(image, kind))))
+        outcomes: list[ElectionOutcome] = []
+        for begin in range(0, max(1, len(named)), ELECTED_AT_ONCE):
+            decide = partial(elect_leaders, kind=kind, wanted=named[begin : begin + ELECTED_AT_ONCE])
+            outcomes.extend(await self._controller.submit(decide))
+        return [each for each in outcomes if wanted is not None or not each.is_needless]
 
 
 def _kind(election_type: int) -> ElectionType:

@@ -33,18 +33,20 @@ class ElectionOutcome:
     partition: int
     error: KafkaError | None = None
 
+    @property
+    def is_needless(self) -> bool:
+        """Whether there was nothing to elect."""
+        return self.error is not None and self.error.code is ErrorCode.ELECTION_NOT_NEEDED
+
 
 def elect_leaders(
-    image: MetadataImage, kind: ElectionType, wanted: Iterable[tuple[str, int]] | None
+    image: MetadataImage, kind: ElectionType, wanted: Iterable[tuple[str, int]]
 ) -> Decision[list[ElectionOutcome]]:
-    """Have each partition elect a leader, or say why not.
-
-    ``wanted`` names partitions once each; None stands for all, and then those that need no election are not told of.
-    """
+    """Have each partition of those wanted, which are named once each, elect a leader, or say why not."""
     live = _live(image)
     changes: list[Change] = []
     outcomes = []
-    for topic, index in _all_in_need(image, kind) if wanted is None else wanted:
+    for topic, index in wanted:
         try:
             changes.append(PartitionChanged(topic, index, _elected(image, live, kind, topic, index)))
             outcomes.append(ElectionOutcome(topic, index))
@@ -57,7 +59,8 @@ def _needs_election(state: PartitionState, kind: ElectionType) -> bool:
     return state.leader == NO_LEADER if kind is ElectionType.UNCLEAN else state.leader != state.replicas[0]
 
 
-def _all_in_need(image: MetadataImage, kind: ElectionType) -> Iterator[tuple[str, int]]:
+def in_need(image: MetadataImage, kind: ElectionType) -> Iterator[tuple[str, int]]:
+    """All partitions where an election makes a difference."""
     return ((topic, index) for topic, index, state in image.partitions() if _needs_election(state, kind))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from broker.api import elections as elections_module
 from broker.api.elections import ElectionsApi
 from broker.api.reassignment import ReassignmentApi
 from broker.metadata.types import PartitionState
@@ -61,6 +62,15 @@ async def test_each_partition_has_its_outcome(controller: DirectController, vers
 
 async def test_all_partitions_at_once(controller: DirectController) -> None:
     assert codes(await elect(controller, 2, None)) == {(TOPIC, 0): ErrorCode.NONE}
+
+
+@pytest.mark.parametrize("all_of_them", [True, False])
+async def test_many_are_elected_in_several_decisions(all_of_them: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elections_module, "ELECTED_AT_ONCE", 3)
+    controller = DirectController(image_with(*[AWAY] * 8, HOME))
+    wanted = None if all_of_them else [Topic(topic=TOPIC, partitions=list(range(8)))]
+    assert codes(await elect(controller, 2, wanted)) == {(TOPIC, index): ErrorCode.NONE for index in range(8)}
+    assert [state.leader for state in controller.metadata.image.topics[TOPIC].partitions] == [1] * 9
 
 
 async def test_there_are_two_kinds_of_election(controller: DirectController) -> None:

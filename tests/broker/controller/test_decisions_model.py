@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from broker.controller.brokers import broker_joined, broker_lost
 from broker.controller.decision import Decision
 from broker.controller.departures import broker_leaving, unregister_broker
-from broker.controller.elections import ElectionType, balance_leaders, elect_leaders, settle_leaders
+from broker.controller.elections import ElectionType, balance_leaders, elect_leaders, in_need, settle_leaders
 from broker.controller.isr import IsrWish, alter_partitions
 from broker.controller.reassignment import Move, alter_reassignments, list_reassignments
 from broker.controller.stored import read_image, writes_for
@@ -171,7 +171,7 @@ class Controlling(RuleBasedStateMachine):
 
     @rule(kind=st.sampled_from(ElectionType), named=st.none() | st.sets(st.tuples(names, indexes)))
     def elect(self, kind: ElectionType, named: set[tuple[str, int]] | None) -> None:
-        self.decide(elect_leaders(self.image, kind, named))
+        self.decide(elect_leaders(self.image, kind, in_need(self.image, kind) if named is None else named))
 
     @rule()
     def elect_what_is_allowed(self) -> None:

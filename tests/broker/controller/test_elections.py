@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.controller.elections import ElectionType, balance_leaders, elect_leaders, settle_leaders
+from broker.controller.elections import ElectionType, balance_leaders, elect_leaders, in_need, settle_leaders
 from broker.metadata.image import MetadataImage
 from broker.metadata.types import NO_LEADER, PartitionState
 from protocol.errors import ErrorCode
@@ -15,7 +15,7 @@ LEADERLESS = PartitionState((1, 2), (2,), NO_LEADER, leader_epoch=5, partition_e
 
 
 def elected(image: MetadataImage, kind: ElectionType, *wanted: int) -> tuple[dict[int, ErrorCode], MetadataImage]:
-    decision = elect_leaders(image, kind, [(TOPIC, index) for index in wanted] if wanted else None)
+    decision = elect_leaders(image, kind, [(TOPIC, index) for index in wanted] or in_need(image, kind))
     codes = {each.partition: each.error.code if each.error else ErrorCode.NONE for each in decision.result}
     return codes, image.with_changes(decision.changes)
 
