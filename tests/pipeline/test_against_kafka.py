@@ -101,6 +101,7 @@ def test_mirrored_batches_hold_the_same_records(kafka: KafkaWithZooKeeper, clust
             remote=TopicPartition(target, 0),
             anchor=Anchor(begin, 0),
             end=end,
+            reach=end,
             isolation=Isolation.READ_COMMITTED,
         )
     )
