@@ -18,15 +18,14 @@ import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from consensus.backend import ABSENT, At, Backend, Check, Delete, Entry, Put, Revision, Session, SessionState
+from consensus.backend import ABSENT, At, Backend, Check, Entry, Put, Revision, Session
 from consensus.errors import (
     AlreadyExists,
     Conflict,
-    CoordinationError,
     LeadershipLost,
-    PreconditionFailed,
 )
 from consensus.keys import segment
+from consensus.recipes.holding import HeldKey
 from consensus.recipes.listeners import View
 from consensus.recipes.writing import Writer, unwrap
 
@@ -42,7 +41,7 @@ class Leader:
     revision: Revision
 
 
-class Leadership:
+class Leadership(HeldKey):
     """An election won. It ends by ``resign``, by being deposed, or with the session.
 
     :ivar epoch: higher than that of every leader before, and at least the ``min_epoch`` asked for.
@@ -50,24 +49,14 @@ class Leadership:
     """
 
     def __init__(self, elections: Elections, key: str, leader: Leader) -> None:
+        super().__init__(key, leader.revision, elections.backend, elections.session, elections.writer)
         self.epoch = leader.epoch
         self.candidate = leader.candidate
-        self.lost = asyncio.Event()
-        self._elections = elections
-        self._key = key
-        self._revision = leader.revision
-        self._task = asyncio.get_running_loop().create_task(self._watch(), name=f"leadership {key}")
-        elections.session.add_callback(self._on_session)
-        self._on_session(elections.session.state)
 
     @property
     def safe_until(self) -> float:
         """The loop time until which nobody takes over for silence alone; being deposed is possible before."""
-        return self._elections.session.safe_until
-
-    def guard(self) -> Check:
-        """The check that every write in this role carries: it makes the store answer ``Fenced`` once another leads."""
-        return Check(self._key, At(self._revision), fences=True)
+        return self._session.safe_until
 
     def require(self) -> None:
         """Do nothing unless this process knows that the leadership is over.
@@ -82,36 +71,7 @@ class Leadership:
 
         :raises Retriable: the store cannot be reached; the key may stay until the session ends.
         """
-        if self.lost.is_set():
-            return
-        try:
-            await self._elections.writer.commit([Check(self._key, At(self._revision))], [Delete(self._key)])
-        except PreconditionFailed:
-            pass  # deposed in the meantime
-        finally:
-            self._end()
-
-    def _on_session(self, state: SessionState) -> None:
-        if state is SessionState.LOST:
-            self._end()
-
-    def _end(self) -> None:
-        self._elections.session.remove_callback(self._on_session)
-        self.lost.set()
-        self._task.cancel()
-
-    async def _watch(self) -> None:
-        view = View()
-        try:
-            async with self._elections.backend.watch(self._key) as watch:
-                async for event in watch:
-                    view.apply(event)
-                    entry = view.entries.get(self._key)
-                    if entry is None or entry.revision != self._revision:
-                        break
-        except CoordinationError:
-            pass  # closed, or not the store we knew: either way nobody can lead here
-        self._end()
+        await self._release()
 
 
 class Elections:

@@ -6,15 +6,15 @@ stays. Joining is one transaction over both, so each time a member joins its inc
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 
-from consensus.backend import ABSENT, At, Backend, Check, Delete, Entry, Put, Revision, Session, SessionState
-from consensus.errors import Conflict, CoordinationError, PreconditionFailed
+from consensus.backend import ABSENT, At, Backend, Check, Entry, Put, Revision, Session
+from consensus.errors import Conflict, PreconditionFailed
 from consensus.keys import segment, text_of
+from consensus.recipes.holding import HeldKey
 from consensus.recipes.listeners import View
 from consensus.recipes.writing import Writer, unwrap
 
@@ -32,7 +32,7 @@ class Member:
     revision: Revision
 
 
-class Membership:
+class Membership(HeldKey):
     """Being in a group. It ends by ``leave``, by another joining in its place, or with the session.
 
     :ivar incarnation: higher than at every earlier joining of this member.
@@ -40,55 +40,16 @@ class Membership:
     """
 
     def __init__(self, groups: Groups, key: str, member: Member) -> None:
+        super().__init__(key, member.revision, groups.backend, groups.session, groups.writer)
         self.member = member
         self.incarnation = member.incarnation
-        self.lost = asyncio.Event()
-        self._groups = groups
-        self._key = key
-        self._task = asyncio.get_running_loop().create_task(self._watch(), name=f"membership {key}")
-        groups.session.add_callback(self._on_session)
-        self._on_session(groups.session.state)
-
-    def guard(self) -> Check:
-        """The check that makes the store answer ``Fenced`` to a write once this membership is over."""
-        return Check(self._key, At(self.member.revision), fences=True)
 
     async def leave(self) -> None:
         """Leave the group, at once. Nothing happens if the membership is over already. ``lost`` is set in any case.
 
         :raises Retriable: the store cannot be reached; the key may stay until the session ends.
         """
-        if self.lost.is_set():
-            return
-        try:
-            check = Check(self._key, At(self.member.revision))
-            await self._groups.writer.commit([check], [Delete(self._key)])
-        except PreconditionFailed:
-            pass  # replaced in the meantime
-        finally:
-            self._end()
-
-    def _on_session(self, state: SessionState) -> None:
-        if state is SessionState.LOST:
-            self._end()
-
-    def _end(self) -> None:
-        self._groups.session.remove_callback(self._on_session)
-        self.lost.set()
-        self._task.cancel()
-
-    async def _watch(self) -> None:
-        view = View()
-        try:
-            async with self._groups.backend.watch(self._key) as watch:
-                async for event in watch:
-                    view.apply(event)
-                    entry = view.entries.get(self._key)
-                    if entry is None or entry.revision != self.member.revision:
-                        break
-        except CoordinationError:
-            pass  # closed, or not the store we knew: either way this is no member there
-        self._end()
+        await self._release()
 
 
 class Groups:
