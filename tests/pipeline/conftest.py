@@ -9,6 +9,8 @@ marked ``spark(java=False)`` needs the Python package only, and waits for nobody
 from __future__ import annotations
 
 import fcntl
+import importlib.util
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +23,7 @@ from tests.system import peers
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_IMPORTS_SPARK = re.compile(r"^(from|import) pyspark\b", re.MULTILINE)
 _LOCK = Path(tempfile.gettempdir()) / "parley-tests-spark.lock"
 
 SETTINGS = {
@@ -32,6 +35,14 @@ SETTINGS = {
     "spark.ui.enabled": "false",
 }
 """Small and quiet."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where Spark is not installed, as for `make test-fast`, files that import it can be left out, not imported."""
+    if "not spark" not in config.option.markexpr or importlib.util.find_spec("pyspark") is not None:
+        return None
+    is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    return True if is_test and _IMPORTS_SPARK.search(collection_path.read_text()) else None
 
 
 @pytest.fixture(autouse=True)
