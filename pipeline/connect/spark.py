@@ -83,6 +83,8 @@ class SparkEngine:
         self._hosts: list[_Host] = []
         self._homeless: dict[TaskId, TaskSpec] = {}
         """Tasks that wait for a host."""
+        self._live: dict[TaskId, int] = {}
+        """Tasks that are to run, with their incarnations."""
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._gathered = False
@@ -214,7 +216,8 @@ class SparkEngine:
         if host.peer.was_silent:
             self._stopping.wait(SILENCE_S)
         with self._changed:
-            self._homeless.update(tasks)
+            wanted = {task: spec for task, spec in tasks.items() if self._live.get(task) == spec.incarnation}
+            self._homeless.update(wanted)
             self._changed.notify_all()
 
     def _house(self) -> None:
@@ -243,6 +246,7 @@ class SparkEngine:
 
     def start_task(self, spec: TaskSpec) -> None:
         with self._changed:
+            self._live[spec.id] = spec.incarnation
             self._homeless[spec.id] = spec
             self._changed.notify_all()
 
@@ -267,6 +271,7 @@ class SparkEngine:
         by_host: dict[_Host, list[TaskId]] = {}
         with self._changed:
             for task in tasks:
+                self._live.pop(task, None)
                 self._homeless.pop(task, None)
                 host = self._host_of(task)
                 if host is not None:

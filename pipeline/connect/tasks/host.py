@@ -72,31 +72,26 @@ class _Guarded:
 
     def __init__(self, reports: Reports) -> None:
         self._reports = reports
-        self._lock = threading.Lock()
         self._is_heard = True
 
     def silence(self) -> None:
-        with self._lock:
-            self._is_heard = False
+        self._is_heard = False
 
     def state(self, spec: TaskSpec, state: State, trace: str | None) -> None:
-        with self._lock:
-            if self._is_heard:
-                self._reports.state(spec, state, trace)
+        if self._is_heard:
+            self._reports.state(spec, state, trace)
 
     def topic_used(self, spec: TaskSpec, topic: str) -> None:
-        with self._lock:
-            if self._is_heard:
-                self._reports.topic_used(spec, topic)
+        if self._is_heard:
+            self._reports.topic_used(spec, topic)
 
     def stored(self, connector: str, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
         return self._reports.stored(connector, partitions)
 
     def store(self, spec: TaskSpec, offsets: Sequence[SourceOffset]) -> None:
-        with self._lock:
-            if not self._is_heard:
-                raise ConnectError("the task was abandoned")
-            self._reports.store(spec, offsets)
+        if not self._is_heard:
+            raise ConnectError("the task was abandoned")
+        self._reports.store(spec, offsets)
 
 
 class _Running:
@@ -153,8 +148,17 @@ class _Running:
                     run.step(_STEP_S)
                 else:
                     self._wait_paused(run)
-        finally:
+        except BaseException:
+            self._finish_after_failure(run)
+            raise
+        run.finish()
+
+    def _finish_after_failure(self, run: SinkRun | SourceRun) -> None:
+        """What fails now is only a consequence: the first failure is what is told."""
+        try:
             run.finish()
+        except Exception as error:
+            _log.warning("Task %s could not be stopped in order: %s", self.spec.id, error)
 
     def _wait_paused(self, run: SinkRun | SourceRun) -> None:
         run.commit()

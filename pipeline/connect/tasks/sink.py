@@ -15,12 +15,13 @@ Rules:
 from __future__ import annotations
 
 import logging
+import re
 import zlib
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 from pipeline.cluster import EARLIEST, LATEST, Cluster
 from pipeline.connect import groups
@@ -36,7 +37,8 @@ from pipeline.connect.tasks.tolerance import LeftOut, Raw, Stage, Tolerance
 from pipeline.decode import BadBatch
 from pipeline.fetching import Fetched, OffsetOutOfRange, TopicPartition
 from protocol.client import Client
-from protocol.errors import KafkaError
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.metadata import MetadataResponse
 
 __all__ = ["SinkRun", "share"]
 
@@ -190,12 +192,12 @@ class SinkRun:
 
     def _look(self) -> None:
         """Take in the partitions that were added, and give back those that are gone. Raises KafkaError."""
-        found, is_complete = _partitions_of(self._cluster, self._topics)
+        seen = _partitions_of(self._cluster, self._topics)
         self._look_at_ms = self._now_ms() + (
-            self._look_again_ms if is_complete else min(_LOOK_FOR_MISSING_MS, self._look_again_ms)
+            self._look_again_ms if seen.is_complete else min(_LOOK_FOR_MISSING_MS, self._look_again_ms)
         )
-        mine = share(found, self._spec.id.task, self._spec.tasks)
-        gone = sorted(self._held.keys() - mine)
+        mine = share(seen.partitions, self._spec.id.task, self._spec.tasks)
+        gone = sorted(one for one in self._held.keys() - mine if one.topic not in seen.unclear)
         if gone:
             self._close(gone)
         added = sorted(mine - self._held.keys())
@@ -405,7 +407,7 @@ class SinkRun:
         self._context.commit_requested = False
         self._commit_at_ms = self._now_ms() + self._interval_ms
         positions = {partition: held.position for partition, held in self._held.items()}
-        if not is_last and all(held.position == held.committed for held in self._held.values()):
+        if not positions or (not is_last and all(one.position == one.committed for one in self._held.values())):
             return
         try:
             safe = self._task.pre_commit(positions)
@@ -435,18 +437,26 @@ class _Errant:
         self._tolerance.failed(Stage.TASK_PUT, self._task, error, record.raw)
 
 
-def _partitions_of(cluster: Cluster, topics: Any) -> tuple[set[TopicPartition], bool]:
-    """The partitions there are of the topics, and whether all that are named exist."""
+class _Seen(NamedTuple):
+    """The partitions there are of the topics; whether all that are named exist; those of which nothing is known now."""
 
-    async def ask(client: Client) -> Any:
+    partitions: set[TopicPartition]
+    is_complete: bool
+    unclear: set[str]
+
+
+def _partitions_of(cluster: Cluster, topics: list[str] | re.Pattern[str]) -> _Seen:
+    async def ask(client: Client) -> MetadataResponse:
         return await client.metadata(topics if isinstance(topics, list) else None)
 
     found: set[TopicPartition] = set()
-    is_complete = True
+    is_complete, unclear = True, set()
     for topic in cluster.retry(ask).topics:
         name = topic.name or ""
         if topic.error_code or not topic.partitions:
             is_complete = False
+            if topic.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                unclear.add(name)
         elif isinstance(topics, list) or (not topic.is_internal and topics.fullmatch(name)):
             found |= {TopicPartition(name, one.partition_index) for one in topic.partitions}
-    return found, is_complete
+    return _Seen(found, is_complete, unclear)
