@@ -52,7 +52,8 @@ class ElectionsApi:
         outcomes: list[ElectionOutcome] = []
         for begin in range(0, max(1, len(named)), ELECTED_AT_ONCE):
             decide = partial(elect_leaders, kind=kind, wanted=named[begin : begin + ELECTED_AT_ONCE])
-            outcomes.extend(await self._controller.submit(decide))
+            decided: list[ElectionOutcome] = await self._controller.submit(decide)
+            outcomes += decided
         return [each for each in outcomes if wanted is not None or not each.is_needless]
 
 
