@@ -331,3 +331,22 @@ def test_secrets_are_named_and_reach_only_those_who_need_them(bootstrap: str, tm
         absent = f"${{file:{tmp_path}/secrets:absent}}"
         worker.worker.start_connector("absent", {**config, "folder": absent}, TargetState.STARTED)
         assert "KeyError" in str(worker.told.wait("absent", State.FAILED))
+
+
+@pytest.mark.parametrize("tolerance", ["none", "all"])
+def test_a_batch_that_is_corrupt_on_disk(tmp_path: Path, tolerance: str) -> None:
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    with Broker(data_dir=tmp_path / "data") as broker:
+        create(broker.bootstrap_servers, "corrupt")
+        for value in ("first", "hurt", "last"):
+            produce(broker.bootstrap_servers, "corrupt", [value])
+        log = tmp_path / "data" / "corrupt-0" / f"{0:020}.log"
+        content = log.read_bytes()
+        log.write_bytes(content.replace(b"hurt", b"hxrt"))
+        with driven(broker.bootstrap_servers, folder) as worker:
+            worker.run("corrupt", "Notes", topics="corrupt", folder=folder, errors_tolerance=tolerance)
+            if tolerance == "none":
+                assert "offset 1" in str(worker.told.wait(TaskId("corrupt", 0), State.FAILED))
+            else:
+                assert values(folder, 2) == ["first", "last"]
