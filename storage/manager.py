@@ -40,6 +40,7 @@ from storage.directory import FULL, NAME_MAX, LogDirectory, Mark, is_of_disk, pa
 from storage.identity import write_topic_id
 from storage.loading import DirectoryLoader, LogSettings, refuse_twins, report
 from storage.log import Log
+from storage.places import Places
 from storage.recovery import LastKnown
 from storage.upkeep import Names, StartTask, Upkeep, UpkeepIntervals
 from storage.waiting import ended
@@ -94,12 +95,9 @@ class LogManager:
         self._on_all_offline = on_all_offline
         self._start_task = start_task
         self._upkeep = Upkeep(self, start_task, intervals, now_ms)
-        self._logs: dict[TopicPartition, Log] = {}
-        self._homes: dict[TopicPartition, LogDirectory] = {}
-        self._in: dict[LogDirectory, dict[TopicPartition, Log]] = {directory: {} for directory in self.directories}
+        self._places = Places(self.directories)
         self._reserved: Counter[LogDirectory] = Counter()
         self._names = {directory: Names(self, directory) for directory in self.directories}
-        self._busy: dict[TopicPartition, asyncio.Future[None]] = {}
         self._preferred: dict[TopicPartition, LogDirectory] = {}
         self._copies: dict[TopicPartition, tuple[Log, LogDirectory]] = {}
         self.copies_begun: dict[TopicPartition, LogDirectory] = {}
@@ -139,12 +137,12 @@ class LogManager:
         directory = loader.directory
         if not directory.online:
             loader.release()
-            self._homes.update(dict.fromkeys(loader.partitions, directory))
+            self._places.keep(loader.partitions, directory)
             return
         for partition, log in loader.logs.items():
-            self._add(partition, log, directory)
+            self._places.add(partition, log, directory)
         for partition, path in loader.copies.items():
-            if partition in self._homes:
+            if self._places.home(partition) is not None:
                 self.copies_begun[partition] = directory
                 loader.deleted.append(path)
             else:
@@ -155,7 +153,7 @@ class LogManager:
         """Flush and close every log, and note in each directory that it was closed in order. Idempotent."""
         if not await self._end():
             return
-        closing = [Closing(directory, self._in[directory]) for directory in self.online()]
+        closing = [Closing(directory, self._places.logs_in(directory)) for directory in self.online()]
         await self._in_threads([each.work for each in closing for _ in range(self._threads)])
         for each in closing:
             if each.whole and each.directory.online:
@@ -178,16 +176,13 @@ class LogManager:
             return False
         self._open = False
         await self._upkeep.stop()
-        while self._busy:
-            await asyncio.wait(self._busy.values())
+        await self._places.all_free()
         return True
 
     def _forget(self) -> None:
         for directory in self.directories:
             directory.close()
-            self._in[directory].clear()
-        self._logs.clear()
-        self._homes.clear()
+        self._places.clear()
 
     async def _in_threads(self, work: Sequence[Callable[[], None]], report: Callable[[], None] = lambda: None) -> None:
         """Run all of ``work`` in the executor to its end, even if some fails or the caller is cancelled."""
@@ -204,15 +199,12 @@ class LogManager:
 
         Raises :class:`KafkaError` KAFKA_STORAGE_ERROR when it lies in a directory that is offline.
         """
-        log = self._logs.get((topic, partition))
-        if log is None and (home := self._homes.get((topic, partition))) is not None and not home.online:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} is in {home}, which is offline")
-        return log
+        return self._places.get((topic, partition))
 
     @property
     def logs(self) -> list[Log]:
         """Every log that can be used."""
-        return list(self._logs.values())
+        return self._places.logs
 
     def online(self) -> list[LogDirectory]:
         """The directories that work."""
@@ -220,11 +212,11 @@ class LogManager:
 
     def logs_in(self, directory: LogDirectory) -> list[Log]:
         """The logs in a directory, none if it is offline."""
-        return list(self._in[directory].values())
+        return list(self._places.logs_in(directory).values())
 
     def directory_of(self, log: Log) -> LogDirectory:
         """Where the log lies."""
-        return self._homes[log.topic, log.partition]
+        return self._places.home_of((log.topic, log.partition))
 
     async def get_or_create(
         self,
@@ -244,8 +236,7 @@ class LogManager:
         key = (topic, partition)
         if topic_id is not None:
             await self._choose_twin(key, topic_id)
-        while (busy := self._busy.get(key)) is not None:
-            await asyncio.wait([busy])
+        await self._places.free(key)
         log = self.get(topic, partition)
         if log is None:
             log = await self._create(key, topic_id, config or self._settings.config, is_new)
@@ -267,10 +258,12 @@ class LogManager:
             offline = ", ".join(str(each) for each in self.directories if not each.online)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition_name(*key)} may be in {offline}: offline")
         preferred = self._preferred.pop(key, None)
-        directory = min(online, key=lambda each: (each is not preferred, len(self._in[each]) + self._reserved[each]))
+        directory = min(
+            online, key=lambda each: (each is not preferred, len(self._places.logs_in(each)) + self._reserved[each])
+        )
         settings = replace(self._settings, config=config)
         self._reserved[directory] += 1
-        with _Busy(self._busy, key):
+        with self._places.busy(key):
             try:
                 log = await self.run(directory, self._create_in, directory, key, topic_id, settings)
                 await self._names[directory].sync()
@@ -279,7 +272,7 @@ class LogManager:
             if not directory.online:
                 log.release()
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{directory} is offline: {directory.error}")
-            self._add(key, log, directory)
+            self._places.add(key, log, directory)
             return log
 
     def _create_in(
@@ -293,7 +286,7 @@ class LogManager:
             raise KafkaError(
                 ErrorCode.INCONSISTENT_TOPIC_ID, f"{log!r} is of the topic with id {log.topic_id}, not {topic_id}"
             )
-        with _Busy(self._busy, (log.topic, log.partition)):
+        with self._places.busy((log.topic, log.partition)):
             await self.run(self.directory_of(log), write_topic_id, log.directory, topic_id)
             log.topic_id = topic_id
 
@@ -304,14 +297,13 @@ class LogManager:
         whose it is may be. Raises :class:`KafkaError` KAFKA_STORAGE_ERROR.
         """
         key = (topic, partition)
-        while (busy := self._busy.get(key)) is not None:
-            await asyncio.wait([busy])
+        await self._places.free(key)
         log = self.get(topic, partition)
         if log is None or (topic_id is not None and log.topic_id not in (None, topic_id)):
             return False
-        directory = self._homes[key]
-        with _Busy(self._busy, key):
-            self._remove(key)
+        directory = self.directory_of(log)
+        with self._places.busy(key):
+            self._places.remove(key, log, directory)
             aside = await self.run(directory, self._set_aside, directory, log, Mark.DELETE)
             await self._upkeep.checkpoint(directory)
             self._upkeep.remove_later(directory, [aside], log.config.file_delete_delay_ms)
@@ -331,28 +323,25 @@ class LogManager:
         for directory in self.online():
             for log in self.logs_in(directory):
                 key = (log.topic, log.partition)
-                if not is_wanted(log) or self._logs.get(key) is not log:
+                if not is_wanted(log) or not self._places.is_current(key, log):
                     await self._set_stray_aside(key, log, directory)
 
     async def _choose_twin(self, key: TopicPartition, topic_id: UUID) -> None:
         """Of several logs of a partition, the one of this topic counts from now on; if there is one."""
-        twins = [(directory, logs[key]) for directory, logs in self._in.items() if key in logs]
+        twins = self._places.twins(key)
         right = next((twin for twin in twins if twin[1].topic_id == topic_id), None)
         if right is not None:
-            self._homes[key], self._logs[key] = right
+            self._places.choose(key, right[1], right[0])
         for directory, log in twins:
-            if log is not self._logs.get(key):
+            if not self._places.is_current(key, log):
                 await self._set_stray_aside(key, log, directory)
 
     async def _set_stray_aside(self, key: TopicPartition, log: Log, directory: LogDirectory) -> None:
-        while (busy := self._busy.get(key)) is not None:
-            await asyncio.wait([busy])
-        if self._in[directory].get(key) is not log:
+        await self._places.free(key)
+        if self._places.logs_in(directory).get(key) is not log:
             return
-        with _Busy(self._busy, key):
-            del self._in[directory][key]
-            if self._logs.get(key) is log:
-                del self._logs[key], self._homes[key]
+        with self._places.busy(key):
+            self._places.remove(key, log, directory)
             try:
                 aside = await self.run(directory, self._set_aside, directory, log, Mark.STRAY)
                 await self._upkeep.checkpoint(directory)
@@ -375,12 +364,11 @@ class LogManager:
         Raises :class:`KafkaError`: KAFKA_STORAGE_ERROR, also where the log was deleted meanwhile; CORRUPT_MESSAGE.
         """
         key = (log.topic, log.partition)
-        while (busy := self._busy.get(key)) is not None:
-            await asyncio.wait([busy])
-        if self._logs.get(key) is not log:
+        await self._places.free(key)
+        if not self._places.is_current(key, log):
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} is no longer there")
-        with _Busy(self._busy, key):
-            directory = self._homes[key]
+        with self._places.busy(key):
+            directory = self.directory_of(log)
             await self.run(directory, cut, log)
             await self._upkeep.checkpoint(directory)
 
@@ -442,7 +430,7 @@ class LogManager:
         the log is being deleted or cut: then all is as it was.
         """
         key = (log.topic, log.partition)
-        if key in self._busy or self._logs.get(key) is not log:
+        if self._places.is_busy(key) or not self._places.is_current(key, log):
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} cannot be replaced now")
         _, directory = self._copies[key]
         target = directory.path / partition_name(*key)
@@ -453,8 +441,8 @@ class LogManager:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{directory}: {error}") from error
         copy.moved(target)
         del self._copies[key]
-        self._remove(key)
-        self._add(key, copy, directory)
+        self._places.remove(key, log, self.directory_of(log))
+        self._places.add(key, copy, directory)
 
     async def retire(self, log: Log, directory: LogDirectory) -> None:
         """Set the log aside that a copy has replaced, which was in ``directory``, and remove it later.
@@ -462,10 +450,9 @@ class LogManager:
         Raises :class:`KafkaError` KAFKA_STORAGE_ERROR.
         """
         key = (log.topic, log.partition)
-        while (busy := self._busy.get(key)) is not None:
-            await asyncio.wait([busy])
-        with _Busy(self._busy, key):
-            home = self._homes.get(key)
+        await self._places.free(key)
+        with self._places.busy(key):
+            home = self._places.home(key)
             if home is not None:
                 await self.run(home, home.sync)
             aside = await self.run(directory, self._set_aside, directory, log, Mark.DELETE)
@@ -474,15 +461,7 @@ class LogManager:
                 if each is not None and each.online:
                     await self._upkeep.checkpoint(each)
             if home is not None:
-                await self.run(home, unmark_successor, self._logs[key].directory)
-
-    def _add(self, key: TopicPartition, log: Log, directory: LogDirectory) -> None:
-        self._logs[key] = self._in[directory][key] = log
-        self._homes[key] = directory
-
-    def _remove(self, key: TopicPartition) -> None:
-        del self._logs[key]
-        del self._in[self._homes.pop(key)][key]
+                await self.run(home, unmark_successor, self._places.logs_in(home)[key].directory)
 
     # Disks that fail
 
@@ -505,16 +484,12 @@ class LogManager:
     def _fail(self, directory: LogDirectory, error: OSError) -> None:
         if not self._open or not directory.fail(error):
             return
-        logs = self.logs_in(directory)
+        logs = self._places.lose(directory)
         remedy = "Make room on it" if error.errno in FULL else "See what is wrong with it"
         text = (
             "%s is offline, and its %d logs with it: %s. %s, and start the broker again; its other directories serve."
         )
         _log.error(text, directory, len(logs), error, remedy)
-        for key, log in self._in[directory].items():
-            if self._logs.get(key) is log:
-                del self._logs[key]
-        self._in[directory].clear()
         directory.close()
         self._start_task(self._release(logs), name=f"release of {directory}")
         self._on_offline(directory, logs)
@@ -523,17 +498,3 @@ class LogManager:
 
     async def _release(self, logs: list[Log]) -> None:
         await self._in_threads([partial(release_all, logs)])
-
-
-class _Busy:
-    """While it is entered, the partition's log is being made or deleted, and others wait."""
-
-    def __init__(self, busy: dict[TopicPartition, asyncio.Future[None]], key: TopicPartition) -> None:
-        self._busy = busy
-        self._key = key
-
-    def __enter__(self) -> None:
-        self._busy[self._key] = asyncio.get_running_loop().create_future()
-
-    def __exit__(self, *_: object) -> None:
-        self._busy.pop(self._key).set_result(None)
