@@ -129,11 +129,11 @@ class Sender:
         written, self._written = self._written, []
         return written
 
-    async def stop(self) -> None:
-        """Give up what waits; return when nothing is under way."""
+    async def stop(self, *, settle: bool = False) -> None:
+        """Give up what waits and, unless it is to `settle`, what is under way."""
         drivers = [lane.driver for lane in self._lanes.values() if lane.driver is not None]
         flying = [batch.task for lane in self._lanes.values() for batch in lane.flying if batch.task is not None]
-        for task in (*drivers, *flying):
+        for task in drivers if settle else (*drivers, *flying):
             task.cancel()
         await asyncio.gather(*drivers, *flying, return_exceptions=True)
 

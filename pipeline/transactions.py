@@ -18,14 +18,23 @@ from protocol.messages.transactions import AddPartitionsToTxnRequest, EndTxnRequ
 
 _TRANSACTION: Final = 1
 """The type of key by which `Client.coordinator` finds the coordinator of a transactional id."""
+_CURRENT_ID_VERSION: Final = 3
 _ADD_VERSION_MAX: Final = 3
 _END_VERSION_MAX: Final = 4
 
 
-async def producer_id(client: Client, transactional_id: str | None, timeout_ms: int) -> ProducerId:
-    """An id for a producer. That of a transactional id fences its older owners and aborts what they left open."""
+async def producer_id(
+    client: Client, transactional_id: str | None, timeout_ms: int, current: ProducerId | None = None
+) -> ProducerId:
+    """An id for a producer. That of a transactional id fences its older owners and aborts what they left open.
+
+    ``current`` is the id that the asker has: an owner that has been fenced itself is refused with PRODUCER_FENCED or
+    INVALID_PRODUCER_EPOCH (KIP-360; brokers before 2.5 do not check it).
+    """
     node = None if transactional_id is None else await client.coordinator(transactional_id, _TRANSACTION)
     request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
+    if current is not None and await client.version_for(InitProducerIdRequest, node=node) >= _CURRENT_ID_VERSION:
+        request.producer_id, request.producer_epoch = current
     answer = await client.send(request, node=node)
     if answer.error_code:
         raise KafkaError(ErrorCode(answer.error_code), f"no producer id for {transactional_id or 'an idempotent one'}")

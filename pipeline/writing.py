@@ -69,7 +69,8 @@ class _Topic:
 
 
 class Producer:
-    """``with Producer(cluster) as producer: producer.write(rows, topic="t")``; what is held is flushed at the end.
+    """``with Producer(cluster) as producer: producer.write(rows, topic="t")``; what is held is flushed at the end,
+    and a transaction that is still open is aborted.
 
     ``now_ms`` is the timestamp of rows that have none; ``seed`` decides where records without a key begin.
     """
@@ -101,8 +102,13 @@ class Producer:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            if error is None and not self._in_transaction:
+            if self._in_transaction:
+                self.abort()
+            elif error is None:
                 self.flush()
+        except KafkaError:
+            if error is None:  # else the first error tells more
+                raise
         finally:
             self.close()
 
@@ -143,10 +149,13 @@ class Producer:
 
     def close(self) -> None:
         """Give up what is not flushed. An open transaction is left to its timeout, or to the next with its id."""
+        self._stop(settle=False)
+
+    def _stop(self, *, settle: bool) -> None:
         self._held, self._held_bytes = [], 0
         sender, self._sender = self._sender, None
         if sender is not None:
-            self._cluster.run(lambda client: sender.stop())
+            self._cluster.run(lambda client: sender.stop(settle=settle))
 
     # Transactions.
 
@@ -166,13 +175,14 @@ class Producer:
         return written
 
     def abort(self) -> None:
-        """Undo what was written since `begin`, also after an error."""
-        self.close()
-        self._in_transaction = False
-        self._added.clear()
-        # A new epoch of the id aborts the transaction, and keeps out what is still on its way.
-        self._producer = None
-        self._identified()
+        """Undo what was written since `begin`, also after an error.
+
+        Raises KafkaError, as PRODUCER_FENCED or INVALID_PRODUCER_EPOCH where the id is another's by now or the
+        coordinator has given the transaction up, or INVALID_TXN_STATE where it is committed: make a new producer.
+        """
+        self._stop(settle=True)  # what came behind the abort would be left open
+        self._end_transaction(committed=False)
+        self._identified()  # with a new epoch, which keeps out what may still be on its way
 
     def _end_transaction(self, *, committed: bool) -> None:
         transactional_id, producer = self._writing.transactional_id, self._producer
@@ -192,10 +202,10 @@ class Producer:
     def _identified(self) -> Sender:
         """The sender, made with a producer id if there is none."""
         if self._sender is None:
-            writing = self._writing
+            writing, current = self._writing, self._producer
             producer = self._producer = self._cluster.retry(
                 lambda client: transactions.producer_id(
-                    client, writing.transactional_id, writing.transaction_timeout_ms
+                    client, writing.transactional_id, writing.transaction_timeout_ms, current
                 )
             )
             request_timeout_s = self._cluster.connection.request_timeout_ms / 1000

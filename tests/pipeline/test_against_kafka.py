@@ -25,6 +25,7 @@ TOPICS = [
     "codecs", "append.time_topic-x", "magic-0", "magic-1", "magic-1-append-time", "upgraded", "transactions",
     "idempotent", "trimmed", "compacted",
 ]  # fmt: skip
+FENCED = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -141,21 +142,37 @@ def test_only_what_is_committed_is_seen(kafka: KafkaWithZooKeeper, cluster: Clus
     assert [one for one in values(consume(kafka, "ours")) if one in (b"a1", b"b1")] == [b"a1", b"b1"]
 
 
+def test_transaction_left_open_is_aborted_at_the_end(kafka: KafkaWithZooKeeper, cluster: Cluster) -> None:
+    create(kafka, "left")
+    with Producer(cluster, Writing(transactional_id="left")) as producer:
+        producer.begin()
+        producer.write(rows("never"), topic="left")
+        producer.flush()
+    partition = TopicPartition("left", 0)
+    # The broker has answered before the marker is in the log.
+    while cluster.offsets({partition: LATEST}, Isolation.READ_COMMITTED)[partition] < 2:
+        pass
+    assert consume(kafka, "left", committed=True) == []
+
+
 def test_newer_producer_of_an_id_fences_the_older(kafka: KafkaWithZooKeeper, cluster: Cluster) -> None:
     create(kafka, "fenced")
-    older, newer = (Producer(cluster, Writing(transactional_id="fenced")) for _ in range(2))
-    older.begin()
-    older.write(rows("left open"), topic="fenced")
-    older.flush()
-    newer.begin()
-    older.write(rows("late"), topic="fenced")
-    with pytest.raises(KafkaError) as caught:
-        older.commit()
-    assert caught.value.code in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED)
-    newer.write(rows("new"), topic="fenced")
-    newer.commit()
-    older.close()
-    newer.close()
+    writing = Writing(transactional_id="fenced")
+    with Producer(cluster, writing) as newer:
+        with Producer(cluster, writing) as older:
+            older.begin()
+            older.write(rows("left open"), topic="fenced")
+            older.flush()
+            newer.begin()
+            older.write(rows("late"), topic="fenced")
+            with pytest.raises(KafkaError) as caught:
+                older.commit()
+            assert caught.value.code in FENCED
+            with pytest.raises(KafkaError) as caught:
+                older.abort()
+            assert caught.value.code in FENCED
+        newer.write(rows("new"), topic="fenced")
+        newer.commit()
     assert values(consume(kafka, "fenced", committed=True)) == [b"new"]
 
 
