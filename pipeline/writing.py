@@ -181,7 +181,11 @@ class Producer:
         coordinator has given the transaction up, or INVALID_TXN_STATE where it is committed: make a new producer.
         """
         self._stop(settle=True)  # what came behind the abort would be left open
-        self._end_transaction(committed=False)
+        try:
+            self._end_transaction(committed=False)
+        finally:
+            self._in_transaction = False
+            self._added.clear()
         self._identified()  # with a new epoch, which keeps out what may still be on its way
 
     def _end_transaction(self, *, committed: bool) -> None:
