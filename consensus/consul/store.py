@@ -150,9 +150,20 @@ class Store:
         raise Unavailable(f"Consul made no session: {answer.body[:300]!r}")
 
     async def renew_session(self, session_id: str, timeout_s: float) -> bool:
-        """Put off the expiry; False if Consul knows no such session."""
+        """Put off the expiry; False if Consul knows no such session.
+
+        :raises Unavailable: nobody knows yet.
+        """
         path = f"/v1/session/renew/{session_id}"
-        return (await self._client.call("PUT", path, b"", writes=False, timeout_s=timeout_s)).status == 200
+        if (await self._client.call("PUT", path, b"", writes=False, timeout_s=timeout_s)).status == 200:
+            return True
+        # A leader that was elected just now may not have come to the end of its log; where it has not, it answers no
+        # consistent read.
+        path = f"/v1/session/info/{session_id}?consistent"
+        found = await self._client.call("GET", path, writes=False, timeout_s=timeout_s)
+        if f'"{session_id}"'.encode() in found.body:
+            raise Unavailable("the leader did not know the session a moment ago, and does now")
+        return False
 
     async def destroy_session(self, session_id: str, timeout_s: float = TIMEOUT_S) -> None:
         """End a session, and delete its keys. Nothing happens if there is none."""

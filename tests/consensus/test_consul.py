@@ -7,10 +7,12 @@ import random
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 from consensus.backend import At, Check, Delete, Presence, Put, Revision
 from consensus.consul.address import PREFIX_BYTES_MAX, Address
 from consensus.consul.client import BODY_BYTES_MAX, refusal
+from consensus.consul.store import Store
 from consensus.consul.txn import OPS_MAX, Layout, Refused, capabilities, plan_txn, refused
 from consensus.errors import (
     AlreadyExists,
@@ -27,6 +29,7 @@ from consensus.errors import (
     Unavailable,
     WrongStore,
 )
+from tests.support.stores.servers import free_ports
 
 LAYOUT = Layout("p" * PREFIX_BYTES_MAX)
 IDENTITY = "0" * 32
@@ -141,6 +144,33 @@ async def test_an_unknown_session_is_told_from_what_failed() -> None:
     found = _refused([], [Put("a", b"", session)], (2, 'invalid session "some-id"'))
     assert (type(found.error), found.session) == (SessionLost, session)
     await session.close()
+
+
+async def test_a_leader_that_has_not_read_all_of_its_log_ends_no_session() -> None:
+    """It says 404 to a renewal; a consistent read, which waits for the log's end, finds the session."""
+    sessions = [{"ID": "some-id", "TTL": "10s"}]
+
+    async def renew(request: web.Request) -> web.Response:
+        return web.Response(status=404, text="Session id 'some-id' not found")
+
+    async def info(request: web.Request) -> web.Response:
+        assert "consistent" in request.query
+        return web.json_response(sessions)
+
+    agent = web.Application()
+    agent.add_routes([web.put("/v1/session/renew/some-id", renew), web.get("/v1/session/info/some-id", info)])
+    runner = web.AppRunner(agent)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", free_ports(1)[0])
+    await site.start()
+    store = Store(Address.parse(site.name.replace("http", "consul"), {}), random.Random(0))
+    await store._client.open()
+    with pytest.raises(Unavailable):
+        await store.renew_session("some-id", 10)
+    sessions.clear()
+    assert not await store.renew_session("some-id", 10)
+    await store.close()
+    await runner.cleanup()
 
 
 def test_the_heaviest_transactions_fit_into_a_request() -> None:
