@@ -22,6 +22,7 @@ from typing import Any, Final
 from pipeline.connect.config import ConfigDef, ConfigInfos
 from pipeline.connect.connector import Connector, SinkConnector
 from pipeline.connect.distributed import signing
+from pipeline.connect.distributed.blocking import in_thread
 from pipeline.connect.distributed.configs import ConfigStore
 from pipeline.connect.distributed.following import Following, restart_plan
 from pipeline.connect.distributed.loggers import LEVELS, Loggers
@@ -76,6 +77,8 @@ class HerderSettings:
     """Empty for a worker that is alone."""
     max_delay_ms: int = 300_000
     sync_timeout_ms: int = 3_000
+    stop_timeout_ms: int = 10_000
+    """How long a connector and its tasks have to stop, whatever they do."""
     key_ttl_ms: int = signing.KEY_TTL_MS
     tracks_topics: bool = True
     allows_topic_reset: bool = True
@@ -125,6 +128,7 @@ class WorkerHerder(Herder):
             reconfigure=self._following.reconfigure,
             now_ms=now_ms,
             tracks_topics=settings.tracks_topics,
+            stop_seconds=settings.stop_timeout_ms / 1000,
         )
         self._share = Share(
             settings.url,
@@ -148,31 +152,34 @@ class WorkerHerder(Herder):
         Raises ConnectError where it cannot start or cannot stay in its group.
         """
         telling = asyncio.create_task(self._telling.run())
+        membership: asyncio.Task[None] | None = None
         try:
-            await asyncio.to_thread(self._worker.start)
+            await in_thread(self._worker.start)
             await self._statuses.start()
             await self._following.start()
-            async with asyncio.TaskGroup() as group:
-                joined = group.create_task(self._wait_for_place())
-                await self._membership.run(self._share)
-                joined.cancel()
+            membership = asyncio.create_task(self._membership.run(self._share))
+            joined = asyncio.create_task(self._share.joined.wait())
+            await asyncio.wait({membership, joined}, return_when=asyncio.FIRST_COMPLETED)
+            self._is_ready = joined.done()
+            joined.cancel()
+            await asyncio.wait({membership})  # unlike the task itself this can be cancelled alone
+            membership.result()
         finally:
             self._is_ready = False
-            await self._stop(telling)
+            await self._stop(telling, membership)
 
-    async def _wait_for_place(self) -> None:
-        await self._share.joined.wait()
-        self._is_ready = True
-
-    async def _stop(self, telling: asyncio.Task[None]) -> None:
+    async def _stop(self, telling: asyncio.Task[None], membership: asyncio.Task[None] | None) -> None:
+        """Leave the group only when nothing runs here any longer: others begin with it at once."""
         await self._following.stop()
         await self._share.stop()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.sync_timeout_ms / 1000):
-                await self._telling.told()
+        if membership is not None:
+            membership.cancel()
+            await asyncio.gather(membership, return_exceptions=True)
         telling.cancel()
         await asyncio.gather(telling, return_exceptions=True)
-        await asyncio.to_thread(self._worker.stop)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2 * self._settings.stop_timeout_ms / 1000):
+                await in_thread(self._worker.stop)
         await self._configs.stop()
         await self._statuses.stop()
 
@@ -314,7 +321,7 @@ class WorkerHerder(Herder):
 
     async def offsets(self, name: str) -> Offsets:
         config = (await self.connector(name)).config
-        return await asyncio.to_thread(self._worker.offsets, name, config)
+        return await in_thread(self._worker.offsets, name, config)
 
     async def alter_offsets(self, name: str, offsets: Offsets) -> str:
         return await self._alter(name, offsets)
@@ -332,18 +339,18 @@ class WorkerHerder(Herder):
                     "Connectors must be in the STOPPED state before their offsets can be modified. This can be done "
                     f"for the specified connector by issuing a 'PUT' request to the '/connectors/{name}/stop' endpoint"
                 )
-            return await asyncio.to_thread(self._worker.alter_offsets, name, info.config, offsets)
+            return await in_thread(self._worker.alter_offsets, name, info.config, offsets)
 
     # Plugins and loggers.
 
     async def plugins(self, *, connectors_only: bool = True) -> Sequence[PluginInfo]:
         kinds = _KINDS[:2] if connectors_only else _KINDS
-        found = await asyncio.to_thread(lambda: list(self._plugins.all()))
+        found = await in_thread(lambda: list(self._plugins.all()))
         return [PluginInfo(one.name, kind, one.version) for kind in kinds for one in found if kind in one.kinds]
 
     async def plugin_config(self, plugin: str) -> Sequence[Mapping[str, Any]]:
         try:
-            found = await asyncio.to_thread(self._plugins.load, plugin, object)
+            found = await in_thread(self._plugins.load, plugin, object)
         except ConfigError:
             raise NotFound(f"Unknown plugin {plugin}.") from None
         definition = getattr(found, "config_def", None)
@@ -393,7 +400,7 @@ class WorkerHerder(Herder):
         if not plugin:
             raise _no_class(config)
         try:
-            return await asyncio.to_thread(self._worker.validate, plugin, config)
+            return await in_thread(self._worker.validate, plugin, config)
         except ConfigError as error:
             raise BadRequest(str(error)) from error
 

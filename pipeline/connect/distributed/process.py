@@ -7,7 +7,8 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from pipeline.connect.distributed.configs import ConfigStore
 from pipeline.connect.distributed.herder import HerderSettings, WorkerHerder
@@ -29,6 +30,9 @@ from protocol.client import Client
 from protocol.errors import KafkaError
 
 __all__ = ["MakeWorker", "distributed", "standalone"]
+
+_STOP_EXTRA_MS: Final = 5_000
+"""How long a connector may take to stop besides what its tasks may."""
 
 MakeWorker = Callable[[WorkerConfig, Plugins, OffsetStore, WorkerEvents], Worker]
 _log = logging.getLogger(__name__)
@@ -142,16 +146,21 @@ async def _cancelled_with(running: asyncio.Task[None]) -> AsyncIterator[None]:
 
 def _settings(config: WorkerConfig, url: str, cluster_id: str, group_id: str) -> HerderSettings:
     tracking = config["topic.tracking.enable"], config["topic.tracking.allow.reset"]
-    if not group_id:
-        return HerderSettings(url, cluster_id, tracks_topics=tracking[0], allows_topic_reset=tracking[1])
-    return HerderSettings(
+    alone = HerderSettings(
         url,
         cluster_id,
-        group_id,
-        config["scheduled.rebalance.max.delay.ms"],
-        config["worker.sync.timeout.ms"],
-        config["inter.worker.key.ttl.ms"],
-        *tracking,
+        stop_timeout_ms=config["task.shutdown.graceful.timeout.ms"] + _STOP_EXTRA_MS,
+        tracks_topics=tracking[0],
+        allows_topic_reset=tracking[1],
+    )
+    if not group_id:
+        return alone
+    return replace(
+        alone,
+        group_id=group_id,
+        max_delay_ms=config["scheduled.rebalance.max.delay.ms"],
+        sync_timeout_ms=config["worker.sync.timeout.ms"],
+        key_ttl_ms=config["inter.worker.key.ttl.ms"],
     )
 
 

@@ -2,7 +2,8 @@
 
 Rules:
 
-1. Calls into the worker block, so they go to threads; for one connector they never overlap.
+1. Calls into the worker block, so they go to threads; for one connector they never overlap. What does not stop in
+   `stop_seconds` is left to itself.
 2. What the worker says of its connectors and tasks (`WorkerEvents`, from any thread) is told (`Telling`) with the
    generation of the group at that time.
 3. What is stopped here is told as UNASSIGNED, unless another worker has said more since or it is deleted.
@@ -15,6 +16,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from pipeline.connect.distributed.blocking import in_thread
 from pipeline.connect.distributed.configs import ConfigState
 from pipeline.connect.distributed.protocol import NO_WORK, Work
 from pipeline.connect.distributed.telling import Telling
@@ -46,6 +48,7 @@ class Running:
         reconfigure: Callable[[str], None],
         now_ms: Callable[[], int],
         tracks_topics: bool,
+        stop_seconds: float,
     ) -> None:
         self.work = NO_WORK
         """What was started here, and not stopped."""
@@ -59,6 +62,7 @@ class Running:
         self._reconfigure = reconfigure
         self._now_ms = now_ms
         self._tracks_topics = tracks_topics
+        self._stop_seconds = stop_seconds
         self._task_counts: dict[str, int] = {}
         """How many tasks the connector had when its tasks here were started."""
         self._started_with: dict[TaskId, tuple[dict[str, str], dict[str, str]]] = {}
@@ -111,7 +115,17 @@ class Running:
     async def stop(self, work: Work) -> None:
         """Stop what runs of this; comes back when it does not run any longer."""
         names = work.connectors | {task.connector for task in work.tasks}
-        await asyncio.gather(*(self._in_turn(name, self._stop_of, name, work) for name in names))
+        await asyncio.gather(*(self._stop_in_time(name, work) for name in names))
+
+    async def _stop_in_time(self, name: str, work: Work) -> None:
+        """Stop a connector, or leave it to itself: one that hangs must not hold up the others, nor the group."""
+        try:
+            async with asyncio.timeout(self._stop_seconds):
+                await self._in_turn(name, self._stop_of, name, work)
+        except TimeoutError:
+            _log.error("%s does not stop within %g s, and is left to itself", name, self._stop_seconds)
+            self._locks.pop(name, None)
+            self._stopped(name, work & self.work)
 
     async def restart(self, work: Work) -> None:
         """Stop, and start again with the configuration there is now."""
@@ -126,11 +140,11 @@ class Running:
     async def set_target_state(self, name: str, target: TargetState) -> None:
         """Pause, stop or go on with a connector and its tasks."""
         if name in self.work.connectors or any(task.connector == name for task in self.work.tasks):
-            await self._in_turn(name, self._call, self._worker.set_target_state, name, target)
+            await self._in_turn(name, in_thread, self._worker.set_target_state, name, target)
 
     async def task_configs(self, name: str) -> list[dict[str, str]]:
         """What the connector wants its tasks to be. Raises whatever it raises."""
-        return await self._in_turn(name, self._call, self._worker.task_configs, name)
+        return await self._in_turn(name, in_thread, self._worker.task_configs, name)
 
     def outdated(self) -> Work:
         """The tasks here whose connector has another number of tasks by now: they must end before others begin."""
@@ -155,19 +169,18 @@ class Running:
         async with self._locks.setdefault(name, asyncio.Lock()):
             return await what(*arguments)
 
-    @staticmethod
-    async def _call(what: Callable[..., T], *arguments: object) -> T:
-        return await asyncio.to_thread(what, *arguments)
-
     async def _start_connector(self, name: str) -> None:
         config = self._state().connectors.get(name)
         if config is None or name not in (self.allowed - self.work).connectors:
             return
         self.work |= Work(connectors=frozenset((name,)))
         try:
-            await self._call(self._worker.start_connector, name, config, self._state().target(name))
+            await in_thread(self._worker.start_connector, name, config, self._state().target(name))
         except Exception as error:
             self.failed(name, error)
+            return
+        if name not in self.work.connectors:  # it was given up meanwhile
+            await in_thread(self._worker.stop_connector, name)
 
     async def _start_task(self, task: TaskId) -> None:
         state = self._state()
@@ -180,7 +193,7 @@ class Running:
         self._started_with[task] = (connector, config)
         try:
             target = state.target(task.connector)
-            await self._call(self._worker.start_task, task, count, connector, config, target)
+            await in_thread(self._worker.start_task, task, count, connector, config, target)
         except Exception as error:
             self._say(task, State.FAILED, stack_trace(error))
 
@@ -189,20 +202,24 @@ class Running:
         stops_connector = name in work.connectors & self.work.connectors
         try:
             if tasks:
-                await self._call(self._worker.stop_tasks, tasks)
+                await in_thread(self._worker.stop_tasks, tasks)
             if stops_connector:
-                await self._call(self._worker.stop_connector, name)
+                await in_thread(self._worker.stop_connector, name)
         except ConnectError as error:
             _log.warning("%s did not stop as it should: %s", name, error)
-        self.work -= Work(frozenset((name,)) if stops_connector else frozenset(), frozenset(tasks))
+        self._stopped(name, Work(frozenset((name,)) if stops_connector else frozenset(), frozenset(tasks)))
+
+    def _stopped(self, name: str, work: Work) -> None:
+        """What of a connector runs here no longer."""
+        connectors, tasks = work.connectors & {name}, frozenset(one for one in work.tasks if one.connector == name)
+        self.work -= Work(connectors, tasks)
         for task in tasks:
             self._started_with.pop(task, None)
         if not any(task.connector == name for task in self.work.tasks):
             self._task_counts.pop(name, None)
         if name in self._state().connectors:
             wanted = set(self._state().task_ids(name))
-            for task in tasks:
-                if task in wanted:
-                    self._say(task, State.UNASSIGNED)
-            if stops_connector:
-                self._say(name, State.UNASSIGNED)
+            for task in tasks & wanted:
+                self._say(task, State.UNASSIGNED)
+            for one in connectors:
+                self._say(one, State.UNASSIGNED)

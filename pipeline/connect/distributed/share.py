@@ -65,6 +65,7 @@ class Share:
         self._owners: dict[str, Work] = {}
         """By URL what each worker has, where this one leads."""
         self._starting: set[asyncio.Task[None]] = set()
+        self._is_stopping = False
 
     def wanted(self) -> Work:
         """All that is to run somewhere."""
@@ -152,11 +153,13 @@ class Share:
         await self._running.stop(self._running.work)
 
     async def stop(self) -> None:
-        """End what is being started, and stop everything."""
+        """End what is being started, stop everything, and start nothing again."""
+        self._is_stopping = True
         for one in self._starting:
             one.cancel()
         await asyncio.gather(*self._starting, return_exceptions=True)
         await self._running.stop(self._running.work)
+        await self._told()
 
     def _lead(self, assignment: Assignment, member_id: str) -> None:
         if assignment.leader != member_id:
@@ -168,7 +171,7 @@ class Share:
 
     def _begin(self, work: Work) -> None:
         """Start work without waiting for it: a slow connector must not cost the place in the group."""
-        if not work:
+        if not work or self._is_stopping:
             return
         task = asyncio.create_task(self._running.start(work))
         self._starting.add(task)

@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 from broker import Broker, Cluster
 from pipeline.connect.distributed import signing
 from pipeline.connect.errors import ConnectError
+from tests.pipeline.connect.distributed import hanging
 from tests.pipeline.connect.workers import RunningWorker, file_sink, file_source, group_worker, lines, until
 
 pytestmark = pytest.mark.slow
@@ -88,6 +89,7 @@ async def test_what_was_configured_outlives_all_workers(connect_broker: Broker, 
         await worker.ask("PUT", "/connectors/src/config", file_source(source, group))
         await worker.ask("PUT", "/connectors/snk/config", file_sink(target, group))
         await worker.ask("PUT", "/connectors/off/config", file_sink(target, group))
+        await worker.reaches("off", "RUNNING", "RUNNING")  # one that is paused has no tasks worked out
         await worker.ask("PUT", "/connectors/off/pause")
         assert await lines(target, 2) == ["a", "b"]
     with source.open("a") as file:
@@ -250,3 +252,21 @@ async def test_a_restart_of_the_broker_is_survived(tmp_path: Path, group: str) -
                 file.write("b\n")
             assert (await lines(target, 2))[-1] == "b"
             await until(lambda: worker.client.get("/health"), lambda answer: answer.status_code == 200)
+
+
+async def test_a_connector_that_hangs_holds_up_nobody(connect_broker: Broker, group: str, tmp_path: Path) -> None:
+    bootstrap = connect_broker.bootstrap_servers
+    hanging.LET_GO.clear()
+    config = {"connector.class": f"{hanging.__name__}.Hanging", "topics": group}
+    try:
+        async with group_worker(bootstrap, group, task_shutdown_graceful_timeout_ms="0") as worker:
+            for number in range(10):  # more than a pool of threads has here
+                made = await worker.ask("PUT", f"/connectors/hangs{number}/config", config)
+                assert made.status_code == 201, made.text
+            await worker.ask("PUT", "/connectors/snk/config", file_sink(tmp_path / "out", group))
+            await worker.reaches("snk", "RUNNING", "RUNNING")
+            assert (await worker.ask("DELETE", "/connectors/hangs0")).status_code == 204
+            await worker.ask("PUT", "/connectors/snk/pause")
+            await worker.reaches("snk", "PAUSED", "PAUSED")
+    finally:
+        hanging.LET_GO.set()

@@ -1,0 +1,26 @@
+"""A connector that does not come back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+
+from pipeline.connect import ConfigDef, SinkConnector, SinkRecord, SinkTask
+
+LET_GO = threading.Event()
+
+
+class HangingTask(SinkTask):
+    def put(self, records: Sequence[SinkRecord]) -> None:
+        return
+
+
+class Hanging(SinkConnector):
+    """Its `start` waits until it is let go."""
+
+    task_class = HangingTask
+    config_def = ConfigDef()
+
+    def start(self, props: Mapping[str, str]) -> None:
+        super().start(props)
+        LET_GO.wait()
