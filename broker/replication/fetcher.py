@@ -162,8 +162,11 @@ class Fetcher:
         while True:
             self._news.clear()
             self._hold_back()
-            if not self._session or self._parts.epoch() < 0:  # as long as it is not registered it may be another's id
+            if not self._session:
                 await self._news.wait()
+                continue
+            if self._parts.epoch() < 0:  # as long as it is not registered it may be another's id
+                await self._news_within(RETRY_FIRST_S)
                 continue
             try:
                 answer = await self._fetch()
@@ -208,8 +211,11 @@ class Fetcher:
             self._is_down = True
             facts = {"leader": self.leader, "partitions": len(self._followed), "reason": reason}
             _log.warning("a leader does not answer; it is asked again until another is elected", extra=facts)
+        await self._news_within(self._back_off_s(self._failures))
+
+    async def _news_within(self, seconds: float) -> None:
         try:
-            async with asyncio.timeout(self._back_off_s(self._failures)):
+            async with asyncio.timeout(seconds):
                 await self._news.wait()
         except TimeoutError:
             pass

@@ -52,6 +52,18 @@ async def test_followers_copy_their_leader(tmp_path: Path) -> None:
             assert await agreed(cluster, "t", 20, index=index) == [b"%d-%d" % (index, number) for number in range(20)]
 
 
+async def test_a_broker_that_learns_last_of_all_that_it_is_registered_begins_to_fetch(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 2) as cluster:
+        epoch, cluster[2].epoch = cluster[2].epoch, -1
+        await cluster.create("t", [1, 2])
+        write(cluster[1].partition("t"), b"x")
+        while not cluster[2].fetchers._fetchers:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        cluster[2].epoch = epoch  # nothing else tells the fetcher
+        await committed(cluster[2].log("t"), 1)
+
+
 async def test_a_new_partition_does_not_wait_for_the_answer_under_way(tmp_path: Path) -> None:
     an_hour = {"replica_fetch_wait_max_ms": "3600000", "replica_socket_timeout_ms": "3600000"}
     async with nodes(tmp_path, 2, **an_hour, replica_lag_time_max_ms="3600000") as cluster:
