@@ -57,9 +57,7 @@ async def test_a_broker_that_learns_last_of_all_that_it_is_registered_begins_to_
         epoch, cluster[2].epoch = cluster[2].epoch, -1
         await cluster.create("t", [1, 2])
         write(cluster[1].partition("t"), b"x")
-        while not cluster[2].fetchers._fetchers:
-            await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        await eventually(lambda: bool(cluster[2].fetchers._fetchers))
         cluster[2].epoch = epoch  # nothing else tells the fetcher
         await committed(cluster[2].log("t"), 1)
 
