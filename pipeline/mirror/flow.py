@@ -310,6 +310,11 @@ class Flow:
             _log.info("%s: %s is copied again", self.settings.name, done.partition)
 
     @property
+    def problems(self) -> dict[TopicPartition, str]:
+        """Partitions that got stuck, and why."""
+        return dict(self._problems)
+
+    @property
     def lag(self) -> int:
         """How many offsets of the source are not copied yet, as of the last look at their ends."""
         with self._lock:

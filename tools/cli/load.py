@@ -122,6 +122,8 @@ def _check(options: Options) -> None:
         raise CommandError("Say what to load, --topic and --output, or the other way, --to-topic and --input.")
     if options.format not in FORMATS:
         raise CommandError(f"--format is one of {', '.join(FORMATS)}, not {options.format}.")
+    if options.format in ("csv", "json") and "binary" in (options.key_format, options.value_format):
+        raise CommandError(f"Files of {options.format} hold text: read bytes as base64.")
     if options.isolation_level not in ("read_committed", "read_uncommitted"):
         raise CommandError("--isolation-level is read_committed or read_uncommitted.")
     if options.bad_records not in ("fail", "drop", "keep"):

@@ -73,8 +73,12 @@ class Options:
         int | None, typer.Option("--num.streams", help="Its threads: as many cores of this machine.")
     ] = None
     abort_on_send_failure: Annotated[
-        str, typer.Option("--abort.on.send.failure", help="false: go on; what was refused is tried again.")
-    ] = "false"
+        str,
+        typer.Option(
+            "--abort.on.send.failure",
+            help="true: end when a record is refused, as is the default with --consumer.config; false: try again.",
+        ),
+    ] = ""
     ignored: Annotated[
         list[str], typer.Option("--offset.commit.interval.ms", help="Accepted; offsets are written every 5 s.")
     ] = field(default_factory=list)
@@ -160,13 +164,20 @@ def _run(settings: MirrorSettings, options: Options) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: over.set())
     tell = _Progress(options.json_output)
+    aborts = (options.abort_on_send_failure or ("true" if options.consumer_config else "false")) == "true"
+
+    def watch(mirror: Mirror) -> None:
+        tell(mirror)
+        if aborts and any(flow.problems for flow in mirror.copying):
+            over.set()
+
     try:
         done = run(
             session,
             settings,
             now_ms=lambda: int(time.time() * 1000),
             over=over,
-            tell=tell,
+            tell=watch,
             interval_ms=options.interval_ms,
             once=options.once,
             checkpoint_dir=options.checkpoint_dir,
@@ -176,6 +187,9 @@ def _run(settings: MirrorSettings, options: Options) -> None:
     finally:
         session.stop()
     tell(done, last=True)
+    refused = [f"{place}: {problem}" for flow in done.copying for place, problem in flow.problems.items()]
+    if aborts and refused:
+        raise CommandError(f"Records were refused: {refused[0]}. --abort.on.send.failure=false goes on without them.")
     if options.once and any(flow.lag for flow in done.copying):
         raise typer.Exit(FAILED)
 

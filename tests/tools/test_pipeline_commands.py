@@ -1,0 +1,68 @@
+"""``parley mirror`` and ``parley load``: what is said of wrong usage, before any Spark is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.tools.conftest import Parley
+from tools.cli.mirror import _Progress
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("mirror", "Say what to copy"),
+        ("mirror --source a:1", "belong together"),
+        ("mirror x.properties --source a:1 --target b:1", "Say what to copy"),
+        ("mirror none.properties", "cannot be read"),
+        ("mirror --source a:1 --target b:1 --topics (", "no regular expression"),
+        ("mirror --consumer.config c", "needs --producer.config"),
+        ("load", "Say what to load"),
+        ("load --topic t", "Say what to load"),
+        ("load --topic t --output x --to-topic y --input z", "Say what to load"),
+        ("load --topic t --output x --format xml", "--format is one of"),
+        ("load --topic t --output x --format json --value-format binary", "read bytes as base64"),
+        ("load --topic t --output x --bad-records hide", "fail, drop or keep"),
+        ("load --topic t --output x --isolation-level none", "read_committed or read_uncommitted"),
+    ],
+)
+def test_wrong_usage(parley: Parley, words: str, text: str) -> None:
+    done = parley(*words.split())
+    assert done.code == 1
+    assert text in done.err
+    assert "Traceback" not in done.err
+
+
+def test_the_file_of_a_mirror_is_checked(parley: Parley, tmp_path: Path) -> None:
+    path = tmp_path / "mm2.properties"
+    path.write_text("clusters = A, B\nA.bootstrap.servers = a:1\nB.bootstrap.servers = b:1\n")
+    assert "no flow is on: say for instance A->B.enabled = true" in parley("mirror", str(path)).err
+    path.write_text(path.read_text() + "A->B.enabled = true\nA.security.protocol = SASL_SSL\n")
+    assert "PLAINTEXT" in parley("mirror", str(path)).err
+
+
+def test_progress_is_shown_once_a_second_and_when_it_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    class Standing:
+        """What the progress of a mirror is taken from."""
+
+        def __init__(self) -> None:
+            self.records = 0
+
+        def progress(self) -> list[object]:
+            from pipeline.mirror.rounds import Progress
+
+            return [Progress("A->B", 1, self.records, 100 * self.records, 0)]
+
+    moments = [0.0]
+    mirror = Standing()
+    show = _Progress(as_json=False, clock=lambda: moments[-1])
+    for moment, mirror.records in ((0.5, 10), (2.0, 20), (2.5, 30), (4.0, 30), (5.5, 30)):
+        moments.append(moment)
+        show(mirror)  # type: ignore[arg-type]
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[2:4] for line in lines] == [
+        ["20 records copied, 0.0 MB", "10/s"],
+        ["30 records copied, 0.0 MB", "5/s"],
+    ]
