@@ -1,0 +1,180 @@
+"""``python -m bench.connect``: what many Connect tasks cost, on Spark and in threads of the worker.
+
+One sink task for each of so many topics. Printed are the processor time that idle tasks take, the latency from when a
+record was produced to when its task has it, and the records that a processor second brings from topics to tasks;
+that of the worker with all its processes (Java, Python workers), not of the broker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from confluent_kafka import Producer
+
+from bench.clusters import Parley
+from bench.pipeline import tree_cpu_seconds
+from pipeline.connect import ConfigDef, ConfigType, SinkConnector, SinkRecord, SinkTask
+from pipeline.connect.herder import State, TargetState, TaskId
+from pipeline.connect.offsets import FileOffsetStore
+from pipeline.connect.plugins import Plugins
+from pipeline.connect.running import make_worker
+from pipeline.connect.worker_config import STANDALONE, WorkerConfig
+
+IDLE_SECONDS = 10.0
+ROUNDS = 20
+ROUND_SECONDS = 0.25
+VALUE_BYTES = 100
+
+
+class TimingTask(SinkTask):
+    """Notes how old records are that hold a time, and counts the others."""
+
+    def start(self, props: Mapping[str, str]) -> None:
+        name = f"{os.getpid()}-{id(self)}"
+        self._ages = (Path(props["folder"]) / f"ages-{name}").open("w", buffering=1)
+        self._count_file = Path(props["folder"]) / f"count-{name}"
+        self._count = 0
+
+    def put(self, records: Sequence[SinkRecord]) -> None:
+        now = time.time()
+        counted = self._count
+        for record in records:
+            if record.value.startswith("x"):
+                self._count += 1
+            else:
+                self._ages.write(f"{now - float(record.value)}\n")
+        if self._count != counted:
+            fresh = self._count_file.with_suffix(".new")
+            fresh.write_text(str(self._count))
+            os.replace(fresh, self._count_file)
+
+    def stop(self) -> None:
+        self._ages.close()
+
+
+class Timing(SinkConnector):
+    task_class = TimingTask
+    config_def = ConfigDef().define("folder", ConfigType.STRING)
+
+
+class Running:
+    """Notes which tasks run."""
+
+    def __init__(self) -> None:
+        self.tasks: set[TaskId] = set()
+        self.changed = threading.Condition()
+
+    def connector_state(self, name: str, state: State, trace: str | None) -> None:
+        if trace:
+            print(trace, file=sys.stderr)
+
+    def task_state(self, task: TaskId, state: State, trace: str | None) -> None:
+        with self.changed:
+            self.tasks.add(task)
+            self.changed.notify_all()
+
+    def reconfigure(self, name: str) -> None:
+        return
+
+    def topic_used(self, task: TaskId, topic: str) -> None:
+        return
+
+
+def measure(engine: str, tasks: int, records: int, broker: Parley, folder: Path) -> None:
+    """Run the tasks on one engine, and print a line."""
+    given = {
+        "bootstrap.servers": broker.bootstrap,
+        "key.converter": "StringConverter",
+        "value.converter": "StringConverter",
+        "offset.storage.file.filename": str(folder / "offsets"),
+        "tasks.engine": engine,
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "1g",
+    }
+    config, running = WorkerConfig.parse(given, STANDALONE), Running()
+    worker = make_worker(config, Plugins(), FileOffsetStore(folder / "offsets"), running)
+    worker.start()
+    try:
+        topics = [f"{engine}-{number}" for number in range(tasks)]
+        began = time.perf_counter()
+        for topic in topics:
+            broker.create_topic(topic, 1)
+            own = {"name": topic, "connector.class": "bench.connect.Timing", "topics": topic, "folder": str(folder)}
+            worker.start_connector(topic, own, TargetState.STARTED)
+            worker.start_task(TaskId(topic, 0), 1, own, worker.task_configs(topic)[0], TargetState.STARTED)
+        with running.changed:
+            running.changed.wait_for(lambda: len(running.tasks) == tasks)
+        ready = time.perf_counter() - began
+        idle = _cpu(broker, lambda: time.sleep(IDLE_SECONDS)) / IDLE_SECONDS
+        producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
+        _send_times(producer, topics)
+        ages = sorted(float(age) for file in folder.glob("ages-*") for age in file.read_text().split())
+        bulk = Producer({"bootstrap.servers": broker.bootstrap, "queue.buffering.max.messages": records + 1})
+        producing = _cpu(broker, lambda: _send_bulk(bulk, topics, records))
+        rest = _cpu(broker, lambda: _until_counted(folder, records))
+        print(
+            f"{engine:8} {tasks:4} tasks run after {ready:.1f} s; idle {1000 * idle / tasks:.2f} ms CPU/s a task; "
+            f"latency p50 {1000 * ages[len(ages) // 2]:.0f} ms, p99 {1000 * ages[len(ages) * 99 // 100]:.0f} ms; "
+            f"{records / (producing + rest) / 1000:.0f} k records / CPU s, producing them included"
+        )
+    finally:
+        worker.stop()
+
+
+def _cpu(broker: Parley, work: Callable[[], None]) -> float:
+    """Processor time of this process and its descendants but the broker, in seconds."""
+    before = tree_cpu_seconds(os.getpid()) - broker.cpu_seconds()
+    work()
+    return tree_cpu_seconds(os.getpid()) - broker.cpu_seconds() - before
+
+
+def _send_times(producer: Producer, topics: Sequence[str]) -> None:
+    for _ in range(ROUNDS):
+        for topic in topics:
+            producer.produce(topic, str(time.time()))
+        producer.flush()
+        time.sleep(ROUND_SECONDS)
+    time.sleep(1)
+
+
+def _send_bulk(producer: Producer, topics: Sequence[str], records: int) -> None:
+    for number in range(records):
+        producer.produce(topics[number % len(topics)], "x" * VALUE_BYTES)
+    producer.flush()
+
+
+def _until_counted(folder: Path, records: int) -> None:
+    while True:
+        files = [file for file in folder.glob("count-*") if file.suffix != ".new"]
+        if sum(int(file.read_text()) for file in files) >= records:
+            return
+        time.sleep(0.1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", type=int, default=64, help="how many sink tasks, each of a connector of its own")
+    parser.add_argument("--records", type=int, default=200_000, help="how many records for the throughput")
+    parser.add_argument("--engines", default="threads,spark", help="where tasks run")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="bench-connect-") as name:
+        broker = Parley(Path(name) / "broker")
+        broker.start()
+        try:
+            for engine in options.engines.split(","):
+                folder = Path(name) / engine
+                folder.mkdir()
+                measure(engine, options.tasks, options.records, broker, folder)
+        finally:
+            broker.stop()
+
+
+if __name__ == "__main__":
+    main()
