@@ -45,7 +45,7 @@ clientPort={port}
 clientPortAddress=127.0.0.1
 admin.enableServer=false
 autopurge.purgeInterval=24
-4lw.commands.whitelist=srvr
+4lw.commands.whitelist=srvr,wchs
 """
 
 

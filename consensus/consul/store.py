@@ -112,7 +112,7 @@ class Store:
         found = [each["Value"] for each in gauges if each["Name"].endswith(".rpc.queries_blocking")]
         if not found:
             return WatchCount(None, "the agent is no server, or no blocking query began in the last 10 s")
-        return WatchCount(round(found[-1]), "blocking queries in Consul's metrics, of one server")
+        return WatchCount(round(found[-1]), "blocking queries in Consul's metrics, of one server; up to 20 s old")
 
     async def verify(self) -> None:
         """:raises WrongStore: the store at this address is not, or not any more, the one that was opened."""
