@@ -1,0 +1,99 @@
+"""What becomes of steps that fail: tried again, left out, or the end (KIP-298)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+
+import pytest
+
+from pipeline.connect.connector_config import SINK
+from pipeline.connect.errors import ConnectError, DataError, RetriableError
+from pipeline.connect.herder import TaskId
+from pipeline.connect.tasks.tolerance import LeftOut, Raw, Stage, Tolerance
+
+RAW = Raw("t", 2, 7, 99, 0, b"k", b"v", ())
+
+
+class Step:
+    """Fails so many times, then answers; `times` is how often it was called."""
+
+    def __init__(self, failures: int, error: Exception) -> None:
+        self.times = 0
+        self._failures = failures
+        self._error = error
+
+    def __call__(self) -> str:
+        self.times += 1
+        if self.times <= self._failures:
+            raise self._error
+        return "done"
+
+
+class Letters:
+    def __init__(self) -> None:
+        self.sent: list[tuple[Raw, Mapping[str, str]]] = []
+
+    def send(self, raw: Raw, context: Mapping[str, str]) -> None:
+        self.sent.append((raw, context))
+
+
+class Clock(threading.Event):
+    """Time goes on only while something pauses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pauses: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.pauses.append(timeout or 0.0)
+        return self.is_set()
+
+    def now_ms(self) -> int:
+        return round(1000 * sum(self.pauses))
+
+
+def tolerance(clock: Clock, letters: Letters | None = None, **config: object) -> Tolerance:
+    given = {"name": "c", "connector.class": "x"} | {key.replace("_", "."): str(one) for key, one in config.items()}
+    return Tolerance(TaskId("c", 0), SINK.parse(given), letters, clock, now_ms=clock.now_ms)
+
+
+def test_what_may_pass_is_tried_again_with_pauses_that_grow() -> None:
+    clock, step = Clock(), Step(4, RetriableError("busy"))
+    run = tolerance(clock, errors_retry_timeout=10_000, errors_retry_delay_max_ms=1000)
+    assert run.run(Stage.TRANSFORMATION, step, step, RAW) == "done"
+    assert clock.pauses == [0.3, 0.6, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(("timeout_ms", "times"), [(0, 1), (1000, 4), (-1, 6)])
+def test_it_is_tried_again_for_the_time_that_is_configured(timeout_ms: int, times: int) -> None:
+    clock, step = Clock(), Step(5, RetriableError("busy"))
+    run = tolerance(clock, errors_retry_timeout=timeout_ms, errors_retry_delay_max_ms=400)
+    if timeout_ms < 0:
+        assert run.run(Stage.VALUE_CONVERTER, step, step, RAW) == "done"
+    else:
+        with pytest.raises(ConnectError, match="Tolerance exceeded"):
+            run.run(Stage.VALUE_CONVERTER, step, step, RAW)
+    assert step.times == times
+
+
+def test_a_task_that_is_stopped_waits_no_longer() -> None:
+    clock, step = Clock(), Step(1000, RetriableError("busy"))
+    clock.set()
+    with pytest.raises(ConnectError):
+        tolerance(clock, errors_retry_timeout=-1).run(Stage.KEY_CONVERTER, step, step, RAW)
+    assert step.times == 1
+
+
+def test_what_does_not_pass_is_left_out_where_that_is_tolerated(caplog: pytest.LogCaptureFixture) -> None:
+    clock, letters, step = Clock(), Letters(), Step(1, DataError("odd"))
+    run = tolerance(
+        clock, letters, errors_tolerance="all", errors_log_enable="true", errors_log_include_messages="true"
+    )
+    with caplog.at_level(logging.ERROR), pytest.raises(LeftOut):
+        run.run(Stage.KEY_CONVERTER, step, step, RAW)
+    [(raw, context)] = letters.sent
+    assert (raw, context["stage"], context["exception.message"]) == (RAW, "KEY_CONVERTER", "odd")
+    assert "topic='t', partition=2, offset=7, timestamp=99" in caplog.text
+    assert clock.pauses == []
