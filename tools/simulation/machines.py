@@ -67,7 +67,7 @@ class SharedStore(MemoryStore):
         """News reaches a process when it runs, not while it is stopped."""
         process = next((process for process, each in self.clients.items() if each is client), None)
         context = process.context if process is not None else None
-        asyncio.get_running_loop().call_soon(client._expired, session_id, context=context)
+        asyncio.get_running_loop().call_soon(client.expired, session_id, context=context)
 
 
 def _arriving(txn: Callable[..., Coroutine[Any, Any, TxnResult]]) -> Callable[..., Coroutine[Any, Any, TxnResult]]:

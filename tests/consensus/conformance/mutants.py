@@ -34,7 +34,8 @@ from consensus.conformance.stores.local import LocalHarness
 from consensus.conformance.stores.memory import MemoryHarness
 from consensus.errors import Closed, CoordinationError, MaybeApplied, TooManyOps, Unavailable
 from consensus.local import LocalBackend
-from consensus.memory import MemoryBackend, MemoryStore, _MemoryWatch
+from consensus.memory import MemoryBackend, MemoryStore
+from consensus.memory.backend import MemoryWatch
 
 
 class Mutant(MemoryHarness):
@@ -68,7 +69,7 @@ class WatchMissesWhatFollowsTheSnapshot(Mutant):
         def watch(self, prefix: str) -> Watch:
             backend = self
 
-            class Late(_MemoryWatch):
+            class Late(MemoryWatch):
                 async def _next(self) -> Event:
                     begins = self.position < 0
                     event = await super()._next()
@@ -104,7 +105,7 @@ class WatchKeepsEverything(Mutant):
 
     class at_client(MemoryBackend):  # noqa: N801
         def watch(self, prefix: str) -> Watch:
-            class Hoarder(_MemoryWatch):
+            class Hoarder(MemoryWatch):
                 def wake(self) -> None:
                     if self.position >= 0:
                         self.position, events = self._backend.store.changes(self._prefix, self.position)
@@ -131,7 +132,7 @@ class WatchEndsAgainAndAgain(Mutant):
 
     class at_client(MemoryBackend):  # noqa: N801
         def watch(self, prefix: str) -> Watch:
-            class Repeating(_MemoryWatch):
+            class Repeating(MemoryWatch):
                 async def __anext__(self) -> Event:
                     return await self._next()
 
@@ -145,7 +146,7 @@ class WatchLosesWhatIsCancelled(Mutant):
 
     class at_client(MemoryBackend):  # noqa: N801
         def watch(self, prefix: str) -> Watch:
-            class Hasty(_MemoryWatch):
+            class Hasty(MemoryWatch):
                 async def _next(self) -> Event:
                     event = await super()._next()
                     await asyncio.sleep(0)
@@ -451,9 +452,9 @@ class WipedStoreIsTakenForAnEmptyOne(Mutant):
     found_by = "store-wiped-is-refused"
 
     class at_client(MemoryBackend):  # noqa: N801
-        def _wiped(self) -> None:
+        def wiped(self) -> None:
             self._identity = self.store.identity
-            super()._wiped()
+            super().wiped()
 
 
 class AnyIdentityWillDo(Mutant):
