@@ -13,6 +13,8 @@ from protocol.records.compression import Compression
 from protocol.records.conversion import to_legacy
 from tests.support.kafka import KAFKA_3, run_java
 
+pytestmark = pytest.mark.system
+
 JUDGE = Path(__file__).with_name("KafkaRecords.java")
 
 
