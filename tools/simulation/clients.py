@@ -122,12 +122,13 @@ class Producer(_User):
             link = await self.client._link(node)  # one connection for all: on another they could overtake each other
         except KafkaError as error:
             return 0, error.code
+        gap_s = self.rng.choice((0.0005, 0.005, 0.02))  # mostly several are under way, or mostly one
         sent: list[asyncio.Task[ErrorCode]] = []
         for batch in batches:
             if any(task.done() and task.result() for task in sent):
                 break
             sent.append(asyncio.ensure_future(self._send(link, node, topic, partition, batch)))
-            await self.pause(0.02)
+            await self.pause(gap_s)
         codes = await asyncio.gather(*sent)
         acknowledged = max((i + 1 for i, code in enumerate(codes) if not code), default=0)
         failure = next((code for code in codes if code), None)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from broker.api.refusals import Refusals
 from broker.controller import election
 from broker.partition import Partition
 from broker.replication import fetcher, following, in_sync
@@ -55,6 +56,21 @@ def join_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(in_sync, "has_arrived", lambda view, progress, *times: True)
 
 
+def forget_refusals(patch: pytest.MonkeyPatch) -> None:
+    """What was sent behind a refused batch is judged by itself: librdkafka then sends again what is there already."""
+    patch.setattr(Refusals, "check", lambda *args: None)
+
+
+def late_leaders(broker: int) -> list[Fault]:
+    """Brokers stop one after the other while who is to lead after them hears of it late: clients know it before."""
+    faults = []
+    for turn in range(8):
+        late, first, stops = [(broker + turn + i) % 3 + 1 for i in range(3)]
+        faults.append(Fault(1.0 + turn * 1.6, Kind.DEAFEN, late, first, 0.7, 0.0))
+        faults.append(Fault(1.05 + turn * 1.6, Kind.SHUT_DOWN, stops, late, 0.5, 0.0))
+    return faults
+
+
 def late_writes(broker: int) -> list[Fault]:
     """A broker cannot reach the store for longer than its session lasts, while another one dies."""
     other = broker % 3 + 1
@@ -77,6 +93,7 @@ MUTANTS = (
     Mutant(reuse_epoch, 5),
     Mutant(write_unguarded, 4, late_writes),
     Mutant(join_early, 5),
+    Mutant(forget_refusals, 3, late_leaders),
 )
 
 
