@@ -20,7 +20,7 @@ import secrets
 import socket
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -90,14 +90,18 @@ class SparkEngine:
         self._gathered = False
         self._leased = False
         self._wanted = 1
+        self._session: SparkSession | None = None
+        self._listener: Listener | None = None
+        self._supervisor: threading.Thread | None = None
 
     # The engine's life.
 
     def start(self, reports: Reports) -> None:
         """Start Spark and the query. Raises SparkMissing and JavaMissing, whose texts are for the user."""
-        from pyspark import SparkContext
+        from pipeline.session import require_spark, spark_session
 
-        from pipeline.session import spark_session
+        require_spark()
+        from pyspark import SparkContext
 
         self._reports = reports
         self._owns_session = SparkContext._active_spark_context is None
@@ -111,12 +115,9 @@ class SparkEngine:
         self._listener = Listener((host, 0))
         address = (host, int(self._listener.address[1]))
         self._plan = HostPlan(address, key, self._worker)
-        self._threads = [
-            threading.Thread(target=work, name="connect on spark", daemon=True)
-            for work in (self._accept, self._supervise, self._house)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._supervisor = _thread(self._supervise, self._session)
+        for one in (_thread(self._accept, self._listener), _thread(self._house), self._supervisor):
+            one.start()
 
     def stop(self, timeout_ms: int) -> None:
         """Stop all tasks, the query, and Spark if it was started here."""
@@ -127,25 +128,25 @@ class SparkEngine:
         for one in hosts:
             with suppress(PeerLost):
                 one.peer.tell("end")
-        self._threads[1].join(timeout_ms / 1000 + _GATHER_S)
-        with suppress(OSError):
+        if self._supervisor is not None:
+            self._supervisor.join(timeout_ms / 1000 + _GATHER_S)
+        if self._listener is not None:
             self._listener.close()
-        if self._owns_session:
+        if self._session is not None and self._owns_session:
             self._session.stop()
 
-    def _supervise(self) -> None:
+    def _supervise(self, session: SparkSession) -> None:
         """Keep the query running."""
         while not self._stopping.is_set():
             with tempfile.TemporaryDirectory(prefix="parley-connect-", ignore_cleanup_errors=True) as checkpoint:
-                query = self._query(self._session, checkpoint)
                 try:
-                    while not query.awaitTermination(1) and not self._stopping.is_set():
-                        pass
+                    query = self._query(session, checkpoint)
+                    while not query.awaitTermination(1):
+                        if self._stopping.is_set():
+                            self._end(query)
                 except Exception as error:
-                    _log.error("The query of the connectors failed and is started again: %s", error)
-                if self._stopping.is_set():
-                    self._end(query)
-                    return
+                    if not self._stopping.is_set():
+                        _log.error("The query of the connectors failed and is started again: %s", error)
             self._stopping.wait(_RESTART_S)
 
     def _query(self, session: SparkSession, checkpoint: str) -> Any:
@@ -153,11 +154,11 @@ class SparkEngine:
         writer = ticks.writeStream.queryName(QUERY_NAME).foreachBatch(self._lease)
         return writer.option("checkpointLocation", checkpoint).start()
 
-    def _lease(self, _: DataFrame, number: int) -> None:
+    def _lease(self, tick: DataFrame, number: int) -> None:
         """A batch: hosts in Spark's slots, until they end."""
         if self._stopping.is_set():
             return
-        context = self._session.sparkContext
+        context = tick.sparkSession.sparkContext
         context.setJobDescription(f"tasks of Connect in {self._wanted} hosts")
         with self._changed:
             self._leased = True
@@ -177,11 +178,11 @@ class SparkEngine:
 
     # Hosts.
 
-    def _accept(self) -> None:
+    def _accept(self, listener: Listener) -> None:
         """Take in hosts as they connect."""
         while not self._stopping.is_set():
             try:
-                connection = self._listener.accept()
+                connection = listener.accept()
             except OSError:
                 return
             threading.Thread(target=self._take_in, args=(connection,), name="connect host", daemon=True).start()
@@ -201,6 +202,9 @@ class SparkEngine:
             self._hosts.append(host)
             self._changed.notify_all()
         host.peer.start()
+        if self._stopping.is_set():
+            with suppress(PeerLost):
+                host.peer.tell("end")
 
     def _lost(self, host: _Host) -> None:
         """A host is gone: its tasks need another one, once it must know that itself."""
@@ -290,6 +294,10 @@ class SparkEngine:
         with self._changed:
             for task in tasks:
                 host.tasks.pop(task, None)
+
+
+def _thread(work: Callable[..., None], *arguments: Any) -> threading.Thread:
+    return threading.Thread(target=work, args=arguments, name="connect on spark", daemon=True)
 
 
 def _host(plan: HostPlan, _: Any) -> None:
