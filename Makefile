@@ -14,9 +14,14 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## what can be done here
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-$(VENV)/.ready: pyproject.toml setup.py $(SOURCES)
+# Brokers on any store, and nothing besides.
+$(VENV)/.brokers: pyproject.toml setup.py $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -qq --disable-pip-version-check --upgrade pip
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[consul,etcd,zookeeper]'
+	touch $@
+
+$(VENV)/.ready: $(VENV)/.brokers
 	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[test,lint]'
 	touch $@
 
@@ -36,7 +41,7 @@ spark: $(VENV)/.spark  ## what the pipeline needs besides: Spark, and Java where
 pipeline: $(VENV)/.plot  ## a file, a topic, a count by Spark, a topic, a file, and a kill -9 in the middle (MASTER)
 	$(BIN)/python -m tools.pipeline_demo $(if $(MASTER),--master "$(MASTER)")
 
-server: build
+server: $(VENV)/.brokers
 	$(BIN)/python -m tests.system.peers "$(STORE)"
 
 quickstart: server  ## three brokers, a real file, and the death of a leader in the middle of it (STORE, FILE)
