@@ -38,6 +38,7 @@ KINDS = {
     "python": "run",
     "properties": "a broker's configuration without warnings",
     "sh": "targets of the Makefile, or what a test named beside it types",
+    "shell": "the suite run in other ways, servers built by hand: typed by contributors; only on their page",
     "ini": "settings of other programs",
     "toml": "settings of other programs",
     "mermaid": "a drawing",
@@ -198,6 +199,7 @@ def test_every_block_is_of_a_kind_that_is_tried() -> None:
         openings = re.findall(r"^```(.*)$", page.read_text(), re.MULTILINE)[::2]
         assert set(openings) <= KINDS.keys(), page.name
         assert not {"text", "json"} & set(openings) or page.name == "tools.md", page.name
+        assert "shell" not in openings or page.name == "contributing.md", page.name
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "sh")], ids=lambda page: page.name)

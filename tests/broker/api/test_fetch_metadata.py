@@ -6,6 +6,7 @@ import pytest
 
 from broker.api.fetch_metadata import FetchMetadataApi
 from broker.controller.publication import Publication
+from broker.controller.silence import Silence
 from broker.metadata.current import Metadata
 from broker.purgatory import Purgatory
 from protocol.errors import ErrorCode
@@ -21,7 +22,7 @@ async def test_only_the_registered_epoch_speaks_for_a_broker(broker_id: int, epo
     metadata, waiting = Metadata(image_with()), Purgatory()
     publication = Publication(metadata, waiting)
     publication.open()
-    api = FetchMetadataApi(metadata, publication, waiting)
+    api = FetchMetadataApi(metadata, publication, waiting, Silence(lambda: 0.0))
 
     def ask(broker_id: int, epoch: int) -> ErrorCode:
         request = FetchMetadataRequest(broker_id=broker_id, broker_epoch=epoch, max_wait_ms=0)

@@ -12,6 +12,7 @@ from protocol.errors import ErrorCode
 from protocol.messages.log_dirs import AlterReplicaLogDirsRequest, DescribeLogDirsRequest
 from protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
 from protocol.records.batch import headers, records
+from storage.directory import LogDirectory
 from storage.log import Log
 from tests.broker.api.bench import batch
 
@@ -121,6 +122,29 @@ async def test_a_replica_moves_while_it_is_written_to(tmp_path: Path) -> None:
         assert len(values(partition.log)) == written
     async with Broker(given) as broker:
         assert broker.server.partitions.find("t", 0).log.log_end_offset == written
+
+
+async def test_a_replica_is_wanted_back_while_its_old_log_is_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"log.dirs": f"{tmp_path / 'a'},{tmp_path / 'b'}"}
+    async with Broker(given) as broker, Client(broker.bootstrap_servers) as client:
+        await create(client)
+        logs, reached, go_on = broker.server.logs, asyncio.Event(), asyncio.Event()
+        retire = logs.retire
+
+        async def slow(log: Log, directory: LogDirectory) -> None:
+            reached.set()
+            await go_on.wait()
+            await retire(log, directory)
+
+        monkeypatch.setattr(logs, "retire", slow)
+        assert await alter(client, to(tmp_path / "b", 0)) == [0]
+        await reached.wait()
+        assert await alter(client, to(tmp_path / "a", 0)) == [0]
+        go_on.set()
+        await moved(client, {("a", 0, False)})
+        assert len(logs.online()) == 2
 
 
 async def test_moves_that_make_no_sense(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ class Cluster:
         brokers = {i: BrokerRegistration(i, 1, UUID(int=i), ()) for i in (1, 2)}
         self.metadata = Metadata(MetadataImage("c", brokers=brokers))
         self.lost: dict[int, float] = {}
-        self.outages = Outages(self.metadata, self.lost.get)
+        self.outages = Outages(self.metadata, self.lost.get, lambda: True)
 
     def lose(self, broker: int) -> None:
         self.lost[broker] = asyncio.get_running_loop().time()
