@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from broker.config import BrokerConfig
 from broker.config.definition import MAX_LONG
@@ -56,6 +57,7 @@ class LogMoves:
         )
         self._at_once = asyncio.Semaphore(now.num_replica_alter_log_dirs_threads or len(logs.directories))
         self._wanted: dict[Partition, tuple[LogDirectory, asyncio.Task[None]]] = {}
+        self._retiring: set[asyncio.Task[Any] | None] = set()
         partitions.call_when_opened(self._resume)
         for partition in partitions:
             if partition.is_open:
@@ -78,7 +80,8 @@ class LogMoves:
         if under_way is not None:
             if under_way[0] is directory:
                 return
-            under_way[1].cancel()
+            if under_way[1] not in self._retiring:  # else the old log would be left where the next copy is to be
+                under_way[1].cancel()
             del self._wanted[partition]
         if self._logs.directory_of(log) is not directory:
             after = under_way[1] if under_way is not None else None
@@ -152,4 +155,9 @@ class LogMoves:
             pass
         self._logs.replace_log(log, copy)
         partition.change_log(copy)
-        await self._logs.retire(log, old)
+        moving = asyncio.current_task()
+        self._retiring.add(moving)
+        try:
+            await self._logs.retire(log, old)
+        finally:
+            self._retiring.discard(moving)

@@ -6,6 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from broker import Broker
 from protocol.client import Client
 from protocol.errors import ErrorCode
