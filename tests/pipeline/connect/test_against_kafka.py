@@ -185,7 +185,7 @@ class Kafka:
 
     def apply(self, name: str, config: dict[str, str], envelope: dict[str, Any]) -> Any:
         """What comes of it: topic, key, value and headers; the text "refused" for an error."""
-        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+        from py4j.protocol import Py4JJavaError
 
         simple, _, side = (PACKAGE + name).partition("$")
         try:
@@ -213,7 +213,7 @@ class Kafka:
 
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[Kafka]:
-    from py4j.java_gateway import (  # type: ignore[import-untyped]
+    from py4j.java_gateway import (
         GatewayParameters,
         JavaGateway,
         launch_gateway,
