@@ -63,7 +63,8 @@ STATE = f"{FOLDER}state"
 DRIVER = f"{FOLDER}driver"
 READY = f"{FOLDER}ready/"
 MOVED_HERE = "moved here"
-"""The note of a move that was done, in the record of the store it led to."""
+"""The note of a move that was done, in the record of the store it led to. Records older than ``Charge.came_by`` tell
+by it that it was."""
 
 
 class State(Enum):
@@ -98,6 +99,7 @@ class Charge:
     :ivar move: the id of the latest move from or to this store, "" for none.
     :ivar other: the other store of that move.
     :ivar note: how that move went, for people.
+    :ivar came_by: the id of the move that led here, "" where none did: it outlasts later moves that are given up.
     """
 
     state: State = State.IN_CHARGE
@@ -107,6 +109,12 @@ class Charge:
     other: Place | None = None
     note: str = ""
     begun: int = 0
+    came_by: str = ""
+
+    @property
+    def is_move_done(self) -> bool:
+        """Whether the latest move was carried out, not merely begun, or given up. Without a move it was not."""
+        return self.state is State.MOVED or (self.move != "" and self.came_by == self.move)
 
     def preparing(self, move: str, to: Place) -> Charge:
         """The brokers are to connect to the other store."""
@@ -131,7 +139,7 @@ class Charge:
 
     def taken(self, note: str) -> Charge:
         """The store is in charge that was claimed."""
-        return replace(self, state=State.IN_CHARGE, note=note)
+        return replace(self, state=State.IN_CHARGE, note=note, came_by=self.move)
 
     def to_bytes(self) -> bytes:
         """As it is stored."""
@@ -154,6 +162,7 @@ class Charge:
                 Place(**other) if other else None,
                 fields["note"],
                 int(fields.get("begun", 0)),
+                fields.get("came_by", fields["move"] if fields["note"] == MOVED_HERE else ""),
             )
         except (ValueError, TypeError, KeyError) as error:
             raise BadConfig(f"the value of {entry.key} is not Parley's: {error}") from error

@@ -250,8 +250,7 @@ class Moves:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
         if not charge.move:
             return self._progress
-        is_done = charge.term > 0 and charge.other is not None and charge.other.identity in charge.past
-        return Progress(charge.move, "done" if is_done else "failed", detail=charge.note)
+        return Progress(charge.move, "done" if charge.is_move_done else "failed", detail=charge.note)
 
     def _require_office(self) -> None:
         if not self._is_in_office:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consensus.backend import ABSENT, PRESENT, Backend, Check, Put
+from consensus.backend import ABSENT, PRESENT, Backend, Check, Entry, Put, Revision
 from consensus.charge import HOLDS_STATE, READY, STATE, Charge, Place, State, StoreInCharge, read_charge
 from consensus.copying import content, leftovers
 from consensus.errors import CannotMove, CoordinationError, Fenced, Moved, SessionLost, WrongStore
@@ -343,6 +343,26 @@ async def test_there_and_back_and_on(stores: Stores) -> None:
     with pytest.raises(Moved):
         await KeyValue(asleep).put("k", b"")
     assert (await follow_on(asleep, stores.open_url)).url == third
+
+
+async def test_only_a_move_that_was_done_is_done_whichever_version_wrote_the_record(stores: Stores) -> None:
+    def as_before(charge: Charge) -> Charge:
+        fields = json.loads(charge.to_bytes())
+        del fields["came_by"]
+        return Charge.from_entry(Entry(STATE, wrap(json.dumps(fields).encode(), ("0" * 16,)), Revision(1), None))
+
+    first, second = stores.new(), stores.new()
+    await (await driver(stores, first, second)).migration.run()
+    for url in (first, second):
+        charge, _ = await stores._charge(url)
+        assert charge.is_move_done
+        assert as_before(charge).is_move_done
+    back = charge.preparing("back", Place(first, charge.past[0]))
+    for each in (back, back.frozen(), back.given_up("it burns")):
+        assert not each.is_move_done
+        assert not as_before(each).is_move_done
+    assert back.given_up("it burns").came_by == charge.came_by
+    assert not Charge().is_move_done
 
 
 async def test_one_that_slept_through_a_move_there_and_back_knows_it(stores: Stores) -> None:

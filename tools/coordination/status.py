@@ -55,12 +55,18 @@ class Status:
     def as_data(self) -> dict[str, Any]:
         """For programs."""
         other = self.charge.other
+        move = {
+            "id": self.charge.move,
+            "other": other.url if other else None,
+            "done": self.charge.is_move_done,
+            "note": self.charge.note,
+        }
         return {
             "store": self.store,
             "identity": self.identity,
             "state": self.charge.state.value,
             "term": self.charge.term,
-            "move": {"id": self.charge.move, "other": other.url if other else None, "note": self.charge.note},
+            "move": move,
             "clusterId": self.cluster_id,
             "controller": self.controller,
             "controllerEpoch": self.controller_epoch,

@@ -199,19 +199,7 @@ async def test_a_controller_that_dies_on_the_way_is_replaced(
         await create(client, "before")
         origin = cluster.brokers[1].server.moves.store.url
         deaths: list[asyncio.Future[None]] = []
-
-        def kill_controller(source: MemoryBackend, other: MemoryBackend) -> None:
-            if not deaths:
-                source.disconnect()
-                other.disconnect()
-                (dying,) = [
-                    each
-                    for each in cluster.brokers.values()
-                    if each.is_running and each.server.moves.store.backend is source
-                ]
-                deaths.append(asyncio.ensure_future(cluster.kill(dying.id)))
-
-        monkeypatch.setattr(moving, "Migration", _dying_at(step, kill_controller))
+        monkeypatch.setattr(moving, "Migration", _dying_at(step, _death_in(cluster, deaths)))
         await ask(client, START, target)
         await until(lambda: deaths)
         await deaths[0]
@@ -225,6 +213,40 @@ async def test_a_controller_that_dies_on_the_way_is_replaced(
         assert (await move(client, there)).state == "done", "what was left of it is no hindrance"
         await all_at(cluster, there)
         assert {each.name for each in (await client.metadata()).topics} >= {"before", "after"}
+
+
+async def test_a_move_back_that_failed_is_not_taken_for_done(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running() as (cluster, client):
+        origin = cluster.brokers[1].server.moves.store.url
+        assert (await move(client, target)).state == "done"
+        await all_at(cluster, target)
+        deaths: list[asyncio.Future[None]] = []
+        monkeypatch.setattr(moving, "Migration", _dying_at(Step.COPY, _death_in(cluster, deaths)))
+        begun = await ask(client, START, origin)
+        await until(lambda: deaths)
+        await deaths[0]
+        answer = await ended(client, begun.move)
+        assert (answer.move, answer.state, answer.store) == (begun.move, "failed", target)
+        assert answer.detail == "given up: another broker became the controller; begin again"
+        monkeypatch.setattr(moving, "Migration", Migration)
+        assert (await move(client, origin)).state == "done"
+
+
+def _death_in(cluster: Cluster, deaths: list[asyncio.Future[None]]) -> Callable[[Any, Any], None]:
+    """Kills, once, the broker that these clients of the two stores belong to."""
+
+    def kill_controller(source: MemoryBackend, other: MemoryBackend) -> None:
+        if not deaths:
+            source.disconnect()
+            other.disconnect()
+            (dying,) = [
+                each
+                for each in cluster.brokers.values()
+                if each.is_running and each.server.moves.store.backend is source
+            ]
+            deaths.append(asyncio.ensure_future(cluster.kill(dying.id)))
+
+    return kill_controller
 
 
 def _dying_at(step: Step, kill: Callable[[Any, Any], None]) -> type[Migration]:
