@@ -4,7 +4,8 @@ Rules of this module:
 
 * What to ask and what to do with an answer is decided in :mod:`broker.replication.following`; here it is done.
 * A partition that fails, or whose log is being cut, is taken out of the requests and put back later; the others go on.
-* An answer counts only if the partition still follows the leader of the epoch that was asked.
+* An answer counts only if the partition still follows the leader of the epoch that was asked: when it comes, and when
+  what follows from it is done. From then on until a log is cut, its role stays what it is.
 * What came of records is appended on the loop, as a produce is; after :data:`APPENDED_IN_A_ROW_BYTES` others get
   their turn. Cutting a log waits for the disk and is a task of its own.
 """
@@ -246,14 +247,13 @@ class Fetcher:
 
     def _is_asked(self, key: Key, followed: Followed) -> bool:
         """Whether the partition is as it was when the fetch was sent; its role may have changed meanwhile."""
+        return key in self._session and followed.first_request <= self._sent and self._is_as_assigned(followed)
+
+    @staticmethod
+    def _is_as_assigned(followed: Followed) -> bool:
+        """Whether the partition has a log, and follows the leader of the epoch that it was given here for."""
         partition = followed.partition
-        return (
-            key in self._session
-            and followed.first_request <= self._sent
-            and partition.is_open
-            and not partition.is_leader
-            and partition.leader_epoch == followed.leader_epoch
-        )
+        return partition.is_open and not partition.is_leader and partition.leader_epoch == followed.leader_epoch
 
     def _take(self, key: Key, followed: Followed, data: FetchResponse.PartitionData) -> int:
         """Act on the answer for one partition; how many bytes were appended."""
@@ -324,10 +324,9 @@ class Fetcher:
         if followed is None:
             return
         followed.timer = None
-        partition = followed.partition
-        if not partition.is_open or partition.is_leader or partition.leader_epoch != followed.leader_epoch:
+        if not self._is_as_assigned(followed):
             return  # the metadata have been here: the partition is given to whoever follows it now, or not
-        self._session.ask(key, position_of(partition.log, followed.leader_epoch))
+        self._session.ask(key, position_of(followed.partition.log, followed.leader_epoch))
         followed.first_request = self._sent + 1
         self._news.set()
         if self._waiting and not self._is_hurried:
@@ -369,6 +368,8 @@ class Fetcher:
 
     async def _carry_out(self, key: Key, followed: Followed, step: Cut | StartAnew) -> None:
         partition = followed.partition
+        if self._followed.get(key) is not followed or not self._is_as_assigned(followed):
+            return  # by the time this task runs the partition may be led here: a leader's log is never cut
         try:
             log = partition.log
             facts = {"log_end": log.log_end_offset, "high_watermark": log.high_watermark, "offset": step.offset}

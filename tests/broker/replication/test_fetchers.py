@@ -7,12 +7,14 @@ import os
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from broker.metrics import FetcherMetrics, Metrics
 from broker.metrics.registry import Sample
 from broker.partition import Partition
+from broker.replication.fetcher import Fetcher
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.topics import DeleteRecordsRequest
 from storage.config import LogConfig
@@ -161,6 +163,41 @@ async def test_a_leader_that_changes_during_a_cut_is_followed_after_it(
         go_on.set()
         write(cluster[1].partition("t"), b"b")
         await eventually(lambda: values_of(partition.log) == [b"a", b"b"])
+
+
+async def test_a_follower_that_becomes_leader_before_its_cut_begins_keeps_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log is the one that counts from then on: the answer of the leader before it must not touch it."""
+    cut = Fetcher._cut
+    was_told = asyncio.Event()
+
+    async with nodes(tmp_path, 3) as cluster:
+
+        def elected_meanwhile(fetcher: Fetcher, *of: Any) -> None:
+            cut(fetcher, *of)
+            cluster.deaf = set()
+            cluster.alter("t", leader=3)
+            was_told.set()
+
+        await cluster.create("t", [1, 2, 3])
+        write(cluster[1].partition("t"), b"a")
+        await agreed(cluster, "t", 1)
+        await cluster[1].fetchers.close()
+        await cluster[2].fetchers.close()
+        cluster.deaf = {3}
+        cluster.alter("t", leader=2)
+        log = cluster[3].log("t")
+        log.append_as_leader(batch(b"b"), leader_epoch=0, now_ms=now_ms())
+        monkeypatch.setattr(Fetcher, "_cut", elected_meanwhile)
+        cluster.deaf = set()
+        cluster.tell()
+        await was_told.wait()
+        partition = cluster[3].partition("t")
+        assert partition.is_leader
+        await eventually(lambda: not any(task.get_name().startswith("cutting") for task in asyncio.all_tasks()))
+        assert partition.term_start == 2
+        assert values_of(log) == [b"a", b"b"]
 
 
 async def test_an_unclean_leader_s_shorter_log_counts(tmp_path: Path) -> None:
