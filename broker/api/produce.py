@@ -294,7 +294,8 @@ class ProduceApi:
             facts = {"topic": topic.name or topic.topic_id, "partition": data.index}
             self._failures.report("Produce failed", error, context.received_at, **facts)
             error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
-        self._refusals.note(topic.name or topic.topic_id, data.index, records_of(data), error.code)
+        place = (topic.name or topic.topic_id, data.index)
+        self._refusals.note(*place, records_of(data), error.code, host=context.client_host)
         if partition is not None:
             counters = partition.counters
             counters.produce_requests += 1

@@ -103,6 +103,27 @@ async def test_a_gap_is_told_of_in_the_end(bench: PipelineBench) -> None:
     assert await bench.send(2, 2) == [NOT_LEADER, OUT_OF_ORDER]
 
 
+async def test_a_gap_of_a_producer_nothing_is_known_of_is_taken_in_the_end(bench: PipelineBench) -> None:
+    """As by Kafka's log, which takes any number of a producer it does not know."""
+    await bench.create("t", replicas=(BROKER, OTHER), leader=OTHER)
+    assert await bench.send(0) == [NOT_LEADER]
+    bench.alter("t", leader=BROKER)
+    assert await bench.send(1, 1) == [NOT_LEADER, FINE]
+    assert await bench.send(0) == [OUT_OF_ORDER]
+    assert bench.values == [1]
+
+
+async def test_a_batch_that_was_garbled_is_not_overtaken(bench: PipelineBench) -> None:
+    await bench.create("t")
+    garbled = numbered(0)
+    garbled[-1] ^= 0xFF
+    (outcome,) = await bench.produce(("t", 0, garbled))
+    assert outcome.error_code == ErrorCode.CORRUPT_MESSAGE
+    assert await bench.send(1) == [ErrorCode.CORRUPT_MESSAGE]
+    assert await bench.send(0, 1) == [FINE] * 2
+    assert bench.values == [0, 1]
+
+
 async def test_a_new_epoch_begins_anew(bench: PipelineBench) -> None:
     await bench.create("t", replicas=(BROKER, OTHER), leader=OTHER)
     assert await bench.send(0) == [NOT_LEADER]
@@ -110,25 +131,66 @@ async def test_a_new_epoch_begins_anew(bench: PipelineBench) -> None:
     assert await bench.send(0, 1, epoch=1) == [FINE] * 2
 
 
+def remembers(refusals: Refusals, producer: int, directory: Path) -> bool:
+    try:
+        refusals.check("t", 0, numbered(1, producer=producer), ProducerState(directory))
+    except KafkaError as error:
+        return error.code is NOT_LEADER
+    return False
+
+
 def test_a_few_are_remembered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(refusals_module, "REFUSALS_MAX", 10)
-    refusals, known = Refusals(), ProducerState(tmp_path)
+    refusals = Refusals()
     for producer in range(20):
-        refusals.note("t", 0, numbered(0, producer=producer), NOT_LEADER)
+        refusals.note("t", 0, numbered(0, producer=producer), NOT_LEADER, host="h")
     assert len(refusals) == 10
-    refusals.check("t", 0, numbered(1, producer=9), known)
-    with pytest.raises(KafkaError, match="NOT_LEADER_OR_FOLLOWER"):
-        refusals.check("t", 0, numbered(1, producer=10), known)
+    assert [producer for producer in range(20) if remembers(refusals, producer, tmp_path)] == list(range(10, 20))
+
+
+@pytest.mark.parametrize("missing", ["t", "no such topic"])
+def test_who_invents_producers_is_forgotten_before_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, missing: str
+) -> None:
+    monkeypatch.setattr(refusals_module, "REFUSALS_MAX", 10)
+    refusals = Refusals()
+    for producer in range(3):
+        refusals.note("t", 0, numbered(0, producer=producer), NOT_LEADER, host="h")
+    for producer in range(100, 200):
+        refusals.note(missing, 0, numbered(0, producer=producer), NOT_LEADER, host="stranger")
+    for producer in range(3, 5):
+        refusals.note("t", 0, numbered(0, producer=producer), NOT_LEADER, host="other")
+    assert len(refusals) == 10
+    assert [producer for producer in range(5) if remembers(refusals, producer, tmp_path)] == list(range(5))
+
+
+def test_a_producer_that_comes_from_elsewhere_is_remembered_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(refusals_module, "REFUSALS_MAX", 1)
+    refusals = Refusals()
+    for host in ("one", "two", "one"):
+        refusals.note("t", 0, numbered(0), NOT_LEADER, host=host)
+        assert len(refusals) == 1
+        assert remembers(refusals, 7, tmp_path)
+
+
+def test_a_name_no_topic_can_have_is_not_remembered() -> None:
+    refusals = Refusals()
+    refusals.note("t" * 250, 0, numbered(0), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, host="h")
+    assert not refusals
+    refusals.note("t" * 249, 0, numbered(0), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, host="h")
+    assert refusals
 
 
 @pytest.mark.parametrize("records", [None, b"", b"x" * 20, bytes(100), numbered(-1), numbered(0, producer=-1)])
 def test_what_has_no_sequence_is_not_remembered(records: bytes | None) -> None:
     refusals = Refusals()
-    refusals.note("t", 0, records, NOT_LEADER)
+    refusals.note("t", 0, records, NOT_LEADER, host="h")
     assert not refusals
 
 
 def test_a_batch_that_is_bad_itself_is_not_remembered() -> None:
     refusals = Refusals()
-    refusals.note("t", 0, numbered(0), ErrorCode.INVALID_RECORD)
+    refusals.note("t", 0, numbered(0), ErrorCode.INVALID_RECORD, host="h")
     assert not refusals
