@@ -11,6 +11,10 @@ Whoever begins in an empty store makes its record (``consensus.charge``) and che
 
 Claims are in order: those of one line of stores have ever higher numbers (``Charge.begun``), and none replaces a higher
 one. So the claimant of an earlier move that slept, and wakes up, changes nothing any more.
+
+A record once made stays, and each write of it makes another revision: so what was sent on the ground of an earlier one,
+and is still on its way, is refused whenever it arrives. That is how a claim is given up of which nobody knows whether
+it was made: whoever looks into the store later must not be led into the cluster that wanted it.
 """
 
 from __future__ import annotations
@@ -19,8 +23,8 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 
-from consensus.backend import Backend, Check, Delete, Entry, Put, Revision
-from consensus.charge import DRIVER, FOLDER, HOLDS_STATE, STATE, Charge, State, expected, read_charge, write_charge
+from consensus.backend import Backend, Check, Delete, Entry, Op, Put, Revision
+from consensus.charge import DRIVER, FOLDER, HOLDS_STATE, Charge, State, expected, read_charge, write_charge
 from consensus.copying import carry_out, everything, leftovers
 from consensus.errors import CannotMove, CoordinationError, PreconditionFailed
 from consensus.recipes.writing import Writer
@@ -43,9 +47,12 @@ class Claim:
         self._move = move
         self._ttl_ms = ttl_ms
         self._writer = Writer(backend, rng, settle_s)
-        self._before: Charge | None = None
+        self._before = Charge()
         self._charge: Charge | None = None
         self._revision: Revision | None = None
+        self._is_sent = False
+        self._replaced: Revision | None = None
+        """Of the record that the write replaces which was sent last."""
 
     @property
     def check(self) -> Check:
@@ -61,12 +68,12 @@ class Claim:
         """
         was, revision = await read_charge(self._backend)
         self._charge = decide(was, await _keys(self._backend))
-        self._before = was if revision else None
+        self._before = was
         try:
             if revision is not None and was.state in HOLDS_STATE:
                 await self._make_held(decide, was, revision)
             else:
-                self._revision = await write_charge(self._writer, self._charge, revision)
+                self._revision = await self._send(self._charge, revision)
         except PreconditionFailed as error:
             raise CannotMove("somebody else has just begun to use this store") from error
 
@@ -79,18 +86,18 @@ class Claim:
         await write_charge(self._writer, self._charge.taken(note), self._revision)
 
     async def release(self) -> None:
-        """Empty the store again, and give it back as it was.
+        """Empty the store again, and give it back as it was; one without a record gets that of one just begun.
 
         Where it was nobody's, being ``claimed`` or ``moved`` before, the claim stays, to lead who looks there on.
+        When this returns, a claim that was sent and not seen is not made any more.
 
-        :raises CoordinationError: what is left there means nothing.
+        :raises Retriable: call it again: until it returns the claim may stand, or arrive, and lead who looks there on.
+        :raises CoordinationError: others have the store by now, or nobody can say; what is left there means nothing.
         """
-        if self._charge is None or not await self._find():
+        if not await self._is_made():
             return
         await carry_out(self._backend, [Delete(key) for key in await leftovers(self._backend)], self.check)
-        if self._before is None:
-            await carry_out(self._backend, [Delete(STATE)], self.check)
-        elif self._before.state in HOLDS_STATE:
+        if self._before.state in HOLDS_STATE:
             await write_charge(self._writer, self._before, self._revision)
 
     async def _make_held(self, decide: Decide, was: Charge, revision: Revision) -> None:
@@ -101,25 +108,38 @@ class Claim:
         session = await self._backend.open_session(self._ttl_ms)
         try:
             driver = Put(DRIVER, self._move.encode(), session)
-            held = await write_charge(self._writer, was.frozen(), revision, driver)
+            held = await self._send(was.frozen(), revision, driver)
             try:
                 charge = decide(was, await _keys(self._backend))
             except Exception:
                 with suppress(PreconditionFailed):  # others thought us gone
                     await write_charge(self._writer, was, held, Delete(DRIVER))
                 raise
-            self._revision = await write_charge(self._writer, charge, held, Delete(DRIVER))
+            self._revision = await self._send(charge, held, Delete(DRIVER))
             self._charge = charge
         finally:
             with suppress(CoordinationError):  # it ends by itself
                 await session.close()
 
-    async def _find(self) -> bool:
-        """Whether the store bears our claim, whose answer may have been lost."""
-        if self._revision is None:
+    async def _send(self, charge: Charge, was: Revision | None, *others: Op) -> Revision:
+        self._is_sent, self._replaced = True, was
+        return await write_charge(self._writer, charge, was, *others)
+
+    async def _is_made(self) -> bool:
+        """Whether the store bears our claim, whose answer may have been lost; if not, it does not come to it any more.
+
+        A hold that was made and not seen is left to whoever comes next, as that of a claimant who died.
+        """
+        while self._is_sent and self._revision is None:
             charge, revision = await read_charge(self._backend)
             if charge.move == self._move and charge.state is State.CLAIMED:
                 self._revision = revision
+            elif revision != self._replaced:
+                return False
+            else:
+                with suppress(PreconditionFailed):  # it has just arrived, or somebody else was faster
+                    await write_charge(self._writer, self._before, revision)
+                    return False
         return self._revision is not None
 
 

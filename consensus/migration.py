@@ -69,7 +69,8 @@ CONNECT_MAX_S = 60.0
 FROZEN_MAX_S = 10.0
 """How long writers are held at most; then the move is given up."""
 UNDO_MAX_S = 10.0
-"""How long to go on removing the copy from the new store; what is left there means nothing."""
+"""How long to go on giving the new store back. What is left there then means nothing, except that it leads a
+broker which is started with that address to the store in charge."""
 _RETRY_S = 0.1
 
 log = logging.getLogger(__name__)
@@ -253,10 +254,19 @@ class Migration:
             return True
         try:
             async with asyncio.timeout(UNDO_MAX_S):
-                await self._claim.release()
-        except (CoordinationError, TimeoutError) as error:
+                await self._release_target()
+        except TimeoutError:
+            log.info("the copy in the other store was not removed", extra={"reason": "it does not answer"})
+        except CoordinationError as error:
             log.info("the copy in the other store was not removed", extra={"reason": _reason(error)})
         return False
+
+    async def _release_target(self) -> None:
+        while True:
+            try:
+                return await self._claim.release()
+            except Retriable:
+                await asyncio.sleep(_RETRY_S)
 
     async def _is_committed_else_given_up(self, reason: str) -> bool:
         """Goes on until the store says which.

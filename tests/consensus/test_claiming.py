@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from random import Random
 
@@ -12,7 +12,7 @@ import pytest
 from consensus.backend import Backend, Check, Op, Put, TxnResult
 from consensus.charge import DRIVER, HOLDS_STATE, STATE, Charge, Place, State, StoreInCharge, read_charge, write_charge
 from consensus.copying import content
-from consensus.errors import CannotMove, Closed, Moved, PreconditionFailed
+from consensus.errors import CannotMove, Closed, MaybeApplied, Moved, PreconditionFailed, SessionLost
 from consensus.finding import find_store
 from consensus.memory import MemoryBackend, MemoryStore
 from consensus.migration import Migration, Step, give_up_left_over
@@ -274,15 +274,22 @@ class Late(MemoryBackend):
     def __init__(self, store: MemoryStore) -> None:
         super().__init__(store)
         self.is_slow = False
+        self.in_time = 0
+        """How many transactions still come through before the slow one."""
+        self.is_given_up = False
+        """Whether the client gives up waiting, and does not know what became of it."""
         self.is_on_its_way = asyncio.Event()
         self._sent: tuple[Sequence[Check], Sequence[Op]] = ((), ())
 
     async def txn(self, checks: Sequence[Check], ops: Sequence[Op]) -> TxnResult:
-        if not self.is_slow:
+        self.in_time -= self.is_slow
+        if not self.is_slow or self.in_time >= 0:
             return await super().txn(checks, ops)
         self.is_slow = False
         self._sent = checks, ops
         self.is_on_its_way.set()
+        if self.is_given_up:
+            raise MaybeApplied("no answer")
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -290,12 +297,14 @@ class Late(MemoryBackend):
         self.store.apply(*self._sent)
 
 
-async def migration_of(client: MemoryBackend, new: MemoryBackend, move: str) -> Migration:
+async def migration_of(
+    client: MemoryBackend, new: MemoryBackend, move: str, on_step: Callable[[Step, str], None] = lambda *_: None
+) -> Migration:
     await client.open()
     await new.open()
     store = StoreInCharge(client, "memory://old")
     session = await client.open_session(TTL_MS)
-    return Migration(store, session, new, NEW, move=move, members=nobody, on_step=lambda *_: None, rng=Random(1))
+    return Migration(store, session, new, NEW, move=move, members=nobody, on_step=on_step, rng=Random(1))
 
 
 async def prepared_late() -> tuple[Late, asyncio.Task[None], MemoryStore]:
@@ -336,6 +345,52 @@ async def test_a_prepare_that_arrives_when_its_driver_is_gone_does_not_hinder_th
         await moving
     for client in (slow, other, target):
         await client.close()
+
+
+@pytest.mark.parametrize("is_sent_again", [False, True])
+@pytest.mark.parametrize(("begun", "in_time"), [(False, 0), (True, 0), (True, 1)], ids=["claim", "hold", "held claim"])
+async def test_a_claim_that_is_given_up_arrives_no_more(begun: bool, in_time: int, is_sent_again: bool) -> None:
+    """Neither one of which nothing was seen, nor one that was sent again, made by that, and released."""
+
+    def on_step(step: Step, detail: str) -> None:
+        if step is Step.CONNECT:
+            raise ConnectionError("the network card burns")
+
+    store = await new_store(begun)
+    old, slow = MemoryBackend(MemoryStore()), Late(store)
+    migration = await migration_of(old, slow, "late", on_step)
+    slow.is_slow, slow.in_time, slow.is_given_up = True, in_time, is_sent_again
+    moving = asyncio.ensure_future(migration.run())
+    await slow.is_on_its_way.wait()
+    if not is_sent_again:
+        moving.cancel()
+    with pytest.raises(CannotMove if is_sent_again else asyncio.CancelledError):
+        await moving
+    with pytest.raises((PreconditionFailed, SessionLost)):
+        slow.arrive()
+    assert await state_of(store) == (Charge(), {})
+    await KeyValue(StoreInCharge(slow, NEW)).put("k", b"of a cluster that begins there")
+    await slow.close()
+    await old.close()
+
+
+async def test_a_claim_is_given_up_as_soon_as_its_store_answers_again() -> None:
+    store = await new_store(False)
+    old, slow = MemoryBackend(MemoryStore()), Late(store)
+    migration = await migration_of(old, slow, "late")
+    slow.is_slow = True
+    moving = asyncio.ensure_future(migration.run())
+    await slow.is_on_its_way.wait()
+    slow.disconnect()
+    moving.cancel()
+    await asyncio.wait({moving}, timeout=0.05)
+    slow.reconnect()
+    with pytest.raises(asyncio.CancelledError):
+        await moving
+    with pytest.raises(PreconditionFailed):
+        slow.arrive()
+    await slow.close()
+    await old.close()
 
 
 @pytest.mark.parametrize("has_moved_before", [False, True])
