@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from uuid import UUID
 
 from broker.controller.decision import Decision
-from broker.controller.election import elect_leader
+from broker.controller.election import candidates, elect_leader
 from broker.metadata.changes import BrokerRegistered, Change, PartitionChanged
 from broker.metadata.image import MetadataImage
 from broker.metadata.types import BrokerRegistration
@@ -38,7 +38,7 @@ def broker_joined(
         changes += broker_lost(image, registration.broker_id, unclean).changes
         image = image.with_changes(changes)
     changes.append(BrokerRegistered(joined))
-    changes += _elections(image.with_changes(changes[-1:]), joined.broker_id, unclean)
+    changes += _elections(image, image.with_changes(changes[-1:]), joined.broker_id, unclean)
     return Decision(tuple(changes), joined)
 
 
@@ -57,7 +57,7 @@ def broker_lost(
         return Decision((), False)
     fenced = BrokerRegistered(replace(known, fenced=True))
     after = image.with_changes((fenced,))
-    return Decision((*_elections(after, broker_id, unclean), fenced), True)
+    return Decision((*_elections(image, after, broker_id, unclean), fenced), True)
 
 
 def replicas_lost(
@@ -71,21 +71,25 @@ def replicas_lost(
     known = image.brokers.get(broker_id)
     if known is None or known.epoch != epoch:
         raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"Broker {broker_id} is not registered under epoch {epoch}.")
-    others = {broker.broker_id for broker in image.live_brokers()} - {broker_id}
+    live = _live(image)
     changes: list[Change] = []
     for topic_id, index in dict.fromkeys(replicas):
         topic = image.topic_names.get(topic_id, "")
         state = image.partition(topic, index)
         if state is not None and broker_id in state.replicas:
-            elected = elect_leader(state, others, unclean=unclean(image, topic))
+            elected = elect_leader(state, candidates(state, live) - {broker_id}, unclean=unclean(image, topic))
             if elected is not state:
                 changes.append(PartitionChanged(topic, index, elected))
     return Decision(tuple(changes), None)
 
 
-def _elections(image: MetadataImage, broker_id: int, unclean: UncleanAllowed) -> list[Change]:
-    """The partitions of one broker whose leader or ISR its coming or going changes."""
-    live: Container[int] = {broker.broker_id for broker in image.live_brokers()}
+def _live(image: MetadataImage) -> set[int]:
+    return {broker.broker_id for broker in image.live_brokers()}
+
+
+def _elections(before: MetadataImage, image: MetadataImage, broker_id: int, unclean: UncleanAllowed) -> list[Change]:
+    """The partitions of one broker whose leader or ISR its coming or going, after ``before``, changes."""
+    lived, live = _live(before), _live(image)
     changes: list[Change] = []
     for topic in image.topics.values():
         may_be_unclean: bool | None = None
@@ -94,7 +98,8 @@ def _elections(image: MetadataImage, broker_id: int, unclean: UncleanAllowed) ->
                 continue
             if may_be_unclean is None:
                 may_be_unclean = unclean(image, topic.name)
-            elected = elect_leader(state, live, unclean=may_be_unclean)
+            failed = lived - candidates(state, lived)
+            elected = elect_leader(state, live - failed, unclean=may_be_unclean)
             if elected is not state:
                 changes.append(PartitionChanged(topic.name, index, elected))
     return changes

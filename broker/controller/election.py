@@ -5,16 +5,27 @@
   alone in the ISR, and records that only the others held are lost.
 * The dead leave the ISR as soon as a living member remains. It never becomes empty: its last members are remembered as
   those who may lead again.
+* A member of the ISR that is alive always leads a partition that has no other leader, unless it has told that it lost
+  the disk (ReportOfflineReplicas). So a partition without a leader names those who have: the living of its ISR. They
+  are no candidates until they register anew (:func:`candidates`).
 * A reassignment (KIP-455) is over when every replica it adds is in sync; those it removes leave in the same step.
 * The leader epoch rises when the leader changes, the partition epoch when anything does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Set
 from dataclasses import replace
 
 from broker.metadata.types import NO_LEADER, PartitionState
+
+
+def candidates(state: PartitionState, live: Set[int]) -> Set[int]:
+    """Who of the living may be elected: not who has told that the partition's disk failed.
+
+    To be asked of a state that all decisions have been carried out for, and of those who were alive then.
+    """
+    return live if state.leader != NO_LEADER else live - set(state.isr)
 
 
 def elect_leader(state: PartitionState, live: Container[int], *, unclean: bool = False) -> PartitionState:

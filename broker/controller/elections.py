@@ -6,12 +6,12 @@ All go through :mod:`broker.controller.election`; here it is decided which parti
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from broker.controller.decision import Decision
-from broker.controller.election import elect_leader, follow_up
+from broker.controller.election import candidates, elect_leader, follow_up
 from broker.metadata.changes import Change, PartitionChanged
 from broker.metadata.image import MetadataImage
 from broker.metadata.types import NO_LEADER, PartitionState
@@ -68,37 +68,44 @@ def _live(image: MetadataImage) -> set[int]:
     return {broker.broker_id for broker in image.live_brokers()}
 
 
-def _elected(image: MetadataImage, live: Container[int], kind: ElectionType, topic: str, index: int) -> PartitionState:
+def _elected(image: MetadataImage, live: Set[int], kind: ElectionType, topic: str, index: int) -> PartitionState:
     state = image.partition(topic, index)
     if state is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {topic}-{index}.")
     if not _needs_election(state, kind):
         raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED)
+    live = candidates(state, live)
     if kind is ElectionType.PREFERRED:
         return _preferred(state, live)
     elected = elect_leader(state, live, unclean=True)
     if elected.leader == NO_LEADER:
         raise KafkaError(
-            ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"None of the replicas {list(state.replicas)} is alive."
+            ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+            f"None of the replicas {list(state.replicas)} is alive, but for those whose disk has failed.",
         )
     return elected
 
 
-def _preferred(state: PartitionState, live: Container[int]) -> PartitionState:
+def _preferred(state: PartitionState, live: Set[int]) -> PartitionState:
     preferred = state.replicas[0]
     if preferred not in live or preferred not in state.isr:
-        why = "in sync" if preferred in live else "alive"
+        why = "in sync" if preferred in live else "alive, or its disk has failed"
         raise KafkaError(
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"The preferred leader, broker {preferred}, is not {why}."
         )
     return follow_up(state, replace(state, leader=preferred), live)
 
 
-def settle_leaders(image: MetadataImage, unclean: Callable[[MetadataImage, str], bool]) -> Decision[int]:
+def settle_leaders(
+    image: MetadataImage, unclean: Callable[[MetadataImage, str], bool], *, takes_over: bool = False
+) -> Decision[int]:
     """Bring every partition in line with who lives, and with where unclean election is allowed.
 
     A broker's coming and going sees to that by itself. This is for what was allowed since, and for what a controller
     left undone that went down between two transactions. Answers how many leaders were elected that were not in sync.
+
+    A controller that ``takes_over`` cannot tell what was left undone from a disk that failed: everybody who lives may
+    be elected then, and who cannot lead tells so again.
     """
     live = _live(image)
     changes: list[Change] = []
@@ -111,7 +118,8 @@ def settle_leaders(image: MetadataImage, unclean: Callable[[MetadataImage, str],
         ]
         may_be_unclean = bool(settled) and unclean(image, name)
         for index, state in settled:
-            elected = elect_leader(state, live, unclean=may_be_unclean)
+            able = live if takes_over else candidates(state, live)
+            elected = elect_leader(state, able, unclean=may_be_unclean)
             if elected is not state:
                 changes.append(PartitionChanged(name, index, elected))
                 unsynced += elected.leader not in (NO_LEADER, *state.isr)
@@ -137,6 +145,6 @@ def balance_leaders(image: MetadataImage, percentage: int, limit: int) -> Decisi
         for broker, partitions in sorted(away.items())
         if broker in live and len(partitions) * 100 > percentage * preferring[broker]
         for topic, index, state in partitions
-        if broker in state.isr and not (state.adding or state.removing)
+        if broker in state.isr and broker in candidates(state, live) and not (state.adding or state.removing)
     ]
     return Decision(tuple(changes[:limit]), len(changes) > limit)

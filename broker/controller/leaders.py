@@ -39,14 +39,15 @@ async def look_after_leaders(
     At once, in case the controller before this one went down in the middle of it, and then every
     ``unclean.leader.election.interval.ms``. Runs until it is cancelled; raises NOT_CONTROLLER when the term ends.
     """
+    await elect_where_allowed(controller, unclean, takes_over=True)
     while True:
-        await elect_where_allowed(controller, unclean)
         await asyncio.sleep(config().unclean_leader_election_interval_ms / 1000)
+        await elect_where_allowed(controller, unclean)
 
 
-async def elect_where_allowed(controller: Controller, unclean: UncleanAllowed) -> None:
+async def elect_where_allowed(controller: Controller, unclean: UncleanAllowed, *, takes_over: bool = False) -> None:
     """Give each partition the leader it can have by now."""
-    elected = await controller.submit(lambda image: settle_leaders(image, unclean))
+    elected = await controller.submit(lambda image: settle_leaders(image, unclean, takes_over=takes_over))
     if elected:
         log.warning(
             "leaders elected among replicas that were not in sync: committed records may be lost",

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from broker.controller.brokers import broker_joined, broker_lost
+from broker.controller.brokers import broker_joined, broker_lost, replicas_lost
 from broker.controller.stored import read_image, writes_for
 from broker.metadata.changes import BrokerRegistered, Change, TopicCreated
 from broker.metadata.image import MetadataImage
@@ -16,6 +16,10 @@ from broker.metadata.types import NO_LEADER, BrokerRegistration, PartitionState,
 
 def never(image: MetadataImage, topic: str) -> bool:
     return False
+
+
+def always(image: MetadataImage, topic: str) -> bool:
+    return True
 
 
 def broker(broker_id: int, epoch: int = 1, incarnation: int = 1) -> BrokerRegistration:
@@ -68,6 +72,29 @@ def test_a_fenced_broker_returns_under_a_higher_epoch_only() -> None:
     assert broker_joined(gone, broker(1), never).changes == ()
     back = gone.with_changes(broker_joined(gone, broker(1, epoch=2), never).changes)
     assert not back.brokers[1].fenced
+
+
+def test_who_lost_the_disk_is_no_candidate_until_it_registers_anew() -> None:
+    image = image_with(PartitionState((1, 2), (1,), 1, leader_epoch=4))
+    image = image.with_changes(replicas_lost(image, 1, 1, [(UUID(int=9), 0)], never).changes)
+    leaderless = PartitionState((1, 2), (1,), NO_LEADER, 5, 1)
+    assert image.partition("t", 0) == leaderless
+    gone = image.with_changes(broker_lost(image, 2, never).changes)
+    assert gone.partition("t", 0) == leaderless
+    other_back = gone.with_changes(broker_joined(gone, broker(2, epoch=2, incarnation=2), never).changes)
+    assert other_back.partition("t", 0) == leaderless
+    rescued = gone.with_changes(broker_joined(gone, broker(2, epoch=2, incarnation=2), always).changes)
+    assert rescued.partition("t", 0) == PartitionState((1, 2), (2,), 2, 6, 2)
+    repaired = image.with_changes(broker_joined(image, broker(1, epoch=2, incarnation=2), never).changes)
+    assert repaired.partition("t", 0) == PartitionState((1, 2), (1,), 1, 6, 2)
+
+
+def test_the_next_member_in_sync_that_returns_leads_instead_of_a_failed_disk() -> None:
+    image = image_with(PartitionState((1, 2), (1, 2), 1))
+    image = image.with_changes([BrokerRegistered(replace(broker(2), fenced=True))])
+    image = image.with_changes(replicas_lost(image, 1, 1, [(UUID(int=9), 0)], never).changes)
+    back = image.with_changes(broker_joined(image, broker(2, epoch=2, incarnation=2), never).changes)
+    assert back.partition("t", 0) == PartitionState((1, 2), (2,), 2, 2, 2)
 
 
 @pytest.mark.parametrize("notices", [True, False])

@@ -264,7 +264,7 @@ class Controlling(RuleBasedStateMachine):
         stored = dict(self.stored)
         write(stored, begun)
         torn = read_image("c", stored)
-        check_sound(torn.with_changes(settle_leaders(torn, unclean).changes))
+        check_sound(torn.with_changes(settle_leaders(torn, unclean, takes_over=True).changes))
 
     def check_step(self, before: MetadataImage, after: MetadataImage) -> None:
         for topic, index, new in after.partitions():

@@ -81,6 +81,35 @@ def test_what_a_controller_left_undone_is_done() -> None:
     assert after.partition(TOPIC, 1) == PartitionState((2, 1), (1,), 1, 5, 8)
 
 
+DISKLESS = PartitionState((1, 2), (1,), NO_LEADER, leader_epoch=5, partition_epoch=7)
+"""What is left when the disk of the last replica in sync has failed; its broker lives."""
+
+
+def test_an_unclean_election_rescues_a_partition_from_a_failed_disk() -> None:
+    codes, after = elected(image_with(DISKLESS), ElectionType.UNCLEAN, 0)
+    assert codes == {0: ErrorCode.NONE}
+    assert after.partition(TOPIC, 0) == PartitionState((1, 2), (2,), 2, 6, 8)
+    codes, _ = elected(image_with(DISKLESS, fenced=[2]), ElectionType.UNCLEAN, 0)
+    assert codes == {0: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE}
+
+
+def test_nobody_elects_a_replica_on_a_failed_disk() -> None:
+    image = image_with(DISKLESS)
+    codes, _ = elected(image, ElectionType.PREFERRED, 0)
+    assert codes == {0: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
+    assert balance_leaders(image, 0, 9).changes == ()
+    assert settle_leaders(image, never).changes == ()
+    after = image.with_changes(settle_leaders(image, always).changes)
+    assert after.partition(TOPIC, 0) == PartitionState((1, 2), (2,), 2, 6, 8)
+
+
+def test_a_controller_that_takes_over_asks_a_failed_disk_once_more() -> None:
+    """For all that it can see, the one before it may have been about to elect that replica."""
+    image = image_with(DISKLESS)
+    after = image.with_changes(settle_leaders(image, never, takes_over=True).changes)
+    assert after.partition(TOPIC, 0) == PartitionState((1, 2), (1,), 1, 6, 8)
+
+
 def test_leaders_go_back_where_too_many_are_away() -> None:
     home = PartitionState((1, 2), (1, 2), 1)
     image = image_with(AWAY, *[home] * 9)
