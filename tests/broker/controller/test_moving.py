@@ -297,9 +297,10 @@ async def test_a_store_that_one_broker_cannot_use_is_not_moved_to(target: str, m
     async with running() as (cluster, client):
         lonely = cluster.brokers[2].server.moves
         opened = lonely._open_url
+        other = MemoryStore().known_as(f"moving-{next(_names)}")
 
         async def elsewhere(url: str) -> Any:
-            return MemoryBackend() if url == target else await opened(url)
+            return MemoryBackend(other) if url == target else await opened(url)
 
         monkeypatch.setattr(lonely, "_open_url", elsewhere)
         origin = lonely.store.url
