@@ -6,17 +6,25 @@ live move safe (``consensus.migration``). Its states::
 
     in charge   the cluster's state is here, and is written here
     preparing   the same; the brokers are asked to connect to the store named as ``other``
-    frozen      the same, but writes wait; only while ``charge/driver`` exists, which is bound to the driver's session:
-                before the cluster moves out, or while somebody looks whether the store may be claimed
+    frozen      the same, but writes wait; only while ``charge/driver`` exists, which is bound to its driver's session
     moved       a tombstone: the state is in ``other``, for good
     claimed     not in charge (yet): it is being filled from ``other``, or that was given up
 
-                +--------- given up, by anybody ---------+
-                v                     v                  |
-    in charge --+--> preparing --+--> frozen --> moved --(a later move back)--> claimed
-        ^  |                                                                     ^ |
-        |  +---------------- nothing was stored here: (frozen -->) --------------+ |
-        +----------- by anybody who found the other store's ``moved`` of this move +
+A move changes the records of two stores::
+
+    the store left      in charge --> preparing --> frozen --> moved
+                            ^             |            |
+                            +-- given up -+------------+
+
+    the store filled    no record, moved, claimed -------> claimed --> in charge
+                        in charge, empty ----> frozen -----^   |
+                            ^                     |            |
+                            +------ given up -----+------------+
+
+So ``frozen`` is said of both: of a store being moved out of, whose state is about to be final, and of one in which a
+cluster may just begin, held by who wants to claim it (``consensus.claiming``). For those who write it is the same: they
+wait, and once the driver is gone anybody gives it up. So may anybody enter that a claimed store is in charge who has
+found the other store's ``moved`` of this move.
 
 A store without a record is in charge of whatever is in it. ``term`` is how many moves led to this store being in
 charge: it only rises, so a client that slept through a move there and back sees that it knows nothing any more.

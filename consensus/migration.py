@@ -18,6 +18,8 @@ take          moved                claimed>in charge    the new store says so it
 
 Why it is safe:
 
+* Whoever drives, and however many: what keeps a driver from doing harm is that each of its writes checks the revision
+  of a record, not that it leads. Leadership only spares the cluster two drivers that get in each other's way.
 * Every write to the old store checks the revision of its record. So the copy made after ``freeze`` is what the store
   holds at ``commit``, which checks that revision too: had anybody let the writers go on, the commit would be refused.
 * Every write of the copy to the new store checks the revision of the claim: a driver that was thought gone and wakes
