@@ -88,7 +88,7 @@ async def test_what_was_configured_outlives_all_workers(connect_broker: Broker, 
     async with group_worker(bootstrap, group) as worker:
         await worker.ask("PUT", "/connectors/src/config", file_source(source, group))
         await worker.ask("PUT", "/connectors/snk/config", file_sink(target, group))
-        await worker.ask("PUT", "/connectors/off/config", file_sink(target, group))
+        await worker.ask("PUT", "/connectors/off/config", file_sink(tmp_path / "off.txt", group))
         await worker.reaches("off", "RUNNING", "RUNNING")  # one that is paused has no tasks worked out
         await worker.ask("PUT", "/connectors/off/pause")
         assert await lines(target, 2) == ["a", "b"]
