@@ -15,7 +15,7 @@ from protocol.schema import Request, Response, Struct, field, i16, i32, i64
 class FetchMetadataRequest(Request, key=1000, versions="0-1", flexible="0+"):
     """Ask the controller for what has changed since the image the sender has; waits until something does.
 
-        1: a broker that is asked says how long the controller has been silent for it
+    1: a broker that is asked says how long the controller has been silent for it
     """
 
     broker_id: i32
