@@ -15,7 +15,8 @@ from protocol.schema import Request, Response, Struct, field, i16, i32, i64
 class FetchMetadataRequest(Request, key=1000, versions="0-1", flexible="0+"):
     """Ask the controller for what has changed since the image the sender has; waits until something does.
 
-    1: a broker that is asked says how long the controller has been silent for it
+    Versions:
+        1: a broker that is asked says how long the controller has been silent for it
     """
 
     broker_id: i32
@@ -31,6 +32,7 @@ class FetchMetadataResponse(Response, key=1000, versions="0-1", flexible="0+"):
     Errors: NOT_CONTROLLER, STALE_BROKER_EPOCH (a later incarnation of the sender is registered). With NOT_CONTROLLER a
     broker says which controller it follows, and how long it has not heard of it.
 
+    Versions:
         1: how long that is
     """
 
