@@ -158,6 +158,7 @@ class DelayedFetch(Delayed[Any]):
         """Look at one partition: note what the client may know of it, and plan the read."""
         try:
             if self._session is not None and self._is_at_end(target):
+                self._insist_on_progress(target)
                 if self._is_told(target):
                     self._session.changed.pop(target, None)
                     self._found.pop(target, None)
@@ -253,6 +254,14 @@ class DelayedFetch(Delayed[Any]):
         partition.follower_fetched(
             self._reader.replica, target.offset, target.log_start_offset, self._clock, self._reader.broker_epoch
         )
+
+    def _insist_on_progress(self, target: Target) -> None:
+        """Count once more what a follower's session knows, where a fetch outside of it has said otherwise: the follower
+        names a partition to its session when something changes, and would never correct that."""
+        assert target.partition is not None
+        progress = target.partition.followers.get(self._reader.replica) if self._reader.is_follower else None
+        if progress is not None and not self._is_waiting and not progress.is_told_by(self._clock):
+            self._count_progress(target, target.partition)
 
     def _goes_elsewhere(self, target: Target, partition: Partition, data: PartitionData) -> bool:
         """Whether a consumer is sent to a nearer replica. A follower hears at once how far records are committed, since

@@ -63,6 +63,10 @@ class FollowerProgress:
         self._leader_end = leader_end
         self._clock = clock
 
+    def is_told_by(self, clock: FetchClock) -> bool:
+        """Whether the last word came from the session of this clock, not from another fetch in the follower's name."""
+        return clock is self._clock
+
     def was_in_sync(self, now_s: float) -> None:
         """It belongs to the ISR that a new leader begins with."""
         self._caught_up_s = now_s

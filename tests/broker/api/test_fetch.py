@@ -402,6 +402,22 @@ async def test_a_session_finds_what_nobody_tells_of(bench: FetchBench) -> None:
     assert late.responses[0].partitions[0].log_start_offset == 1
 
 
+async def test_a_followers_session_insists_on_what_it_knows(bench: FetchBench) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER))
+    bench.write("t", 3)
+    follower: dict[str, Any] = {"replica_id": OTHER, "version": 12}
+    asked = ask("t", 3, log_start_offset=0, last_fetched_epoch=0)
+    answer = await bench.fetch(asked, session_epoch=0, **follower)
+    await bench.fetch(session_id=answer.session_id, session_epoch=1, **follower)
+    progress = bench.partition("t").followers[OTHER]
+    assert progress.log_end_offset == 3
+    await bench.fetch(ask("t", log_start_offset=0), replica_id=OTHER, version=11)  # somebody else in its name
+    assert progress.log_end_offset == 0
+    bench.seconds = LOOK_AT_ALL_S
+    await bench.fetch(session_id=answer.session_id, session_epoch=2, **follower)
+    assert progress.log_end_offset == 3
+
+
 async def test_a_session_that_ended_hears_no_more(bench: FetchBench) -> None:
     await bench.create("t")
     answer = await bench.fetch(ask("t"), session_epoch=0)
