@@ -20,7 +20,7 @@ from random import Random
 
 from broker.controller.members import BROKERS_GROUP
 from broker.tasks import TaskSet
-from consensus.backend import Put, Session
+from consensus.backend import Backend, Put, Session
 from consensus.charge import (
     FOLDER,
     READY,
@@ -287,9 +287,10 @@ class Moves:
         async def members() -> list[str]:
             return list(await groups.members(BROKERS_GROUP))
 
-        target = await self._open_url(request.url)
+        target: Backend | None = None
         migration: Migration | None = None
         try:
+            target = await self._open_url(request.url)
             async with asyncio.timeout(OPEN_MAX_S):
                 await target.open()
             migration = Migration(
@@ -307,7 +308,8 @@ class Moves:
             self._progress = Progress(request.move, "failed", self._progress.step, str(error) or "no answer")
         finally:
             self._conclude(request.move, migration)
-            await target.close()
+            if target is not None:
+                await target.close()
 
     def _conclude(self, move: str, migration: Migration | None) -> None:
         if migration is not None and migration.is_committed:
