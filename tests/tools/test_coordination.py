@@ -64,6 +64,8 @@ def test_a_cluster_is_moved_and_moved_back(cluster: Cluster, store: str, parley:
     assert moved.out == f"The cluster has moved. It is at {other}.\n", moved.err
     assert "State:        moved (latest move: " in parley("coordination", "status", store).out
     assert parley("topics", "--create", "--topic", "after", *at).code == 0
+    left = parley("coordination", "dump", store)
+    assert (left.code, left.out, "out of date; dump" in left.err) == (1, "", True)
     back = parley("coordination", "migrate", "--to", store, *at, "--json")
     assert json.loads(back.out)["state"] == "done"
     assert {"moved", "after"} <= set(parley("topics", "--list", *at).lines)

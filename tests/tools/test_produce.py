@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, TopicPartition
 from broker import Broker
 from tests.support.kafka import free_port
 from tests.tools.conftest import Parley
-from tools.cli.produce import app
+from tools.cli.produce import Options, app, settings
 from tools.cli.produce.lines import READERS, InputRecord, LineFormat, parse_line
 from tools.cli.running import CommandError
 
@@ -46,6 +46,22 @@ def test_lines_with_keys_and_headers(broker: Broker, topic: str, tmp_path: Path)
         (b"k1", "vé".encode(), [("a", b"1"), ("b", b"2")]),
         (b"k2", None, [("c", b"3")]),
     ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "idempotent"),
+    [
+        (Options("t"), True),
+        (Options("t", acks="-1"), True),
+        (Options("t", acks="1"), False),
+        (Options("t", producer_property=["acks=1"]), False),
+        (Options("t", retries=0), False),
+        (Options("t", producer_property=["max.in.flight.requests.per.connection=6"]), False),
+        (Options("t", producer_property=["enable.idempotence=false"]), "false"),
+    ],
+)
+def test_records_are_there_once_unless_a_setting_excludes_it(asked: Options, idempotent: bool | str) -> None:
+    assert settings(asked)["enable.idempotence"] == idempotent
 
 
 def test_the_codec_without_a_name_is_gzip() -> None:

@@ -114,11 +114,18 @@ def dump(
         bool, typer.Option("--show-secrets", help="Secret settings too; without them it cannot be restored.")
     ] = False,
 ) -> None:
-    """Print as JSON what lasts in a store: topics, partitions, settings, counters and epochs."""
+    """Print as JSON what lasts in a store: topics, partitions, settings, counters and epochs.
+
+    A store that its cluster has moved out of is refused: what it holds is out of date.
+    """
+    from tools.coordination.dumping import NotDumped
     from tools.coordination.dumping import dump as dump_store
 
     address, open_url = _address(url, config)
-    found = _run(lambda: _in_store(address, open_url, lambda each: dump_store(each, show_secrets=show_secrets)))
+    try:
+        found = _run(lambda: _in_store(address, open_url, lambda each: dump_store(each, show_secrets=show_secrets)))
+    except NotDumped as reason:
+        raise CommandError(f"Nothing was dumped: {reason}.") from reason
     print(json.dumps(found, indent=1))
 
 

@@ -33,6 +33,10 @@ _HELD_MS = 10_000
 _SETTLE_S = 30.0
 
 
+class NotDumped(Exception):
+    """The store is not in charge: what it holds is not the cluster's state. The text says where that is."""
+
+
 class NotRestored(Exception):
     """The dump cannot or must not be restored there; the text says why."""
 
@@ -40,9 +44,13 @@ class NotRestored(Exception):
 async def dump(backend: Backend, *, show_secrets: bool) -> dict[str, Any]:
     """Everything that lasts in a store.
 
+    :raises NotDumped: another store is in charge.
     :raises CoordinationError: what the store raises.
     """
     charge, _ = await read_charge(backend)
+    if charge.state not in HOLDS_STATE:
+        elsewhere = f"; dump {charge.other.url}" if charge.other is not None else ""
+        raise NotDumped(f"the store is {charge.state.value}, what it holds is out of date{elsewhere}")
     entries = {
         key: _readable(unwrap(Entry(key, value, Revision(None))).value)
         for key, value in (await content(backend)).items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -134,7 +135,21 @@ def settings(asked: Options) -> dict[str, Any]:
         **({} if asked.retries is None else {"retries": asked.retries}),
     }
     given = settings_of(own, asked.producer_config, asked.producer_property, "--producer-property")
-    return {**given, "bootstrap.servers": asked.bootstrap_server}
+    return {"enable.idempotence": _may_be_idempotent(given), **given, "bootstrap.servers": asked.bootstrap_server}
+
+
+def _may_be_idempotent(given: Mapping[str, Any]) -> bool:
+    """Whether no setting excludes it: then a record that is sent again is not there twice, as with Kafka's producer
+    since 3.0 (KIP-679)."""
+
+    def setting(*names: str, default: str) -> str:
+        return next((str(given[name]) for name in names if name in given), default)
+
+    return (
+        setting("acks", "request.required.acks", default="all") in ("all", "-1")
+        and setting("retries", "message.send.max.retries", default="1") != "0"
+        and setting("max.in.flight.requests.per.connection", "max.in.flight", default="5") in tuple("12345")
+    )
 
 
 __all__ = ["app", "lines_of", "produce", "settings"]
