@@ -26,10 +26,11 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.cluster import LATEST, Cluster, TopicPartition
+from pipeline.committed import Committed, commit
 from pipeline.decode import decode
 from protocol.client import Client
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.group_offsets import OffsetCommitRequest, OffsetFetchRequest
+from protocol.messages.group_offsets import OffsetFetchRequest
 from protocol.messages.groups import DeleteGroupsRequest
 from protocol.records.batch import headers
 
@@ -37,7 +38,6 @@ __all__ = ["Earlier", "Epoch", "Note", "Place", "forget", "leave", "look_up"]
 
 CLOCK_MARGIN_MS: Final = 60_000
 """How far a broker's clock, which may date the records, may be behind that of the task."""
-_COMMIT_VERSION_MAX: Final = 7
 _FETCH_VERSION_MAX: Final = 7
 _ATTEMPTS_MAX: Final = 100
 
@@ -138,18 +138,9 @@ async def _committed(client: Client, place: Place) -> tuple[int, str]:
 
 
 async def _commit(client: Client, place: Place, offset: int, text: str) -> None:
-    node = await client.coordinator(place.group)
-    version = min(await client.version_for(OffsetCommitRequest, node=node), _COMMIT_VERSION_MAX)
-    kind = OffsetCommitRequest
-    partition = kind.OffsetCommitRequestPartition(
-        partition_index=place.partition.partition, committed_offset=offset, committed_metadata=text
-    )
-    topic = kind.OffsetCommitRequestTopic(name=place.partition.topic, partitions=[partition])
-    answer = await client.send(kind(group_id=place.group, topics=[topic]), node=node, version=version)
-    for answered in answer.topics:
-        for one in answered.partitions:
-            if one.error_code:
-                raise KafkaError(ErrorCode(one.error_code), f"leaving a note with group {place.group!r}")
+    refused = await commit(client, place.group, {place.partition: Committed(offset, text)})
+    for code in refused.values():
+        raise KafkaError(ErrorCode(code), f"leaving a note with group {place.group!r}")
 
 
 class Earlier:

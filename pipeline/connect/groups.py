@@ -7,19 +7,16 @@ members. Calls block and raise KafkaError; what may pass is retried as :mod:`pip
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
+from pipeline import committed as asked
 from pipeline.cluster import Cluster
 from pipeline.fetching import TopicPartition
 from protocol.client import Client
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.group_offsets import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
+from protocol.messages.group_offsets import OffsetDeleteRequest
 
 __all__ = ["commit", "committed", "forget", "group_of"]
-
-_COMMIT_NAMES_MAX: Final = 9
-_FETCH_ONE_GROUP_MAX: Final = 7
-"""Later versions name topics by id, or ask for several groups."""
 
 
 def group_of(connector: str, config: Mapping[str, str]) -> str:
@@ -29,41 +26,19 @@ def group_of(connector: str, config: Mapping[str, str]) -> str:
 
 def committed(cluster: Cluster, group: str) -> dict[TopicPartition, int]:
     """All offsets that were committed for the group."""
-
-    async def ask(client: Client) -> dict[TopicPartition, int]:
-        node = await client.coordinator(group)
-        version = min(await client.version_for(OffsetFetchRequest, node=node), _FETCH_ONE_GROUP_MAX)
-        answer = await client.send(OffsetFetchRequest(group_id=group, topics=None), node=node, version=version)
-        _check(answer.error_code, f"offsets of group {group}")
-        return {
-            TopicPartition(topic.name, one.partition_index): one.committed_offset
-            for topic in answer.topics
-            for one in topic.partitions
-            if not one.error_code and one.committed_offset >= 0
-        }
-
-    return cluster.retry(ask)
+    found = cluster.retry(lambda client: asked.committed(client, group))
+    return {place: one.offset for place, one in found.items()}
 
 
 def commit(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]) -> None:
     """Commit offsets for the group. Raises KafkaError(UNKNOWN_MEMBER_ID) where somebody has joined it."""
-    kind = OffsetCommitRequest
-    topics: dict[str, Any] = {}
-    for (name, index), offset in offsets.items():
-        topic = topics.setdefault(name, kind.OffsetCommitRequestTopic(name=name, partitions=[]))
-        topic.partitions.append(
-            kind.OffsetCommitRequestPartition(partition_index=index, committed_offset=offset, committed_metadata="")
-        )
+    wanted = {place: asked.Committed(offset) for place, offset in offsets.items()}
 
     async def ask(client: Client) -> None:
-        node = await client.coordinator(group)
-        version = min(await client.version_for(kind, node=node), _COMMIT_NAMES_MAX)
-        answer = await client.send(kind(group_id=group, topics=list(topics.values())), node=node, version=version)
-        for topic in answer.topics:
-            for one in topic.partitions:
-                _check(one.error_code, f"committing {topic.name}-{one.partition_index} for group {group}")
+        for place, code in (await asked.commit(client, group, wanted)).items():
+            _check(code, f"committing {place.topic}-{place.partition} for group {group}")
 
-    if topics:
+    if wanted:
         cluster.retry(ask)
 
 

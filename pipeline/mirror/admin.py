@@ -9,15 +9,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pipeline import committed as asked
 from pipeline.cluster import EARLIEST, LATEST, Cluster
+from pipeline.committed import Committed
 from pipeline.fetching import TopicPartition
-from pipeline.mirror.groups import Committed
 from pipeline.mirror.internal_records import Encoded
 from pipeline.mirror.topics import Change, Setting
 from protocol.client import Client
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.configs import DescribeConfigsRequest, IncrementalAlterConfigsRequest
-from protocol.messages.group_offsets import OffsetCommitRequest, OffsetFetchRequest
 from protocol.messages.groups import DescribeGroupsRequest, ListGroupsRequest
 from protocol.messages.produce import ProduceRequest
 from protocol.messages.topics import CreatePartitionsRequest, CreateTopicsRequest
@@ -29,8 +29,6 @@ _TOPIC: Final = 2
 _SET, _DELETE = 0, 1
 _TIMEOUT_MS: Final = 30_000
 _PRODUCE_NAMES_MAX: Final = 12
-_COMMIT_NAMES_MAX: Final = 9
-_FETCH_ONE_GROUP_MAX: Final = 7
 _RECORDS_AT_ONCE: Final = 1000
 
 
@@ -190,46 +188,13 @@ def group_state(cluster: Cluster, group: str) -> str:
 
 def committed(cluster: Cluster, group: str) -> dict[TopicPartition, Committed]:
     """All offsets that a group has committed."""
-
-    async def ask(client: Client) -> dict[TopicPartition, Committed]:
-        node = await client.coordinator(group)
-        version = min(await client.version_for(OffsetFetchRequest, node=node), _FETCH_ONE_GROUP_MAX)
-        answer = await client.send(OffsetFetchRequest(group_id=group, topics=None), node=node, version=version)
-        _check(answer.error_code, f"offsets of group {group}")
-        return {
-            TopicPartition(topic.name, one.partition_index): Committed(one.committed_offset, one.metadata or "")
-            for topic in answer.topics
-            for one in topic.partitions
-            if not one.error_code and one.committed_offset >= 0
-        }
-
-    return cluster.retry(ask)
+    return cluster.retry(lambda client: asked.committed(client, group))
 
 
 def commit(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, str]:
     """Commit offsets for a group that has no members; answers what was refused."""
-    kind = OffsetCommitRequest
-    topics: dict[str, Any] = {}
-    for place, offset in offsets.items():
-        topic = topics.setdefault(place.topic, kind.OffsetCommitRequestTopic(name=place.topic, partitions=[]))
-        topic.partitions.append(
-            kind.OffsetCommitRequestPartition(
-                partition_index=place.partition, committed_offset=offset.offset, committed_metadata=offset.metadata
-            )
-        )
-
-    async def ask(client: Client) -> dict[TopicPartition, str]:
-        node = await client.coordinator(group)
-        version = min(await client.version_for(kind, node=node), _COMMIT_NAMES_MAX)
-        answer = await client.send(kind(group_id=group, topics=list(topics.values())), node=node, version=version)
-        return {
-            TopicPartition(topic.name, one.partition_index): ErrorCode(one.error_code).name
-            for topic in answer.topics
-            for one in topic.partitions
-            if one.error_code
-        }
-
-    return cluster.retry(ask) if topics else {}
+    refused = cluster.retry(lambda client: asked.commit(client, group, offsets)) if offsets else {}
+    return {place: ErrorCode(code).name for place, code in refused.items()}
 
 
 # Internal topics.

@@ -17,11 +17,12 @@ from functools import partial
 from typing import Final, TypeVar
 
 from pipeline.cluster import EARLIEST, LATEST, Cluster, Connection
+from pipeline.committed import Committed
 from pipeline.fetching import Isolation, OffsetOutOfRange, TopicPartition, fetch_once
 from pipeline.mirror import admin
 from pipeline.mirror.appending import ProducerId, new_producer
 from pipeline.mirror.copying import Anchor, Copied, Range
-from pipeline.mirror.groups import Committed, new_checkpoints, to_commit
+from pipeline.mirror.groups import new_checkpoints, to_commit
 from pipeline.mirror.internal_records import (
     Checkpoint,
     Encoded,

@@ -8,22 +8,14 @@ what is committed there: whoever has read on over there keeps his place.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
+from pipeline.committed import Committed
 from pipeline.fetching import TopicPartition
 from pipeline.mirror.internal_records import Checkpoint
 
 EMPTY_STATES: Final = frozenset({"Empty", "Dead", ""})
 """States of a group without members; one that the target does not know has none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """A group's committed offset (of the next record to read) and what it noted with it."""
-
-    offset: int
-    metadata: str = ""
 
 
 Translate = Callable[[str, int, int], int | None]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from pipeline.committed import Committed
 from pipeline.fetching import TopicPartition
-from pipeline.mirror.groups import Committed, new_checkpoints, to_commit
+from pipeline.mirror.groups import new_checkpoints, to_commit
 from pipeline.mirror.internal_records import Checkpoint
 from pipeline.mirror.naming import Selection
 from pipeline.mirror.settings import SETTINGS_EXCLUDED
