@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any, Final
 
@@ -75,7 +76,7 @@ class SqlSinkTask(ExactlyOnceSinkTask):
         table = self._offsets
         wanted = sa.select(table.c.topic, table.c.partition, table.c.next_offset).where(table.c.connector == self._name)
         try:
-            table.create(self._engine, checkfirst=True)
+            _even_if_raced(lambda: _making(partial(table.create, self._engine, checkfirst=True)))
             with self._engine.connect() as connection:
                 found = {TopicPartition(topic, number): end for topic, number, end in connection.execute(wanted)}
         except sa.exc.SQLAlchemyError as error:
@@ -84,15 +85,21 @@ class SqlSinkTask(ExactlyOnceSinkTask):
 
     def put_range(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> None:
         try:
+            _even_if_raced(partial(self._put, offsets, records))
+        except sa.exc.SQLAlchemyError as error:
+            raise failed(error, f"{offsets} cannot be written") from error
+
+    def _put(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> None:
+        try:
             with self._engine.begin() as connection:
                 self._advance(connection, offsets)
                 for name, of_it in groupby(records, key=self._table_name):
                     rows = [row for row in map(self._row, of_it) if row is not None]
                     if rows:
                         self._write(connection, self._table(connection, name, rows), rows)
-        except sa.exc.SQLAlchemyError as error:
+        except (sa.exc.SQLAlchemyError, _MakingFailed):
             self._tables.clear()  # what was made in the transaction is not there
-            raise failed(error, f"{offsets} cannot be written") from error
+            raise
 
     def _advance(self, connection: sa.Connection, offsets: OffsetRange) -> None:
         """Put the end of the range where the next one must begin. Raises ConnectError if another task was there."""
@@ -185,7 +192,7 @@ class SqlSinkTask(ExactlyOnceSinkTask):
         columns = [sa.Column(one, kind, primary_key=one in keys, autoincrement=False) for one, kind in kinds.items()]
         schema, _, bare = name.rpartition(".")
         table = sa.Table(bare, sa.MetaData(), *columns, schema=schema or None)
-        table.create(connection, checkfirst=True)
+        _making(partial(table.create, connection, checkfirst=True))
         return table
 
     @staticmethod
@@ -198,7 +205,8 @@ class SqlSinkTask(ExactlyOnceSinkTask):
         preparer = connection.dialect.identifier_preparer
         for column, kind in missing.items():
             words = f"{preparer.quote(column)} {kind.compile(dialect=connection.dialect)}"
-            connection.execute(sa.text(f"ALTER TABLE {preparer.format_table(table)} ADD COLUMN {words}"))
+            added = sa.text(f"ALTER TABLE {preparer.format_table(table)} ADD COLUMN {words}")
+            _making(partial(connection.execute, added))
 
     def _write(self, connection: sa.Connection, table: sa.Table, rows: Sequence[_Row]) -> None:
         """Write rows in their order, those together that say the same columns."""
@@ -231,6 +239,36 @@ class SqlSinkTask(ExactlyOnceSinkTask):
 
     def stop(self) -> None:
         self._engine.dispose()
+
+
+class _MakingFailed(Exception):
+    """A table or a column could not be made; `cause` is the database's error."""
+
+    def __init__(self, cause: sa.exc.SQLAlchemyError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+def _making(make: Callable[[], object]) -> None:
+    """Raises _MakingFailed."""
+    try:
+        make()
+    except sa.exc.SQLAlchemyError as error:
+        raise _MakingFailed(error) from error
+
+
+def _even_if_raced(work: Callable[[], None]) -> None:
+    """Do it, once more if a table cannot be made: another task that makes the same one has done so by then.
+
+    Raises SQLAlchemyError.
+    """
+    try:
+        work()
+    except _MakingFailed:
+        try:
+            work()
+        except _MakingFailed as error:
+            raise error.cause from error
 
 
 def _shape(row: _Row) -> tuple[bool, tuple[str, ...]]:

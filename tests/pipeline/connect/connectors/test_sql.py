@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -355,6 +357,37 @@ def test_tables_that_are_not_there(url: str) -> None:
     run(url, 'CREATE TABLE t (id INTEGER, name TEXT, "More" INTEGER DEFAULT 5)')
     put(task, rows((1, "a")))
     assert select(url, "SELECT * FROM t") == [(1, "a", 5)]
+
+
+def test_tasks_that_begin_together_make_one_table(url: str) -> None:
+    """Each has looked for the table, and found none, before the first has made it."""
+    tasks = [sink(url, name=f"{number}", auto_evolve="true") for number in range(4)]
+    if url.startswith("jdbc:sqlite"):
+        tasks = tasks[:1]  # it lets one write at a time
+    together = threading.Barrier(len(tasks))
+    for task in tasks:
+        task._reflected = _met(together, task._reflected)  # type: ignore[method-assign]
+    for fields in (("id",), ("id", "more")):
+        start = len(fields) - 1
+        values = [record(start, dict.fromkeys(fields, number)) for number in range(len(tasks))]
+        with ThreadPoolExecutor(len(tasks)) as pool:
+            list(pool.map(lambda task, one: put(task, [one], one.original_kafka_offset), tasks, values))
+    assert sorted(select(url, "SELECT id, more FROM t WHERE more IS NOT NULL")) == [(n, n) for n in range(len(tasks))]
+    assert len(select(url, "SELECT * FROM t")) == 2 * len(tasks)
+
+
+def _met(together: threading.Barrier, look: Any) -> Any:
+    """A look at a table for which, the first time, all wait for one another."""
+    first = iter([True])
+
+    def reflected(connection: sa.Connection, name: str) -> Any:
+        try:
+            return look(connection, name)
+        finally:
+            if next(first, False):
+                together.wait(30)
+
+    return reflected
 
 
 def test_settings_must_go_together() -> None:
