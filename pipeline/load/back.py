@@ -21,16 +21,18 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pa_parquet
 
 from pipeline.cluster import LATEST, Cluster, Connection, TopicPartition
-from pipeline.load.columns import moment
+from pipeline.load.columns import BadRecord
 from pipeline.load.files import EXTENSIONS, OURS, data_files, filesystem
-from pipeline.load.manifest import LoadConflict
+from pipeline.load.manifest import LoadConflict, named_files
 from pipeline.load.ranges import range_of
 from pipeline.load.spark import run_tasks
+from pipeline.load.values import moment
 from pipeline.mirror.appending import Appender, Batch, Overtaken, ours_between, tail
 from pipeline.partitioner import partition_of
 from protocol.records.batch import build
@@ -46,6 +48,14 @@ _ROWS: Final = 500
 _BATCHES: Final = 20
 _ATTEMPTS: Final = 5
 _HIDDEN: Final = ("topic", "offset", "timestampType", "partition", "timestamp", "key", "headers")
+_TEXTS: Final = ("key", "value", "headers", "timestamp")
+_AS_WRITTEN: Final = pa_csv.ConvertOptions(
+    column_types=dict.fromkeys([*_TEXTS, *(f"_{name}" for name in _TEXTS)], pa.string()),
+    null_values=[""],
+    strings_can_be_null=True,
+    quoted_strings_can_be_null=False,
+)
+"""What is read of CSV as it was written: 007 is no number, and what is empty is not null if it is quoted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,14 +144,20 @@ def _write_note(system: pa_fs.FileSystem, path: str, note: Any) -> None:
 
 
 def _files(settings: BackSettings, system: pa_fs.FileSystem, root: str) -> list[str]:
-    """The files below the folder, relative to it, in the order in which their rows are sent."""
+    """The files below the folder, relative to it, in the order in which their rows are sent.
+
+    Of a folder that was loaded those that were committed: a load that was killed may have left others.
+    """
     if settings.format == "delta":
         from deltalake import DeltaTable
 
         found = [path.split(f"{root}/", 1)[-1] for path in DeltaTable(settings.uri).file_uris()]
     else:
         end = f".{EXTENSIONS[settings.format]}"
-        found = [path.removeprefix(f"{root}/") for path, name in data_files(system, root) if name.endswith(end)]
+        there = named_files(system, root)
+        if there is None:
+            there = [path.removeprefix(f"{root}/") for path, _ in data_files(system, root)]
+        found = [path for path in there if path.endswith(end)]
     if not found:
         raise ValueError(f"there are no files of {settings.format} in {settings.uri}")
     return sorted(found, key=lambda path: (os.path.basename(path), path))
@@ -193,19 +209,23 @@ def _records(task: BackTask) -> Iterator[Record]:
 
 
 def _rows(system: pa_fs.FileSystem, path: str, kind: str) -> Iterator[dict[str, Any]]:
-    if kind == "json":
-        with system.open_input_stream(path) as stream:
-            for line in stream.read().splitlines():
-                yield json.loads(line)
-    elif kind == "csv":
-        with system.open_input_stream(path) as stream:
-            options = pa_csv.ParseOptions(newlines_in_values=True)
-            for batch in pa_csv.open_csv(stream, parse_options=options):
-                yield from batch.to_pylist()
-    else:
-        with system.open_input_file(path) as stream:
-            for batch in pa_parquet.ParquetFile(stream).iter_batches():
-                yield from batch.to_pylist()
+    """The rows of a file. Raises BadRecord for one that is no file of this kind."""
+    try:
+        if kind == "json":
+            with system.open_input_stream(path) as stream:
+                for line in stream.read().splitlines():
+                    yield json.loads(line)
+        elif kind == "csv":
+            with system.open_input_stream(path) as stream:
+                options = pa_csv.ParseOptions(newlines_in_values=True)
+                for batch in pa_csv.open_csv(stream, parse_options=options, convert_options=_AS_WRITTEN):
+                    yield from batch.to_pylist()
+        else:
+            with system.open_input_file(path) as stream:
+                for batch in pa_parquet.ParquetFile(stream).iter_batches():
+                    yield from batch.to_pylist()
+    except (ValueError, pa.ArrowException) as error:
+        raise BadRecord(f"{path} is no file of {kind}, or of several kinds of rows: {error}") from None
 
 
 def _partition(row: dict[str, Any], key: bytes | None, file_number: int, partitions: int) -> int:

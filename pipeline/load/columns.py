@@ -17,24 +17,26 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import datetime
 from functools import cached_property
-from io import BytesIO
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.decode import kafka_schema
+from pipeline.load.values import NOT_FITTING, ValueSchema, jsonable, moment, reader
 
 FORMATS: Final = ("binary", "string", "base64", "json", "avro", "avro-confluent")
 STRUCTURED: Final = frozenset({"json", "avro", "avro-confluent"})
 CORRUPT: Final = "_corrupt"
 """The column with the bytes of values that could not be read, where such records are kept."""
+_MOMENT: Final = pa.timestamp("us", tz="UTC")
+_NO_TIMESTAMP: Final = pa.scalar(-1000, _MOMENT)
+"""Of records that have none (Kafka writes -1 ms)."""
 NO_TIME: Final = "__HIVE_DEFAULT_PARTITION__"
-_CONFLUENT_BYTES: Final = 5
 FOLDERS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "year": (("year", "%Y"),),
     "month": (("month", "%Y-%m"),),
@@ -52,14 +54,6 @@ class BadLayout(ValueError):
     """The columns asked for make no sense; the text says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class ValueSchema:
-    """The schema of a value: its type in Arrow, and for Avro its definition as parsed JSON."""
-
-    type: pa.DataType
-    avro: Any = None
-
-
 @dataclass(frozen=True)
 class Layout:
     """How records become rows. Raises BadLayout for what does not go together."""
@@ -73,7 +67,7 @@ class Layout:
     partition_by: str | None = None
     event_time: str | None = None
     text: bool = False
-    """The file format has no nested columns and no bytes: headers become JSON, bytes strings."""
+    """The file format has no nested columns and no bytes: what is nested becomes JSON, bytes base64."""
 
     def __post_init__(self) -> None:
         structured = self.value_format in STRUCTURED
@@ -92,6 +86,17 @@ class Layout:
             raise BadLayout(f"files are divided by one of {', '.join(FOLDERS)}, not by {self.partition_by}")
         if self.event_time is not None and not (structured and self._has(self.event_time)):
             raise BadLayout(f"the value has no field {self.event_time} to take the event time from")
+        if self.event_time is not None and not _tells_time(self._field(self.event_time)):
+            raise BadLayout(f"the field {self.event_time} of type {self._field(self.event_time)} tells no time")
+        names = [*self.columns.names, *self.folders]
+        if double := {name for name in names if names.count(name) > 1}:
+            raise BadLayout(
+                f"two columns would be called {', '.join(sorted(double))}: name the value's fields otherwise"
+            )
+
+    def _field(self, name: str) -> pa.DataType:
+        assert self.schema is not None
+        return self.schema.type.field(name).type
 
     def _has(self, name: str) -> bool:
         return self.schema is not None and self.schema.type.get_field_index(name) >= 0
@@ -105,14 +110,16 @@ class Layout:
             ("key", self._plain(self.key_format)),
             ("value", value),
             *((one.name, one.type) for one in kafka if one.name not in ("key", "value", "headers")),
-            ("headers", pa.string() if self.text else kafka.field("headers").type),
+            ("headers", kafka.field("headers").type),
         ]
         if self.flat:
             plain = [
                 *((one.name, one.type) for one in value),
                 *((f"_{name}", kind) for name, kind in plain if name != "value"),
             ]
-        return pa.schema([*plain, (CORRUPT, pa.binary())] if self.bad_records == "keep" else plain)
+        if self.bad_records == "keep":
+            plain.append((CORRUPT, pa.binary()))
+        return pa.schema([(name, pa.string() if self.text and _no_text(kind) else kind) for name, kind in plain])
 
     def _plain(self, kind: str) -> pa.DataType:
         return pa.binary() if kind == "binary" else pa.string()
@@ -129,18 +136,21 @@ def rows(layout: Layout, batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, ...
     Raises BadRecord unless such records are dropped or kept.
     """
     keys = _text(layout.key_format, batch.column("key"), batch, "key")
-    values, corrupt = _values(layout, batch)
+    values, times, corrupt = _values(layout, batch)
     columns = {"key": keys, "value": values}
     columns |= {name: batch.column(name) for name in batch.schema.names if name not in columns}
     if layout.text:
-        columns["headers"] = _as_json(columns["headers"])
-    times = columns["timestamp"] if layout.event_time is None else pc.struct_field(values, layout.event_time)
+        columns["headers"] = _headers_as_json(columns["headers"])
+    if layout.event_time is None:
+        times = pc.if_else(pc.equal(columns["timestamp"], _NO_TIMESTAMP), None, columns["timestamp"])
     if layout.flat:
         fields = {one.name: pc.struct_field(values, one.name) for one in values.type}
         columns = fields | {f"_{name}": column for name, column in columns.items() if name != "value"}
     if layout.bad_records == "keep":
         columns[CORRUPT] = pc.if_else(corrupt, batch.column("value"), None)
     names = layout.columns.names
+    if layout.text:
+        columns = {name: _as_text(column) if _no_text(column.type) else column for name, column in columns.items()}
     made = pa.record_batch([columns[name] for name in names], schema=layout.columns)
     if layout.bad_records == "drop":
         keep = pc.invert(corrupt)
@@ -171,87 +181,36 @@ def _where(batch: pa.RecordBatch, row: int) -> str:
     return f"{topic}-{partition} at offset {offset}"
 
 
-def _values(layout: Layout, batch: pa.RecordBatch) -> tuple[Any, Any]:
-    """The values as their column, and which of them could not be read."""
+def _values(layout: Layout, batch: pa.RecordBatch) -> tuple[Any, Any, Any]:
+    """The values as their column, their event times (null unless a field tells them), and which could not be read."""
     column = batch.column("value")
     if layout.value_format not in STRUCTURED:
-        return _text(layout.value_format, column, batch, "value"), pa.array([False] * len(column))
+        values = _text(layout.value_format, column, batch, "value")
+        return values, pa.nulls(len(column), _MOMENT), pa.array([False] * len(column))
     assert layout.schema is not None
-    read = _reader(layout.value_format, layout.schema)
+    read = reader(layout.value_format, layout.schema)
     found: list[Any] = []
+    times: list[datetime | None] = []
     corrupt: list[bool] = []
     for row, data in enumerate(column.to_pylist()):
         try:
             value = None if data is None else read(data)
             pa.scalar(value, layout.schema.type)
-        except (ValueError, TypeError, LookupError, EOFError, pa.ArrowException) as error:
+            at = value[layout.event_time] if layout.event_time and value is not None else None
+            time = None if at is None else moment(at)
+        except NOT_FITTING as error:
             if layout.bad_records == "fail":
                 raise BadRecord(f"the value of {_where(batch, row)} does not fit the schema: {error}") from None
-            found.append(None)
+            value = time = None
             corrupt.append(True)
         else:
-            found.append(value)
             corrupt.append(False)
-    return pa.array(found, layout.schema.type), pa.array(corrupt)
+        found.append(value)
+        times.append(time)
+    return pa.array(found, layout.schema.type), pa.array(times, _MOMENT), pa.array(corrupt)
 
 
-def _reader(kind: str, schema: ValueSchema) -> Callable[[bytes], Any]:
-    if kind == "json":
-        return lambda data: fitted(json.loads(data), schema.type)
-    import fastavro
-
-    parsed = fastavro.parse_schema(schema.avro)
-    if kind == "avro":
-        return lambda data: _datum(fastavro, parsed, data)
-
-    def framed(data: bytes) -> Any:
-        if data[:1] != b"\0" or len(data) < _CONFLUENT_BYTES:
-            raise ValueError("it does not begin with a zero byte and a schema's number")
-        return _datum(fastavro, parsed, data[_CONFLUENT_BYTES:])
-
-    return framed
-
-
-def _datum(fastavro: Any, schema: Any, data: bytes) -> Any:
-    stream = BytesIO(data)
-    value = fastavro.schemaless_reader(stream, schema, None)
-    if stream.tell() != len(data):
-        raise ValueError("bytes are left over behind the datum")
-    return value
-
-
-def fitted(value: Any, kind: pa.DataType) -> Any:
-    """A value of JSON as one that Arrow takes for this type. Raises ValueError and TypeError."""
-    if value is None:
-        return None
-    if pa.types.is_struct(kind):
-        if not isinstance(value, dict):
-            raise TypeError(f"an object is wanted, not {type(value).__name__}")
-        return {one.name: fitted(value.get(one.name), one.type) for one in kind}
-    if pa.types.is_list(kind):
-        return [fitted(one, kind.value_type) for one in value]
-    if pa.types.is_map(kind):
-        return [(key, fitted(one, kind.item_type)) for key, one in value.items()]
-    if pa.types.is_timestamp(kind):
-        return moment(value)
-    if pa.types.is_date(kind):
-        return date.fromisoformat(value)
-    if pa.types.is_string(kind) and not isinstance(value, str):
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-    if pa.types.is_floating(kind) and isinstance(value, int):
-        return float(value)
-    return value
-
-
-def moment(value: Any) -> datetime:
-    """A moment from ISO 8601 (UTC where no zone is given) or milliseconds since 1970."""
-    if isinstance(value, str):
-        found = datetime.fromisoformat(value)
-        return found if found.tzinfo else found.replace(tzinfo=UTC)
-    return datetime.fromtimestamp(value / 1000, UTC)
-
-
-def _as_json(headers: Any) -> Any:
+def _headers_as_json(headers: Any) -> Any:
     def one(some: list[dict[str, Any]] | None) -> str | None:
         if some is None:
             return None
@@ -259,6 +218,22 @@ def _as_json(headers: Any) -> Any:
         return json.dumps(pairs, ensure_ascii=False, separators=(",", ":"))
 
     return pa.array([one(some) for some in headers.to_pylist()], pa.string())
+
+
+def _no_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind))
+
+
+def _as_text(column: Any) -> Any:
+    """Nested values as JSON, bytes as base64."""
+    plain = [jsonable(one, column.type) for one in column.to_pylist()]
+    found = [one if one is None or isinstance(one, str) else json.dumps(one, ensure_ascii=False) for one in plain]
+    return pa.array(found, pa.string())
+
+
+def _tells_time(kind: pa.DataType) -> bool:
+    known = (pa.types.is_timestamp, pa.types.is_date, pa.types.is_integer, pa.types.is_floating, pa.types.is_string)
+    return any(is_kind(kind) for is_kind in known)
 
 
 def _shown(data: bytes | None) -> str | None:
@@ -270,20 +245,7 @@ def _divided(layout: Layout, made: pa.RecordBatch, times: Any) -> Iterator[tuple
         if made.num_rows:
             yield (), made
         return
-    moments = _moments(times)
-    parts = [pc.fill_null(pc.strftime(moments, format=pattern), NO_TIME) for _, pattern in FOLDERS[layout.partition_by]]
+    parts = [pc.fill_null(pc.strftime(times, format=pattern), NO_TIME) for _, pattern in FOLDERS[layout.partition_by]]
     names = pc.binary_join_element_wise(*parts, "/")
     for name in pc.unique(names).to_pylist():
         yield tuple(name.split("/")), made.filter(pc.equal(names, name))
-
-
-def _moments(times: Any) -> Any:
-    """Event times as timestamps: of milliseconds since 1970, of ISO 8601, or as they are."""
-    if pa.types.is_timestamp(times.type):
-        return times.cast(pa.timestamp("us", tz="UTC")) if times.type.tz is None else times
-    if pa.types.is_integer(times.type):
-        return pc.cast(times, pa.int64()).cast(pa.timestamp("ms", tz="UTC"))
-    if pa.types.is_date(times.type):
-        return times.cast(pa.timestamp("ms")).cast(pa.timestamp("ms", tz="UTC"))
-    found = [None if one is None else moment(one) for one in times.to_pylist()]
-    return pa.array(found, pa.timestamp("us", tz="UTC"))

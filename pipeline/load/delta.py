@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pyarrow.fs as pa_fs
 
-from pipeline.load.columns import FOLDERS, Layout
-from pipeline.load.files import Destination, Written, mark_path
+from pipeline.load.columns import NO_TIME, Layout
+from pipeline.load.files import OURS, Destination, Written, empty_pending, mark_path
 from pipeline.load.manifest import LoadConflict
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ class DeltaCommits:
         try:
             table = DeltaTable(self._destination.uri)
         except TableNotFoundError:
+            filesystem, root = self._destination.filesystem()
+            if filesystem.get_file_info(f"{root}/{OURS}/manifests").type is not pa_fs.FileType.NotFound:
+                raise LoadConflict(f"{self._destination.uri} is a folder of files: take another one") from None
             return None
         there = {one.name for one in table.schema().fields}
         wanted = {*self._layout.columns.names, *self._layout.folders}
@@ -58,8 +62,8 @@ class DeltaCommits:
             found = {each: self._table.transaction_version(self._application(each)) for each in partitions}
             self.positions = {each: offset for each, offset in found.items() if offset is not None}
 
-    def begin(self) -> None:
-        """Take the folder, and make the table if there is none."""
+    def begin(self, positions: Mapping[int, int]) -> None:
+        """Take the folder, and make the table if there is none; ``positions`` is where new partitions begin."""
         from deltalake import DeltaTable
 
         if self._table is None:
@@ -72,6 +76,9 @@ class DeltaCommits:
         filesystem.create_dir(mark_path(root).rpartition("/")[0], recursive=True)
         with filesystem.open_output_stream(mark_path(root)) as mark:
             mark.write(self._destination.load_id.encode())
+        empty_pending(filesystem, root)
+        if new := {each: offset for each, offset in positions.items() if each not in self.positions}:
+            self.commit([], new)
 
     def commit(self, files: Sequence[Written], positions: Mapping[int, int]) -> None:
         """Add these files to the table. Raises LoadConflict if the offsets have moved on meanwhile."""
@@ -102,8 +109,9 @@ class DeltaCommits:
     def _action(self, one: Written) -> Any:
         from deltalake.transaction import AddAction
 
-        values = dict(part.split("=", 1) for part in one.path.split("/")[:-1]) if self._layout.partition_by else {}
-        assert not self._layout.partition_by or set(values) == {name for name, _ in FOLDERS[self._layout.partition_by]}
+        pairs = [part.split("=", 1) for part in one.path.split("/")[:-1]] if self._layout.partition_by else []
+        values = {name: None if value == NO_TIME else value for name, value in pairs}
+        assert tuple(values) == self._layout.folders
         return AddAction(
             one.path, one.size_bytes, values, time.time_ns() // 1_000_000, True, json.dumps({"numRecords": one.records})
         )

@@ -12,8 +12,6 @@ import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import date, datetime
-from decimal import Decimal
 from functools import cache
 from typing import Any, Final
 
@@ -26,6 +24,7 @@ from pipeline.cluster import Cluster, Connection, Isolation
 from pipeline.decode import decode
 from pipeline.load.columns import FOLDERS, Layout, rows
 from pipeline.load.ranges import OffsetRange
+from pipeline.load.values import jsonable
 
 OURS: Final = "_parley"
 """The folder with what is ours; readers of a folder of files pass over names that begin with an underscore."""
@@ -83,6 +82,13 @@ def filesystem(uri: str) -> tuple[pa_fs.FileSystem, str]:
 def mark_path(root: str) -> str:
     """The file that names the running load."""
     return f"{root}/{OURS}/running"
+
+
+def empty_pending(system: pa_fs.FileSystem, root: str) -> None:
+    """Delete files that were never finished; a task that would move one to its place now fails."""
+    pending = f"{root}/{OURS}/pending"
+    system.create_dir(pending, recursive=True)
+    system.delete_dir_contents(pending)
 
 
 @cache
@@ -195,32 +201,32 @@ def _to_disk(path: str) -> None:
 
 
 class _JsonLines:
-    """A record a line; bytes that are no text are shown with replacement characters."""
+    """A record a line; the values of headers are text, with replacement characters where they are none."""
 
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
+    def __init__(self, stream: Any, columns: pa.Schema) -> None:
+        self._stream, self._columns = stream, columns
+        self._headers = "_headers" if "_headers" in columns.names else "headers"
 
     def write(self, made: pa.RecordBatch) -> None:
         for row in made.to_pylist():
-            self._stream.write(json.dumps(row, default=_plain, ensure_ascii=False).encode() + b"\n")
+            line = {one.name: jsonable(row[one.name], one.type) for one in self._columns}
+            if row[self._headers]:
+                line[self._headers] = [{**one, "value": _text(one["value"])} for one in row[self._headers]]
+            self._stream.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
 
     def close(self) -> None:
         return
 
 
-def _plain(value: object) -> object:
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    if isinstance(value, datetime | date):
-        return value.isoformat()
-    return float(value) if isinstance(value, Decimal) else str(value)
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode(errors="replace")
 
 
 def _writer(kind: str, stream: Any, columns: pa.Schema) -> Any:
     if kind == "csv":
         return pa_csv.CSVWriter(stream, columns)
     if kind == "json":
-        return _JsonLines(stream)
+        return _JsonLines(stream, columns)
     return pa_parquet.ParquetWriter(stream, columns, compression="zstd")
 
 

@@ -32,8 +32,8 @@ class Commits(Protocol):
     def positions(self) -> Mapping[int, int]:
         """Partition -> the offset to go on from."""
 
-    def begin(self) -> None:
-        """Take the folder."""
+    def begin(self, positions: Mapping[int, int]) -> None:
+        """Take the folder; ``positions`` is where partitions that were never loaded begin."""
 
     def commit(self, files: Sequence[Written], positions: Mapping[int, int]) -> None:
         """Say that these files belong to what is loaded."""
@@ -77,7 +77,8 @@ def load(
 ) -> Loaded:
     """Load what is in the topic now and not in the folder yet; ``tell`` is called after every commit, and before all.
 
-    Raises `ranges.RecordsGone`, `manifest.LoadConflict`, `columns.BadRecord`, KafkaError and OSError.
+    Raises `ranges.RecordsGone`, `ranges.TopicMadeAnew`, `manifest.LoadConflict`, `columns.BadRecord`, KafkaError and
+    OSError.
     """
     with Cluster(settings.connection) as cluster:
         places = [TopicPartition(settings.topic, one) for one in cluster.partitions([settings.topic])[settings.topic]]
@@ -85,16 +86,13 @@ def load(
         ends = cluster.offsets(dict.fromkeys(places, LATEST), settings.isolation)
     destination = Destination(settings.uri, settings.format, new_load_id())
     commits = _commits(settings, destination, [place.partition for place in places])
-    wanted = missing(
-        settings.topic,
-        commits.positions,
-        {place.partition: offset for place, offset in begins.items()},
-        {place.partition: offset for place, offset in ends.items()},
-        accept_loss=settings.accept_loss,
-    )
+    first = {place.partition: offset for place, offset in begins.items()}
+    last = {place.partition: offset for place, offset in ends.items()}
+    wanted = missing(settings.topic, commits.positions, first, last, accept_loss=settings.accept_loss)
     done = Loaded(sum(one.length for one in wanted))
     tell(done)
-    commits.begin()
+    if wanted or first.keys() - commits.positions.keys():
+        commits.begin(first)
     for some in rounds(wanted, settings.per_file, at_once):
         tasks = [Task(settings.connection, settings.isolation, one, settings.layout, destination) for one in some]
         files = [file for found in run(tasks) for file in found]

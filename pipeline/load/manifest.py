@@ -2,12 +2,15 @@
 
 A manifest is written last, when all its files are in their places, and it appears whole or not at all, under a number
 that nobody else can take: so a load that was killed leaves files that no manifest names, which the next one deletes
-before it begins (`ranges.is_stray`), and of two loads at once one fails. It is JSON::
+before it begins (`ranges.is_stray`). It begins with a manifest without files: an older load that still runs finds its
+next number taken and ends, before it can name a file that the new one has deleted. (An object store cannot refuse a
+name that is taken: there it is looked first, and two loads in the same moment may both think it theirs.) It is JSON::
 
     {"version": 1, "number": 3, "topic": "t", "settings": {...}, "positions": {"0": 100},
      "files": [{"path": "t+0+...parquet", "partition": 0, "first": 0, "last": 99, "records": 100, "bytes": 4711}]}
 
-``positions`` are the offsets to go on from. ``settings`` are what must not change between loads into one folder.
+``positions`` are the offsets to go on from, of every partition that was there. ``settings`` are what must not change
+between loads into one folder.
 """
 
 from __future__ import annotations
@@ -17,11 +20,12 @@ import os
 import re
 import uuid
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow.fs as pa_fs
 
-from pipeline.load.files import OURS, Destination, Written, data_files, mark_path
+from pipeline.load.files import OURS, Destination, Written, data_files, empty_pending, mark_path
 from pipeline.load.ranges import is_stray
 
 VERSION: Final = 1
@@ -42,6 +46,8 @@ class Manifests:
         self._settings = dict(settings)
         self._filesystem, self._root = destination.filesystem()
         self._last = self._read_last()
+        if self._last is None:
+            self._check_new()
         if self._last is not None and (self._last["topic"], self._last["settings"]) != (topic, self._settings):
             raise LoadConflict(
                 f"{destination.uri} holds topic {self._last['topic']} loaded with {_shown(self._last['settings'])}, "
@@ -54,17 +60,28 @@ class Manifests:
         found = {} if self._last is None else self._last["positions"]
         return {int(partition): offset for partition, offset in found.items()}
 
-    def begin(self) -> None:
-        """Take the folder: mark it as this load's, and delete what an earlier one has left behind."""
+    def _check_new(self) -> None:
+        """Refuse a folder that has files which would be taken for those of a killed load."""
+        uri, topic = self._destination.uri, self._topic
+        if self._filesystem.get_file_info(f"{self._root}/_delta_log").type is not pa_fs.FileType.NotFound:
+            raise LoadConflict(f"{uri} is a Delta table: take another folder, or --format delta")
+        if any(is_stray(name, topic, {}) for _, name in data_files(self._filesystem, self._root)):
+            raise LoadConflict(
+                f"{uri} has files of {topic}, but no manifest in {_FOLDER} that names them: take another folder"
+            )
+
+    def begin(self, positions: Mapping[int, int]) -> None:
+        """Take the folder from whoever has it, and delete what an earlier load has left behind.
+
+        ``positions`` is where partitions that were never loaded begin.
+        """
         self._filesystem.create_dir(f"{self._root}/{_FOLDER}", recursive=True)
+        self.commit([], {**positions, **self.positions})
         with self._filesystem.open_output_stream(mark_path(self._root)) as mark:
             mark.write(self._destination.load_id.encode())
-        pending = f"{self._root}/{OURS}/pending"
-        self._filesystem.create_dir(pending, recursive=True)
-        self._filesystem.delete_dir_contents(pending)
-        positions = self.positions
+        empty_pending(self._filesystem, self._root)
         for path, name in data_files(self._filesystem, self._root):
-            if is_stray(name, self._topic, positions):
+            if is_stray(name, self._topic, self.positions):
                 self._filesystem.delete_file(path)
 
     def commit(self, files: Sequence[Written], positions: Mapping[int, int]) -> None:
@@ -83,16 +100,28 @@ class Manifests:
         self._last = manifest
 
     def _read_last(self) -> Any:
-        selector = pa_fs.FileSelector(f"{self._root}/{_FOLDER}", allow_not_found=True)
-        names = [info.path for info in self._filesystem.get_file_info(selector)]
-        numbered = [path for path in names if _NAME.fullmatch(os.path.basename(path))]
-        if not numbered:
-            return None
-        with self._filesystem.open_input_stream(max(numbered)) as stream:
-            found = json.loads(stream.read())
-        if found.get("version") != VERSION:
-            raise LoadConflict(f"{max(numbered)} is of version {found.get('version')}, which is unknown here")
-        return found
+        paths = _paths(self._filesystem, self._root)
+        return _read(self._filesystem, paths[-1]) if paths else None
+
+
+def named_files(filesystem: pa_fs.FileSystem, root: str) -> list[str] | None:
+    """The files below a folder that its manifests name; None for a folder without manifests. Raises LoadConflict."""
+    paths = _paths(filesystem, root)
+    return [one["path"] for path in paths for one in _read(filesystem, path)["files"]] if paths else None
+
+
+def _paths(filesystem: pa_fs.FileSystem, root: str) -> list[str]:
+    selector = pa_fs.FileSelector(f"{root}/{_FOLDER}", allow_not_found=True)
+    found = [info.path for info in filesystem.get_file_info(selector)]
+    return sorted(path for path in found if _NAME.fullmatch(os.path.basename(path)))
+
+
+def _read(filesystem: pa_fs.FileSystem, path: str) -> Any:
+    with filesystem.open_input_stream(path) as stream:
+        found = json.loads(stream.read())
+    if found.get("version") != VERSION:
+        raise LoadConflict(f"{path} is of version {found.get('version')}, which is unknown here")
+    return found
 
 
 def _file(one: Written) -> dict[str, Any]:
@@ -120,13 +149,13 @@ def _write_new(filesystem: pa_fs.FileSystem, path: str, data: bytes) -> None:
             stream.write(data)
         return
     temporary = f"{path}.{uuid.uuid4().hex}"
-    with open(temporary, "xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
     try:
+        with open(temporary, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
         os.link(temporary, path)
     except FileExistsError:
         raise conflict from None
     finally:
-        os.unlink(temporary)
+        Path(temporary).unlink(missing_ok=True)

@@ -25,6 +25,10 @@ class RecordsGone(Exception):
     """Records that were not loaded yet were deleted from the topic; the text says which."""
 
 
+class TopicMadeAnew(Exception):
+    """The topic ends before what was loaded of it; the text says where."""
+
+
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
     """Offsets ``first`` up to, not with, ``end`` of a partition."""
@@ -64,14 +68,20 @@ def is_stray(file_name: str, topic: str, positions: Mapping[int, int]) -> bool:
 def missing(
     topic: str, positions: Mapping[int, int], begins: Mapping[int, int], ends: Mapping[int, int], *, accept_loss: bool
 ) -> list[OffsetRange]:
-    """What is to be loaded of each partition. Raises RecordsGone unless the loss is accepted."""
+    """What is to be loaded of each partition: of one that came after the first load, everything.
+
+    Raises TopicMadeAnew, and RecordsGone unless the loss is accepted.
+    """
     found = []
     for partition, end in sorted(ends.items()):
         begin = begins[partition]
-        first = positions.get(partition, begin)
+        first = positions.get(partition, 0 if positions else begin)
         place = TopicPartition(topic, partition)
         if first > end:
-            raise RecordsGone(f"{place} ends at offset {end}, but was loaded up to {first}: was the topic made anew?")
+            raise TopicMadeAnew(
+                f"{place} ends at offset {end}, but was loaded up to {first}: if the topic was made anew, take another "
+                "folder"
+            )
         if first < begin and not accept_loss:
             raise RecordsGone(f"offsets {first} to {begin - 1} of {place} were deleted before they were loaded")
         if max(first, begin) < end:

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pipeline.load.columns import BadLayout, ValueSchema
+from pipeline.load.columns import BadLayout
+from pipeline.load.values import ValueSchema
 
 _MICROS: Final = pa.timestamp("us", tz="UTC")
 _AVRO: Final[dict[str, pa.DataType]] = {
@@ -29,9 +30,10 @@ _LOGICAL: Final[dict[str, pa.DataType]] = {
     "date": pa.date32(),
     "timestamp-millis": _MICROS,
     "timestamp-micros": _MICROS,
+    "local-timestamp-millis": pa.timestamp("us"),
+    "local-timestamp-micros": pa.timestamp("us"),
     "time-millis": pa.time32("ms"),
     "time-micros": pa.time64("us"),
-    "uuid": pa.string(),
 }
 _JSON: Final[dict[str, pa.DataType]] = {
     "string": pa.string(),

@@ -88,7 +88,7 @@ def load(options: Options) -> None:
     from pipeline.java import JavaMissing
     from pipeline.load.columns import BadLayout
     from pipeline.load.manifest import LoadConflict
-    from pipeline.load.ranges import RecordsGone
+    from pipeline.load.ranges import RecordsGone, TopicMadeAnew
     from pipeline.load.spark import TaskFailed
     from pipeline.session import SparkMissing, spark_session
     from protocol.errors import KafkaError
@@ -108,7 +108,7 @@ def load(options: Options) -> None:
         raise CommandError(str(error)) from error
     except RecordsGone as error:
         raise CommandError(f"{error}; --accept-data-loss goes on without them.") from error
-    except (BadLayout, LoadConflict, TaskFailed, ValueError) as error:
+    except (BadLayout, LoadConflict, TopicMadeAnew, TaskFailed, ValueError) as error:
         raise CommandError(f"{error}.") from error
     except KafkaError as error:
         raise CommandError(f"{error.code.name}: {error.message}") from error

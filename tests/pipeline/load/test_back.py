@@ -10,10 +10,10 @@ import pytest
 
 from pipeline.cluster import Connection
 from pipeline.load.back import BackSettings, BackTask, send_back, send_rows
-from pipeline.load.columns import Layout
+from pipeline.load.columns import BadRecord, Layout
 from pipeline.load.files import Task, Written, write_range
 from pipeline.load.job import LoadSettings, load
-from tests.pipeline.mirror.clusters import as_rows, create, produce, read, rows
+from tests.pipeline.mirror.clusters import Row, as_rows, create, produce, read, rows
 from tools.pytest_plugin import KafkaBroker
 
 
@@ -71,7 +71,14 @@ def test_any_rows_become_records(kafka_broker: KafkaBroker, tmp_path: Path) -> N
 def test_csv_and_json_come_back(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
     bootstrap = kafka_broker.bootstrap_servers
     there = create(bootstrap, "texts-there")
-    records = [(b"k", b'a "b"\nc', 1_700_000_000_123, (("h", b"v"),)), (None, b"2", 1_700_000_000_124, ())]
+    records: list[Row] = [
+        (b"k", b'a "b"\nc', 1_700_000_000_123, (("h", b"v"),)),
+        (None, b"2", 1_700_000_000_124, ()),
+        (b"", b"", 1_700_000_000_125, ()),
+        (b"007", None, 1_700_000_000_126, ()),
+        (b"1e5", b"True", 1_700_000_000_127, ()),
+        (b"2026-11-21", b"1.0", 1_700_000_000_128, (("", b""), ("n", None))),
+    ]
     produce(bootstrap, there, records)
     for kind in ("csv", "json"):
         topic = create(bootstrap, f"texts-again-{kind}")
@@ -79,10 +86,33 @@ def test_csv_and_json_come_back(kafka_broker: KafkaBroker, tmp_path: Path) -> No
         layout = Layout("string", "string", text=kind == "csv")
         load(LoadSettings(connection, there, str(tmp_path / kind), kind, layout), written)
         send_back(BackSettings(connection, topic, str(tmp_path / kind), kind), in_process)
-        found = as_rows(read(bootstrap, topic))
-        assert [(key or None, value, at, headers) for key, value, at, headers in found] == [
-            (key, value, at, headers) for key, value, at, headers in records
-        ]
+        assert as_rows(read(bootstrap, topic)) == records
+
+
+def test_what_a_killed_load_has_left_is_not_sent(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
+    bootstrap = kafka_broker.bootstrap_servers
+    there, again = create(bootstrap, "torn-there"), create(bootstrap, "torn-again")
+    produce(bootstrap, there, rows(10))
+    settings = LoadSettings(Connection(bootstrap=bootstrap), there, str(tmp_path), "parquet", Layout(), per_file=4)
+
+    def dying(tasks: list[Task]) -> list[list[Written]]:
+        if written(tasks)[0][0].range.first:
+            raise Killed
+        return written(tasks)
+
+    with pytest.raises(Killed):
+        load(settings, dying, at_once=1)
+    assert len(list(tmp_path.glob("*.parquet"))) == 2
+    assert send_back(BackSettings(settings.connection, again, str(tmp_path), "parquet"), in_process) == 4
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
+def test_a_file_of_another_kind_is_named(kafka_broker: KafkaBroker, tmp_path: Path, kind: str) -> None:
+    topic = create(kafka_broker.bootstrap_servers, f"broken-{kind}")
+    (tmp_path / f"x.{kind}").write_bytes(b'\xff{"a": 1\n1,2\n')
+    settings = BackSettings(Connection(bootstrap=kafka_broker.bootstrap_servers), topic, str(tmp_path), kind)
+    with pytest.raises(BadRecord, match=f"x.{kind}"):
+        send_back(settings, in_process)
 
 
 def test_a_folder_without_files_is_said(kafka_broker: KafkaBroker, tmp_path: Path) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from io import BytesIO
 from typing import Any
+from uuid import UUID
 
 import fastavro
 import pyarrow as pa
@@ -15,6 +16,7 @@ import pytest
 from pipeline.decode import kafka_schema
 from pipeline.load.columns import NO_TIME, BadLayout, BadRecord, Layout, rows
 from pipeline.load.schemas import read_schema
+from pipeline.load.values import ValueSchema
 
 AVRO = {
     "type": "record",
@@ -36,6 +38,9 @@ JSON = {
         "tags": {"type": "array", "items": {"type": "string"}},
     },
 }
+
+CLASHES = read_schema(json.dumps({"properties": {"date": {"type": "string"}, "_corrupt": {"type": "string"}}}))
+FLAT = {"value_format": "json", "schema": CLASHES, "flat": True}
 
 
 def batch(*values: bytes | None, timestamps: list[int] | None = None) -> pa.RecordBatch:
@@ -100,7 +105,14 @@ def test_avro_by_its_schema() -> None:
     assert loaded(Layout(value_format="avro-confluent", schema=schema), batch(framed))[0]["value"] == record
 
 
-@pytest.mark.parametrize("bad", [b"no json", b'{"id": "x"}', b"[]", b"1"])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"no json", b'{"id": "x"}', b"[]", b"1", b'{"id": 5.5}', b'{"id": 1180591620717411303424}', b'{"id": true}',
+        b'{"at": 1e30}', b'{"at": "9999-12-31T23:59:59-01:00"}', b'{"tags": "abc"}', b'{"tags": {"a": 1}}',
+        b'{"tags": ' + b"[" * 100_000, b'{"name": "\\ud800"}',
+    ],
+)  # fmt: skip
 def test_what_does_not_fit_is_named_dropped_or_kept(bad: bytes) -> None:
     schema = read_schema(json.dumps(JSON))
     given = batch(b'{"id": 1}', bad)
@@ -139,6 +151,59 @@ def test_event_time_divides() -> None:
     assert [names for names, _ in found] == [("2026-11",), (NO_TIME,)]
 
 
+@pytest.mark.parametrize("kind", ["string", "number", "integer"])
+@pytest.mark.parametrize("bad", ["garbage", 1e300, 253_402_300_800_000])
+def test_an_event_time_that_is_none_does_not_fit(kind: str, bad: object) -> None:
+    schema = read_schema(json.dumps({"properties": {"at": {"type": kind}}}))
+    given = batch(json.dumps({"at": bad}).encode(), b"{}")
+    settings: dict[str, Any] = {"value_format": "json", "schema": schema, "partition_by": "day", "event_time": "at"}
+    with pytest.raises(BadRecord, match="the value of t-0 at offset 10"):
+        loaded(Layout(**settings), given)
+    kept = list(rows(Layout(**settings, bad_records="keep"), given))
+    assert [(names, made.num_rows) for names, made in kept] == [((NO_TIME,), 2)]
+
+
+def test_a_record_without_a_timestamp_has_no_event_time() -> None:
+    found = list(rows(Layout(partition_by="day"), batch(b"a", b"b", timestamps=[-1, 0])))
+    assert [names for names, _ in found] == [(NO_TIME,), ("1970-01-01",)]
+
+
+def test_avro_of_logical_types() -> None:
+    fields = {
+        "u": {"type": "string", "logicalType": "uuid"},
+        "local": {"type": "long", "logicalType": "local-timestamp-millis"},
+        "day": {"type": "int", "logicalType": "date"},
+        "other": {"type": "long", "logicalType": "of-nobody"},
+        "m": {"type": "map", "values": {"type": "string", "logicalType": "uuid"}},
+    }
+    definition = {
+        "type": "record",
+        "name": "R",
+        "fields": [{"name": one, "type": kind} for one, kind in fields.items()],
+    }
+    key = UUID(int=5)
+    record = {"u": key, "local": datetime(2026, 1, 1), "day": date(2026, 1, 2), "other": 7, "m": {"k": key}}  # noqa: DTZ001
+    out = BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(definition), record)
+    layout = Layout(value_format="avro", schema=read_schema(json.dumps(definition)))
+    (row,) = loaded(layout, batch(out.getvalue()))
+    assert row["value"] == {**record, "u": str(key), "m": [("k", str(key))]}
+
+
+def test_in_a_text_nested_fields_are_json_and_bytes_are_base64() -> None:
+    schema = ValueSchema(pa.struct([("tags", pa.list_(pa.string())), ("raw", pa.binary())]))
+    layout = Layout("string", "json", schema, flat=True, bad_records="keep", text=True)
+    good, bad = loaded(layout, batch(b'{"tags": ["a", "b"], "raw": "/w=="}', b"\xff"))
+    assert (good["tags"], good["raw"], good["_corrupt"]) == ('["a", "b"]', "/w==", None)
+    assert (bad["tags"], bad["raw"], bad["_corrupt"]) == (None, None, "/w==")
+
+
+def test_decimals_of_json_are_exact() -> None:
+    layout = Layout(value_format="json", schema=ValueSchema(pa.struct([("price", pa.decimal128(30, 2))])))
+    (row,) = loaded(layout, batch(b'{"price": 123456789012345678901.25}'))
+    assert row["value"] == {"price": Decimal("123456789012345678901.25")}
+
+
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
@@ -148,6 +213,9 @@ def test_event_time_divides() -> None:
         ({"flat": True}, "made flat"),
         ({"partition_by": "week"}, "divided by one of"),
         ({"partition_by": "day", "event_time": "at"}, "no field at"),
+        ({"value_format": "json", "schema": read_schema(json.dumps(JSON)), "event_time": "tags"}, "tells no time"),
+        ({**FLAT, "partition_by": "day"}, "two columns would be called date"),
+        ({**FLAT, "bad_records": "keep"}, "two columns would be called _corrupt"),
     ],
 )
 def test_what_makes_no_sense_is_said(settings: dict[str, Any], text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -139,6 +140,56 @@ def test_of_two_loads_at_once_one_fails(settings: LoadSettings) -> None:
     assert offsets(settings.uri) == WHOLE
 
 
+def test_a_load_that_began_later_ends_the_one_before_it_before_that_names_a_file(settings: LoadSettings) -> None:
+    def overtaken(tasks: list[Task]) -> list[list[Written]]:
+        found = in_process(tasks)
+        with pytest.raises(Killed):
+            load(replace(settings, per_file=64), dying_after(1))  # it has deleted what was written here
+        return found
+
+    with pytest.raises(LoadConflict):
+        load(settings, overtaken)
+    load(settings, in_process)
+    assert offsets(settings.uri) == WHOLE
+
+
+def test_what_is_there_already_costs_no_manifest(settings: LoadSettings) -> None:
+    load(settings, in_process)
+    before = sorted(Path(settings.uri, "_parley", "manifests").iterdir())
+    load(settings, in_process)
+    assert sorted(Path(settings.uri, "_parley", "manifests").iterdir()) == before
+
+
+def test_what_is_no_folder_of_ours_is_left_alone(settings: LoadSettings) -> None:
+    delta = replace(settings, format="delta")
+    load(delta, in_process)
+    whole = DeltaTable(settings.uri).to_pyarrow_table().num_rows
+    with pytest.raises(LoadConflict, match="is a Delta table"):
+        load(settings, in_process)
+    assert DeltaTable(settings.uri).to_pyarrow_table().num_rows == whole == 500
+    other = replace(settings, uri=f"{settings.uri}-2")
+    load(other, in_process)
+    with pytest.raises(LoadConflict, match="is a folder of files"):
+        load(replace(other, format="delta"), in_process)
+    shutil.rmtree(Path(other.uri, "_parley"))
+    with pytest.raises(LoadConflict, match="no manifest"):
+        load(other, in_process)
+    assert offsets(other.uri) == WHOLE
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta"])
+def test_an_empty_partition_that_fills_and_loses_records_is_told(settings: LoadSettings, kind: str) -> None:
+    bootstrap, topic = settings.connection.bootstrap, f"{settings.topic}-empty"
+    create(bootstrap, topic, 1)
+    settings = replace(settings, topic=topic, format=kind)
+    assert load(settings, in_process).records == 0
+    produce(bootstrap, topic, rows(10))
+    delete_records(bootstrap, topic, 0, 4)
+    with pytest.raises(RecordsGone, match="offsets 0 to 3"):
+        load(settings, in_process)
+    assert load(replace(settings, accept_loss=True), in_process).records == 6
+
+
 def test_a_folder_keeps_to_one_topic_and_its_columns(settings: LoadSettings) -> None:
     load(settings, in_process)
     with pytest.raises(LoadConflict, match="take another folder"):
@@ -172,8 +223,21 @@ def test_delta(settings: LoadSettings) -> None:
     found = sorted(zip(table.column("partition").to_pylist(), table.column("offset").to_pylist(), strict=True))
     assert found == sorted([*WHOLE, *((0, n) for n in range(300, 305))])
     assert set(table.column("date").to_pylist()) == {"2023-11-14"}
+    assert not list(Path(settings.uri, "_parley", "pending").iterdir())
     with pytest.raises(LoadConflict, match="take another folder"):
         load(replace(settings, layout=Layout()), in_process)
+
+
+def test_in_a_table_no_event_time_is_null(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
+    topic = create(kafka_broker.bootstrap_servers, "timeless")
+    schema = read_schema(json.dumps({"properties": {"at": {"type": "string", "format": "date-time"}}}))
+    values = [b'{"at": "2026-11-21T16:00:00+02:00"}', b"{}", None]
+    produce(kafka_broker.bootstrap_servers, topic, [(None, value, 1000, ()) for value in values])
+    layout = Layout(value_format="json", schema=schema, flat=True, partition_by="hour", event_time="at")
+    connection = Connection(bootstrap=kafka_broker.bootstrap_servers)
+    load(LoadSettings(connection, topic, str(tmp_path / "delta"), "delta", layout), in_process)
+    found = DeltaTable(tmp_path / "delta").to_pyarrow_table().sort_by("_offset").to_pylist()
+    assert [(row["date"], row["hour"]) for row in found] == [("2026-11-21", "14"), (None, None), (None, None)]
 
 
 def test_csv_and_json(kafka_broker: KafkaBroker, tmp_path: Path) -> None:

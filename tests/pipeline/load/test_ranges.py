@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.fetching import TopicPartition
-from pipeline.load.ranges import OffsetRange, RecordsGone, is_stray, missing, range_of, rounds
+from pipeline.load.ranges import OffsetRange, RecordsGone, TopicMadeAnew, is_stray, missing, range_of, rounds
 
 T0 = TopicPartition("t", 0)
 
@@ -29,15 +29,21 @@ def test_a_file_behind_what_was_committed_is_a_stray() -> None:
 
 
 def test_what_is_missing() -> None:
-    found = missing("t", {0: 5, 1: 7}, {0: 0, 1: 0, 2: 3}, {0: 9, 1: 7, 2: 4}, accept_loss=False)
-    assert found == [OffsetRange(T0, 5, 9), OffsetRange(TopicPartition("t", 2), 3, 4)]
+    found = missing("t", {0: 5, 1: 7}, {0: 0, 1: 0, 2: 0}, {0: 9, 1: 7, 2: 4}, accept_loss=False)
+    assert found == [OffsetRange(T0, 5, 9), OffsetRange(TopicPartition("t", 2), 0, 4)]
+    assert missing("t", {}, {0: 3}, {0: 9}, accept_loss=False) == [OffsetRange(T0, 3, 9)]
+
+
+def test_a_partition_that_came_later_is_missing_from_its_beginning() -> None:
+    with pytest.raises(RecordsGone, match="offsets 0 to 2 of t-1 were deleted"):
+        missing("t", {0: 5}, {0: 0, 1: 3}, {0: 5, 1: 4}, accept_loss=False)
 
 
 def test_lost_records_are_not_passed_over_in_silence() -> None:
     with pytest.raises(RecordsGone, match="offsets 5 to 7 of t-0 were deleted"):
         missing("t", {0: 5}, {0: 8}, {0: 9}, accept_loss=False)
     assert missing("t", {0: 5}, {0: 8}, {0: 9}, accept_loss=True) == [OffsetRange(T0, 8, 9)]
-    with pytest.raises(RecordsGone, match="made anew"):
+    with pytest.raises(TopicMadeAnew, match="take another folder"):
         missing("t", {0: 5}, {0: 0}, {0: 2}, accept_loss=True)
 
 
