@@ -32,8 +32,10 @@ from pipeline.fetching import (
     LATEST,
     Fetched,
     Isolation,
+    LogEnded,
     OffsetOutOfRange,
     TopicPartition,
+    check_end,
     fetch_once,
 )
 from protocol.client import Client, parse_bootstrap
@@ -48,6 +50,7 @@ __all__ = [
     "Connection",
     "Fetched",
     "Isolation",
+    "LogEnded",
     "OffsetOutOfRange",
     "TopicPartition",
 ]
@@ -170,7 +173,8 @@ class Cluster:
 
         The first and the last may reach beyond (`pipeline.decode` cuts the rows). The next answer is on its way while
         one is decoded. ``max_bytes`` bounds an answer, except that a single larger batch comes whole.
-        Raises `OffsetOutOfRange` where the log does not have the offset (any more, or yet).
+        Raises `OffsetOutOfRange` where the log does not have the offset (any more, or yet), and `LogEnded` where it
+        ends before ``end``.
         """
         if start >= end:
             return
@@ -201,12 +205,12 @@ class Cluster:
             )
             if fetched.records:
                 return fetched
+            await check_end(client, partition, start, isolation)
             if asyncio.get_running_loop().time() >= deadline:
-                readable = fetched.last_stable if isolation is Isolation.READ_COMMITTED else fetched.high_watermark
                 raise KafkaError(
                     ErrorCode.REQUEST_TIMED_OUT,
-                    f"{partition} can be read up to offset {readable}; nothing from {start} to {end} came within"
-                    f" {self.connection.api_timeout_ms} ms: was the log truncated, or is a transaction left open?",
+                    f"nothing of {partition} from offset {start} on came within {self.connection.api_timeout_ms} ms,"
+                    " though there is more",
                 )
 
     # The thread and its loop.

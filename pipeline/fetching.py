@@ -65,6 +65,21 @@ class OffsetOutOfRange(KafkaError):
         self.log_end = log_end
 
 
+class LogEnded(KafkaError):
+    """The log ends at ``offset``, from which on there was to be more: it was truncated, or that was never written.
+
+    Not an `OffsetOutOfRange`, since nothing before the offset is missing. Attributes: ``partition``, ``offset``.
+    """
+
+    def __init__(self, partition: TopicPartition, offset: int) -> None:
+        super().__init__(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"{partition} ends at offset {offset}: what is asked for behind it was never written, or was cut off",
+        )
+        self.partition = partition
+        self.offset = offset
+
+
 @dataclass(frozen=True, slots=True)
 class Fetched:
     """What one fetch brought: whole batches, as they are in the log."""
@@ -161,14 +176,37 @@ def fetched_in(partition: TopicPartition, offset: int, data: Any) -> Fetched:
     )
 
 
+async def check_end(client: Client, partition: TopicPartition, offset: int, isolation: Isolation) -> None:
+    """Raises `LogEnded` where there is nothing to read at ``offset``.
+
+    A new leader, whose fetches may be empty for a moment, does not answer before it knows its log's end (KIP-207).
+    """
+    try:
+        end = await _bound(client, partition, LATEST, await client.leader(*partition), isolation)
+    except KafkaError as error:
+        if error.code.retriable or error.code is ErrorCode.BROKER_NOT_AVAILABLE:
+            return  # the next fetch finds out
+        raise
+    if end <= offset:
+        raise LogEnded(partition, offset)
+
+
 async def _out_of_range(client: Client, partition: TopicPartition, offset: int, node: int) -> OffsetOutOfRange:
-    bounds = []
-    for position in (EARLIEST, LATEST):
-        asked = ListOffsetsRequest.ListOffsetsPartition(partition_index=partition.partition, timestamp=position)
-        topic = ListOffsetsRequest.ListOffsetsTopic(name=partition.topic, partitions=[asked])
-        answer = await client.send(ListOffsetsRequest(replica_id=-1, topics=[topic]), node=node)
-        found = answer.topics[0].partitions[0]
-        if found.error_code:
-            raise KafkaError(ErrorCode(found.error_code), f"offsets of {partition}")
-        bounds.append(found.offset)
-    return OffsetOutOfRange(partition, offset, *bounds)
+    log_start, log_end = [await _bound(client, partition, position, node) for position in (EARLIEST, LATEST)]
+    return OffsetOutOfRange(partition, offset, log_start, log_end)
+
+
+async def _bound(
+    client: Client,
+    partition: TopicPartition,
+    position: int,
+    node: int,
+    isolation: Isolation = Isolation.READ_UNCOMMITTED,
+) -> int:
+    asked = ListOffsetsRequest.ListOffsetsPartition(partition_index=partition.partition, timestamp=position)
+    topic = ListOffsetsRequest.ListOffsetsTopic(name=partition.topic, partitions=[asked])
+    request = ListOffsetsRequest(replica_id=-1, isolation_level=isolation, topics=[topic])
+    found = (await client.send(request, node=node)).topics[0].partitions[0]
+    if found.error_code:
+        raise KafkaError(ErrorCode(found.error_code), f"offsets of {partition}")
+    return int(found.offset)

@@ -19,6 +19,7 @@ from pipeline.cluster import EARLIEST, LATEST, Connection, Isolation, TopicParti
 from pipeline.fetching import FETCH_BYTES
 from pipeline.writing import Writing
 from protocol.records.compression import Compression
+from protocol.records.header import INT64_MAX
 
 __all__ = [
     "AtTime",
@@ -220,7 +221,7 @@ def _chosen(given: Mapping[str, str]) -> Chosen:
         return Chosen(partitions=_assigned(text))
     if name == "subscribePattern":
         if not text:
-            raise OptionError("'subscribePattern' is empty; give a regular expression that topics' whole names match")
+            raise OptionError("'subscribePattern' is empty; give a regular expression of topics' names")
         try:
             re.compile(text)
         except re.error as error:
@@ -286,9 +287,9 @@ def _position(given: Mapping[str, str], prefix: str) -> Position | None:
         times = _by_partition(given[name.lower()], name)
         return TimesOf({partition: _no_less_than_0(time, name) for partition, time in times.items()})
     name = f"{prefix}Offsets"
-    text = given.get(name.lower(), "").strip()
-    if not text:
+    if name.lower() not in given:
         return None
+    text = given[name.lower()].strip()
     if text.upper() in Extreme.__members__:
         return Extreme[text.upper()]
     offsets = _by_partition(text, name)
@@ -309,7 +310,7 @@ def _by_partition(text: str, name: str) -> dict[TopicPartition, int]:
         if not isinstance(partitions, dict):
             raise OptionError(f"'{name}' must give each topic its partitions, as {example}; {topic} has {partitions!r}")
         for partition, number in partitions.items():
-            if not str(partition).isdecimal() or type(number) is not int:
+            if not str(partition).isdecimal() or type(number) is not int or number > INT64_MAX:
                 raise OptionError(
                     f"'{name}' has {partition!r}: {number!r} for {topic}; both must be integers, as {example}"
                 )

@@ -6,12 +6,17 @@ import os
 import re
 from collections.abc import Iterable
 from functools import cache
+from typing import Final
 
 from pipeline.cluster import EARLIEST, LATEST, Cluster, Connection, TopicPartition
+from pipeline.offsets import Offsets
 from pipeline.options import AtTime, Chosen, Extreme, OptionError, Position, SourceOptions, Specific
 from protocol.errors import ErrorCode, KafkaError
 
-__all__ = ["chosen_partitions", "earliest", "latest", "resolve_end", "resolve_start", "shared_cluster"]
+__all__ = ["check_order", "chosen_partitions", "earliest", "latest", "resolve_end", "resolve_start", "shared_cluster"]
+
+
+_ALL: Final = re.compile(".*")
 
 
 def shared_cluster(connection: Connection) -> Cluster:
@@ -30,7 +35,8 @@ def _cluster_of(connection: Connection, process: int) -> Cluster:
 def chosen_partitions(cluster: Cluster, chosen: Chosen, *, missing_ok: bool = False) -> frozenset[TopicPartition]:
     """The partitions that there are of those chosen. Raises `OptionError` for a named one that is not there."""
     if chosen.pattern is not None:
-        found = cluster.partitions(re.compile(chosen.pattern))
+        pattern = re.compile(chosen.pattern)
+        found = {name: numbers for name, numbers in cluster.partitions(_ALL).items() if pattern.search(name)}
     else:
         topics = chosen.topics or tuple(dict.fromkeys(partition.topic for partition in chosen.partitions or ()))
         found = _topics(cluster, topics, missing_ok)
@@ -91,6 +97,16 @@ def resolve_end(
     """The offsets to end before. Raises `OptionError` where the options do not fit the partitions there are."""
     found = _resolve(cluster, options, options.end, partitions, "endingOffsets")
     return found | latest(cluster, [partition for partition, offset in found.items() if offset < 0], options)
+
+
+def check_order(start: Offsets, end: Offsets) -> None:
+    """Raises `OptionError` where a batch would begin behind its end, as Spark's Kafka source does."""
+    for partition in sorted(start.keys() & end.keys()):
+        if start[partition] > end[partition]:
+            raise OptionError(
+                f"{partition} would be read from offset {start[partition]} to {end[partition]}, which is before it;"
+                " begin earlier or end later, but not behind the last record"
+            )
 
 
 def _resolve(

@@ -38,11 +38,19 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pipeline.cluster import OffsetOutOfRange, TopicPartition
+from pipeline.cluster import LogEnded, OffsetOutOfRange, TopicPartition
 from pipeline.decode import decode
 from pipeline.offsets import Range, as_json, from_json, limited, losses, new_rows, pieces, ranges
 from pipeline.options import OptionError, SourceOptions
-from pipeline.positions import chosen_partitions, earliest, latest, resolve_end, resolve_start, shared_cluster
+from pipeline.positions import (
+    check_order,
+    chosen_partitions,
+    earliest,
+    latest,
+    resolve_end,
+    resolve_start,
+    shared_cluster,
+)
 from protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -105,6 +113,7 @@ class KafkaBatchReader(DataSourceReader):
         there = chosen_partitions(cluster, options.chosen)
         start = resolve_start(cluster, options, there)
         end = resolve_end(cluster, options, there)
+        check_order(start, end)
         return _tasks(ranges(start, end, {}), options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -221,6 +230,9 @@ def _read(task: InputPartition, options: SourceOptions) -> Iterator[pa.RecordBat
             return
         except OffsetOutOfRange as gone:
             todo = _without_what_is_gone(todo, gone, options)
+        except LogEnded as ended:
+            _lost(f"{ended.message}; offsets {todo.start} to {todo.end} cannot be read", options)
+            return
 
 
 def _without_what_is_gone(todo: Range, gone: OffsetOutOfRange, options: SourceOptions) -> Range | None:

@@ -103,6 +103,8 @@ def test_settings_of_the_java_client() -> None:
         ({"endingOffsets": '{"t": {"0": -2}}'}, "cannot be earliest"),
         ({"startingOffsets": '{"t": {"0": -3}}'}, "-1 .latest. or -2"),
         ({"startingOffsets": "somewhere"}, "write earliest, latest or"),
+        ({"startingOffsets": ""}, "'startingOffsets' is ''; write earliest, latest or"),
+        ({"startingOffsets": '{"t": {"0": 9223372036854775808}}'}, "must be integers"),
         ({"startingOffsets": '{"t": 5}'}, "each topic its partitions"),
         ({"startingOffsets": '{"t": {"x": 5}}'}, "must be integers"),
         ({"startingOffsetsByTimestamp": '{"t": {"0": -5}}'}, "not negative"),

@@ -90,10 +90,23 @@ def test_a_batch_is_what_lies_between_two_positions(reader: Reader, topic: str) 
     assert batch_rows(chosen) == spread((0, range(3, 7)), (1, range(5)))
     assigned = reader(streaming=False, assign=f'{{"{topic}": [1]}}')
     assert batch_rows(assigned) == spread((1, range(5)))
-    assert batch_rows(reader(streaming=False, subscribePattern=f"{topic[:-1]}.")) == spread(
-        (0, range(10)), (1, range(5))
-    )
+    # Of a part of the name, as Spark has it; not of the whole, as Kafka's consumers.
+    assert batch_rows(reader(streaming=False, subscribePattern=topic[3:-3])) == spread((0, range(10)), (1, range(5)))
+    assert batch_rows(reader(streaming=False, subscribePattern=f"^{topic[:-1]}$")) == []
     assert batch_rows(reader(streaming=False, subscribePattern="nothing-matches-.*")) == []
+
+
+def test_what_the_log_does_not_have_is_not_left_out_silently(reader: Reader, topic: str) -> None:
+    """As Spark's Kafka source: a start behind the end is an error, what is behind the log's end is lost."""
+    late, short = f'{{"{topic}": {{"0": 11, "1": 0}}}}', f'{{"{topic}": {{"0": 2, "1": -1}}}}'
+    for options in ({"startingOffsets": late}, {"startingOffsets": late, "endingOffsets": short}):
+        with pytest.raises(OptionError, match=f"{topic}-0 would be read from offset 11 to (10|2), which is before it"):
+            reader(streaming=False, failOnDataLoss="false", **options).partitions()
+    beyond = {"endingOffsets": f'{{"{topic}": {{"0": 99, "1": 5}}}}'}
+    with pytest.raises(DataLoss, match=f"{topic}-0 ends at offset 10.*offsets 10 to 99 cannot be read"):
+        batch_rows(reader(streaming=False, **beyond))
+    whole = spread((0, range(10)), (1, range(5)))
+    assert batch_rows(reader(streaming=False, failOnDataLoss="false", **beyond)) == whole
 
 
 def test_times_are_positions(reader: Reader, topic: str) -> None:
