@@ -7,6 +7,7 @@ A `Sender` lives on a cluster's event loop. Rules:
 * At most `WINDOW` batches of a partition are under way, since a broker remembers as many (KIP-679). After an error that
   may pass, those that failed are sent again in their order, the first of them alone.
 * All bytes that wait or are under way are bounded; `add` waits for room.
+* A batch that is larger than its topic allows is cut, and written in parts: only a single record can be too large.
 * An error that does not pass, or a batch that is not written within its time, ends the sender: what follows in that
   partition could not keep its order. Every later call raises that error.
 """
@@ -15,13 +16,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from pipeline.fetching import TopicPartition
 from protocol.client import Client
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.produce import ProduceRequest
+from protocol.records.batch import build, records
 from protocol.records.header import INT32_MAX, TRANSACTIONAL_BIT, read_header, seal, write_header
 
 WINDOW: Final = 5
@@ -98,6 +102,8 @@ class Sender:
         self._request_timeout_s = request_timeout_s
         self._delivery_timeout_s = delivery_timeout_s
         self._lanes: dict[TopicPartition, _Lane] = {}
+        self._refused_bytes: dict[str, int] = {}
+        """The least size of a batch that a topic has refused."""
         self._bytes = 0
         self._changed = asyncio.Condition()
         self._failed: Exception | None = None
@@ -181,10 +187,24 @@ class Sender:
 
     def _launch(self, lane: _Lane) -> None:
         while lane.waiting and len(lane.flying) < lane.window:
-            batch = lane.waiting.popleft()
+            batch = self._fitting(lane)
             batch.alone = not lane.flying
             batch.task = asyncio.create_task(self._send(lane.partition, batch.data))
             lane.flying.append(batch)
+
+    def _fitting(self, lane: _Lane) -> _Batch:
+        """The first batch that waits, or its first part where the topic is known to refuse the whole."""
+        refused = self._refused_bytes.get(lane.partition.topic, INT32_MAX)
+        batch = lane.waiting.popleft()
+        while len(batch.data) >= refused and batch.count > 1:
+            parts = [
+                replace(batch, data=data, count=read_header(data).record_count, task=None)
+                for data in _cut(batch.data, min(len(batch.data) // refused + 1, batch.count))
+            ]
+            self._bytes += sum(len(part.data) for part in parts) - len(batch.data)
+            batch = parts[0]
+            lane.waiting.extendleft(reversed(parts[1:]))
+        return batch
 
     async def _settle(self, lane: _Lane, batch: _Batch) -> None:
         assert batch.task is not None
@@ -205,7 +225,10 @@ class Sender:
         if not isinstance(error, KafkaError):
             assert error is not None
             raise error
-        if not _passes(error, first.alone) or asyncio.get_running_loop().time() >= first.deadline:
+        too_large = error.code is ErrorCode.MESSAGE_TOO_LARGE and first.count > 1
+        if too_large:
+            self._refused_bytes[lane.partition.topic] = len(first.data)
+        elif not _passes(error, first.alone) or asyncio.get_running_loop().time() >= first.deadline:
             raise KafkaError(error.code, f"writing to {lane.partition}: {error.message}")
         await asyncio.wait([batch.task for batch in lane.flying if batch.task is not None])
         failed = [batch for batch in lane.flying if batch.error is not None]
@@ -215,6 +238,8 @@ class Sender:
         lane.flying.clear()
         lane.waiting.extendleft(reversed(failed))
         lane.window = 1
+        if too_large:
+            return
         await asyncio.sleep(lane.pause)
         lane.pause = min(2 * lane.pause, _BACKOFF_MAX_S)
         try:
@@ -240,6 +265,21 @@ class Sender:
             code = ErrorCode(result.error_code)
             raise KafkaError(code, result.error_message or code.message)
         return int(result.base_offset)
+
+
+def _cut(data: bytearray, parts: int) -> Iterator[bytearray]:
+    """A batch as so many, of about as many records each, numbered on in its place."""
+    header = read_header(data)
+    found = list(records(data))
+    for begin, end in pairwise(len(found) * number // parts for number in range(parts + 1)):
+        yield build(
+            found[begin:end],
+            compression=header.compression,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            base_sequence=(header.base_sequence + begin) & INT32_MAX,
+            transactional=header.is_transactional,
+        )
 
 
 def _passes(error: KafkaError, alone: bool) -> bool:

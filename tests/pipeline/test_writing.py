@@ -17,6 +17,7 @@ from pipeline.decode import decode
 from pipeline.partitioner import partition_of
 from pipeline.writing import Producer, Writing, Written
 from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.topics import CreateTopicsRequest
 from protocol.records.compression import Compression
 
 PARTITIONS = 3
@@ -146,6 +147,29 @@ def test_batch_too_large_for_the_topic_is_an_error_and_the_producer_keeps_it(clu
             producer.flush()
         assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
     producer.close()
+
+
+@pytest.mark.parametrize("codec", [Compression.NONE, Compression.LZ4])
+def test_batches_larger_than_the_topic_allows_are_cut(cluster: Cluster, codec: Compression) -> None:
+    """So that a topic whose ``max.message.bytes`` is less than our batches can be written."""
+    asked = CreateTopicsRequest.CreatableTopic(
+        name=f"tight-{codec.name}",
+        num_partitions=PARTITIONS,
+        replication_factor=1,
+        assignments=[],
+        configs=[CreateTopicsRequest.CreatableTopicConfig(name="max.message.bytes", value="3000")],
+    )
+    controller = cluster.run(lambda client: client.controller())
+    assert not cluster.send(CreateTopicsRequest(topics=[asked]), node=controller).topics[0].error_code
+    values = [b"%d " % number + random.Random(number).randbytes(100) for number in range(1000)]
+    rows = pa.RecordBatch.from_pydict({"value": values, "partition": [number % 2 for number in range(1000)]})
+    with Producer(cluster, Writing(compression=codec)) as producer:
+        for _ in range(2):
+            producer.write(rows, topic=asked.name)
+            written = producer.flush()
+            assert sum(one.records for one in written) == 1000
+    found = [(row["partition"], row["value"]) for row in read(cluster, asked.name)]
+    assert found == [(number, value) for number in range(2) for value in 2 * values[number::2]]
 
 
 def test_transactional_producer_says_so(cluster: Cluster) -> None:
