@@ -8,7 +8,8 @@ there.
 * The note is an offset that a group of the sink's name has committed, with the note as its metadata: every cluster
   since 0.11 keeps that, and nothing else has to be made or deleted. Tasks share a group as long as they have a
   partition of the topic each.
-* Rows are compared by what they hold, not by where they stand: a task that gets its rows in another order loses none.
+* Rows are compared by what they hold and, if they name it, by their partition, not by where they stand there: a task
+  that gets its rows in another order loses none.
   Rows that moved to another task in the meantime are written by it, so that some may then stand twice.
 * Batches still on their way from a task that was taken for dead, but lives, are not seen.
 """
@@ -17,12 +18,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 
 from pipeline.cluster import LATEST, Cluster, TopicPartition
@@ -149,25 +148,27 @@ class Earlier:
     def __init__(self, cluster: Cluster, note: Note) -> None:
         self._cluster = cluster
         self._note = note
-        self._topics: dict[str, Counter[bytes]] = {}
+        self._topics: dict[str, dict[bytes, list[int]]] = {}
+        """For each topic the partitions in which rows of the same mark stand."""
 
     def without(self, rows: pa.RecordBatch, topic: str | None) -> pa.RecordBatch:
         """The rows that are not written yet. They go to ``topic``, or where their column says. Raises KafkaError."""
         topics = [topic] * rows.num_rows if topic is not None else rows.column("topic").to_pylist()
-        missing = np.ones(rows.num_rows, np.bool_)
-        for number, (name, mark) in enumerate(zip(topics, _marks(rows), strict=True)):
-            there = self._written(name)
-            if there[mark] > 0:
-                there[mark] -= 1
-                missing[number] = False
-        return rows.filter(pa.array(missing))
+        named = rows.column("partition").to_pylist() if "partition" in rows.schema.names else [None] * rows.num_rows
+        missing = [
+            not _taken(self._written(name).get(mark), partition)
+            for name, mark, partition in zip(topics, _marks(rows), named, strict=True)
+        ]
+        return rows.filter(pa.array(missing, pa.bool_()))
 
-    def _written(self, topic: str) -> Counter[bytes]:
+    def _written(self, topic: str) -> dict[bytes, list[int]]:
         if topic not in self._topics:
-            self._topics[topic] = Counter(self._read_back(topic))
+            found = self._topics[topic] = {}
+            for mark, partition in self._read_back(topic):
+                found.setdefault(mark, []).append(partition)
         return self._topics[topic]
 
-    def _read_back(self, topic: str) -> Iterator[bytes]:
+    def _read_back(self, topic: str) -> Iterator[tuple[bytes, int]]:
         cluster, note = self._cluster, self._note
         partitions = _partitions(cluster, topic)
         starts = cluster.offsets(dict.fromkeys(partitions, note.since_ms))
@@ -182,7 +183,18 @@ class Earlier:
                     if header.producer_id in note.producers
                 )
                 for rows in decode(replace(fetched, records=own), include_headers=True):
-                    yield from _marks(rows)
+                    yield from ((mark, partition.partition) for mark in _marks(rows))
+
+
+def _taken(there: list[int] | None, partition: int | None) -> bool:
+    """Whether a row stands in the partition, None for any; it is taken off."""
+    if not there or (partition is not None and partition not in there):
+        return False
+    if partition is None:
+        there.pop()
+    else:
+        there.remove(partition)
+    return True
 
 
 def _partitions(cluster: Cluster, topic: str) -> list[TopicPartition]:

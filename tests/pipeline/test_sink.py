@@ -132,6 +132,21 @@ def test_an_epoch_that_was_cut_short_is_completed(kafka_broker: KafkaBroker, top
     assert sum(content(kafka_broker, topic).values()) == sum(whole.values()) + 10
 
 
+def test_equal_rows_for_several_partitions_are_told_apart(kafka_broker: KafkaBroker, topic: str) -> None:
+    """A row that each partition gets, of which the last only was written."""
+    epoch = Epoch("everywhere", 0, 0)
+
+    def everywhere(*partitions: int) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pydict(
+            {"value": ["tick"] * len(partitions), "partition": pa.array(partitions, pa.int32())}
+        )
+
+    write_and_die(kafka_broker, [everywhere(2)], epoch, topic)
+    write(kafka_broker, [everywhere(0, 1, 2)], epoch, topic=topic)
+    found = read_topic(kafka_broker.bootstrap_servers, topic)
+    assert sorted(found.column("partition").to_pylist()) == [0, 1, 2]
+
+
 def test_tasks_and_epochs_are_told_apart(kafka_broker: KafkaBroker, topic: str) -> None:
     for epoch in (Epoch("q", 0, 0), Epoch("q", 0, 1), Epoch("q", 0, 4), Epoch("q", 1, 0), Epoch("r", 0, 0)):
         write(kafka_broker, [rows(0, 10)], epoch, topic=topic)
