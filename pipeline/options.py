@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -19,7 +20,7 @@ from pipeline.cluster import EARLIEST, LATEST, Connection, Isolation, TopicParti
 from pipeline.fetching import FETCH_BYTES
 from pipeline.writing import Writing
 from protocol.records.compression import Compression
-from protocol.records.header import INT64_MAX
+from protocol.records.header import INT32_MAX, INT64_MAX
 
 __all__ = [
     "AtTime",
@@ -198,10 +199,10 @@ def _writing(client: Mapping[str, str]) -> Writing:
         kinds = ", ".join(name.lower() for name in Compression.__members__)
         raise OptionError(f"'kafka.compression.type' is {text!r}; it must be one of {kinds}")
     defaults = Writing()
-    delivery_ms = read_integer(client, "delivery.timeout.ms", defaults.delivery_timeout_ms, prefix="kafka.")
+    delivery_ms = _client_integer(client, "delivery.timeout.ms", defaults.delivery_timeout_ms)
     return Writing(
         compression=Compression[text.upper()],
-        batch_bytes=read_integer(client, "batch.size", defaults.batch_bytes, prefix="kafka."),
+        batch_bytes=_client_integer(client, "batch.size", defaults.batch_bytes),
         delivery_timeout_ms=delivery_ms,
     )
 
@@ -223,9 +224,10 @@ def _chosen(given: Mapping[str, str]) -> Chosen:
         if not text:
             raise OptionError("'subscribePattern' is empty; give a regular expression of topics' names")
         try:
-            re.compile(text)
-        except re.error as error:
-            raise OptionError(f"'subscribePattern' is {text!r}, no regular expression: {error}") from None
+            with warnings.catch_warnings(action="error"):
+                re.compile(text)
+        except (re.error, FutureWarning) as error:
+            raise OptionError(f"'subscribePattern' is {text!r}, no regular expression of Python's: {error}") from None
         return Chosen(pattern=text)
     topics = tuple(dict.fromkeys(filter(None, (topic.strip() for topic in text.split(",")))))
     if not topics:
@@ -347,9 +349,9 @@ def connection(client: Mapping[str, str], *, api_timeout_ms: int) -> Connection:
         return Connection(
             bootstrap=bootstrap,
             client_id=client.get("client.id") or "parley-pipeline",
-            request_timeout_ms=read_integer(client, "request.timeout.ms", 30_000, prefix="kafka."),
-            connect_timeout_ms=read_integer(client, "socket.connection.setup.timeout.ms", 10_000, prefix="kafka."),
-            api_timeout_ms=read_integer(client, "default.api.timeout.ms", api_timeout_ms, prefix="kafka."),
+            request_timeout_ms=_client_integer(client, "request.timeout.ms", 30_000, least=1),
+            connect_timeout_ms=_client_integer(client, "socket.connection.setup.timeout.ms", 10_000, least=1),
+            api_timeout_ms=_client_integer(client, "default.api.timeout.ms", api_timeout_ms),
         )
     except OptionError:
         raise
@@ -384,7 +386,7 @@ def _isolation(client: Mapping[str, str]) -> Isolation:
 
 def _fetch_bytes(client: Mapping[str, str]) -> int:
     names = ("max.partition.fetch.bytes", "fetch.max.bytes")
-    said = [read_integer(client, name, FETCH_BYTES, prefix="kafka.") for name in names if name in client]
+    said = [_client_integer(client, name, FETCH_BYTES) for name in names if name in client]
     return min(said, default=FETCH_BYTES)
 
 
@@ -400,6 +402,14 @@ def read_integer(given: Mapping[str, str], name: str, default: int, *, prefix: s
         return int(text.strip())
     except ValueError:
         raise OptionError(f"'{prefix}{name}' is {text!r}; it must be an integer, as {default}") from None
+
+
+def _client_integer(client: Mapping[str, str], name: str, default: int, *, least: int = 0) -> int:
+    """A setting of the Java client, within what that takes."""
+    number = read_integer(client, name, default, prefix="kafka.")
+    if not least <= number <= INT32_MAX:
+        raise OptionError(f"'kafka.{name}' is {number}; it must be {least} to {INT32_MAX}")
+    return number
 
 
 def read_boolean(given: Mapping[str, str], name: str, default: bool) -> bool:

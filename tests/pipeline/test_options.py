@@ -115,6 +115,12 @@ def test_settings_of_the_java_client() -> None:
         ({"maxOffsetsPerTrigger": "many"}, "must be an integer"),
         ({"maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "6"}, "more than"),
         ({"maxTriggerDelay": "soon"}, "a number with one of the units"),
+        (
+            {"kafka.fetch.max.bytes": "99999999999"},
+            "'kafka.fetch.max.bytes' is 99999999999; it must be 0 to",
+        ),
+        ({"kafka.max.partition.fetch.bytes": "-1"}, "must be 0 to"),
+        ({"kafka.request.timeout.ms": "0"}, "must be 1 to"),
         ({"kafka.isolation.level": "serializable"}, "read_uncommitted or read_committed"),
         ({"kafka.auto.offset.reset": "latest"}, "'startingOffsets'"),
         ({"kafka.enable.auto.commit": "true"}, "checkpoint"),
@@ -135,8 +141,9 @@ def test_a_choice_is_needed() -> None:
     for wrong in ("[]", '{"t": 0}', '{"t": [-1]}', "{}", '{"t": ["0"]}'):
         with pytest.raises(OptionError, match="assign"):
             source_options({"kafka.bootstrap.servers": "h", "assign": wrong}, streaming=False)
-    with pytest.raises(OptionError, match="no regular expression"):
-        source_options({"kafka.bootstrap.servers": "h", "subscribePattern": "("}, streaming=False)
+    for wrong in ("(", r"\p{Alpha}", "[a-z&&[^b]]"):  # Java's too, which would mean something else here
+        with pytest.raises(OptionError, match="no regular expression of Python's"):
+            source_options({"kafka.bootstrap.servers": "h", "subscribePattern": wrong}, streaming=False)
 
 
 def test_a_stream_has_no_end() -> None:
