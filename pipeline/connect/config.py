@@ -33,9 +33,10 @@ __all__ = [
     "Width",
     "at_least",
     "between",
+    "distinct",
     "non_empty",
     "one_of",
-    "regular_expression",
+    "printable",
 ]
 
 
@@ -132,10 +133,11 @@ class ConfigKey:
             "importance": self.importance.value,
             "documentation": self.doc,
             "group": self.group,
+            "order_in_group": self.order,
             "width": self.width.value,
             "display_name": self.display_name or self.name,
             "dependents": list(self.dependents),
-            "order": self.order,
+            "order": self.order,  # what Kafka before 4.0 called it: its clients ask for that
         }
 
 
@@ -381,12 +383,13 @@ def between(low: float, high: float | None) -> Validator:
 def one_of(*allowed: Any, ignore_case: bool = False) -> Validator:
     """One of these values; of a list each of its elements."""
     folded = {str(one).lower() for one in allowed}
+    choices = ", ".join(str(one) for one in allowed)
+    must = f"one of (case insensitive): {choices.upper()}" if ignore_case else f"one of: {choices}"
 
     def check(name: str, value: Any) -> None:
         for one in value if isinstance(value, list) else [value]:
             if one not in allowed and not (ignore_case and str(one).lower() in folded):
-                choices = ", ".join(str(choice) for choice in allowed)
-                raise ConfigError(f"Invalid value {one} for configuration {name}: String must be one of: {choices}")
+                raise ConfigError(f"Invalid value {one} for configuration {name}: String must be {must}")
 
     return check
 
@@ -401,9 +404,21 @@ def _kind(value: Any) -> str:
     return "List" if isinstance(value, list) else "String"
 
 
-def regular_expression(name: str, value: Any) -> None:
-    """A text that is a regular expression."""
-    try:
-        re.compile(value)
-    except re.error as error:
-        raise ConfigError(f"Invalid value {value} for configuration {name}: Invalid regex: {error}") from None
+def printable(name: str, value: Any) -> None:
+    """A text that has something in it, and no control characters."""
+    if value is not None and not value:
+        raise ConfigError(f"Invalid value {value} for configuration {name}: String may not be empty")
+    control = [str(ord(one)) for one in value or "" if ord(one) < 32 or ord(one) == 127]
+    if control:
+        raise ConfigError(
+            f"Invalid value {value} for configuration {name}: String may not contain control sequences but had the "
+            f"following ASCII chars: {', '.join(control)}"
+        )
+
+
+def distinct(name: str, value: Any) -> None:
+    """A list whose elements are not empty, and none there twice."""
+    if any(not one for one in value):
+        raise ConfigError(f"Configuration '{name}' values must not be empty.")
+    if len(set(value)) != len(value):
+        raise ConfigError(f"Configuration '{name}' values must not be duplicated.")

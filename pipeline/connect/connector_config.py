@@ -1,35 +1,46 @@
-"""What every connector can be told beside its own keys, with Kafka's names and defaults, and how it is all checked."""
+"""What every connector can be told beside its own keys, with Kafka's names and defaults."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from pipeline.connect.config import (
     ConfigDef,
-    ConfigInfo,
-    ConfigInfos,
     ConfigKey,
     ConfigType,
-    ConfigValue,
     Importance,
+    Validator,
     at_least,
-    non_empty,
+    distinct,
     one_of,
-    regular_expression,
+    printable,
 )
 from pipeline.connect.connector import Connector, SinkConnector
 from pipeline.connect.converters import Converter, HeaderConverter
 from pipeline.connect.errors import ConfigError
+from pipeline.connect.java_forms import java_pattern, java_regex
 from pipeline.connect.plugins import Plugins
 from pipeline.connect.transforms import Predicate, Transform
 
-__all__ = ["SINK", "SOURCE", "definition_of", "is_sink", "stage_names", "subscribed", "validated"]
+__all__ = ["SINK", "SOURCE", "class_of", "definition_of", "is_sink", "keys_of_all", "stage_names", "subscribed"]
 
 _HIGH, _MEDIUM, _LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
+_CONVERTERS: Final[Mapping[str, Any]] = {
+    "key.converter": Converter,
+    "value.converter": Converter,
+    "header.converter": HeaderConverter,
+}
 _ANY_DELAY: Final = -1
+
+
+def _aliases(name: str, value: Any) -> None:
+    """A list of names, none there twice."""
+    if len(set(value)) != len(value):
+        raise ConfigError(f"Invalid value [{', '.join(value)}] for configuration {name}: Duplicate alias provided.")
+
 
 _COMMON: Final = (
     ConfigDef()
@@ -38,7 +49,7 @@ _COMMON: Final = (
         ConfigType.STRING,
         importance=_HIGH,
         doc="The connector's name.",
-        validator=non_empty,
+        validator=printable,
         group="Common",
         display_name="Connector name",
     )
@@ -112,6 +123,7 @@ _COMMON: Final = (
         [],
         _LOW,
         "Names for the transforms of records, in their order.",
+        validator=_aliases,
         group="Transforms",
         display_name="Transforms",
     )
@@ -121,6 +133,7 @@ _COMMON: Final = (
         [],
         _LOW,
         "Names for the predicates that transforms use.",
+        validator=_aliases,
         group="Predicates",
         display_name="Predicates",
     )
@@ -182,6 +195,7 @@ SOURCE: Final = _COMMON + (
         [],
         _LOW,
         "Names for groups of topics with settings of their own.",
+        validator=_aliases,
         group="Topic Creation",
         display_name="Topic Creation Groups",
     )
@@ -208,21 +222,58 @@ SOURCE: Final = _COMMON + (
         _MEDIUM,
         group="Exactly Once Support",
         doc="Whether the connector must be able to do exactly-once: required, or requested.",
-        validator=one_of("requested", "required", ignore_case=True),
+        validator=one_of("required", "requested", ignore_case=True),
         display_name="Exactly once support",
+    )
+    .define(
+        "transaction.boundary",
+        ConfigType.STRING,
+        "poll",
+        _MEDIUM,
+        group="Exactly Once Support",
+        doc="Where transactions of exactly-once would end: poll, interval or connector. There are none here.",
+        validator=one_of("interval", "poll", "connector", ignore_case=True),
+        display_name="Transaction Boundary",
+    )
+    .define(
+        "transaction.boundary.interval.ms",
+        ConfigType.LONG,
+        None,
+        _LOW,
+        group="Exactly Once Support",
+        doc="How long such a transaction would be, in ms.",
+        display_name="Transaction boundary interval",
+    )
+    .define(
+        "offsets.storage.topic",
+        ConfigType.STRING,
+        None,
+        _LOW,
+        group="offsets.topic",
+        doc="A topic of its own for the offsets of this connector. Here it must be empty: the worker's is used.",
+        display_name="Offsets topic",
     )
 )
 
 SINK: Final = _COMMON + (
     ConfigDef()
-    .define("topics", ConfigType.LIST, [], _HIGH, "The topics to read.", group="Common", display_name="Topics")
+    .define(
+        "topics",
+        ConfigType.LIST,
+        [],
+        _HIGH,
+        "The topics to read.",
+        validator=distinct,
+        group="Common",
+        display_name="Topics",
+    )
     .define(
         "topics.regex",
         ConfigType.STRING,
         "",
         _HIGH,
         "The topics to read, as a regular expression of whole names.",
-        validator=regular_expression,
+        validator=java_regex,
         group="Common",
         display_name="Topics regex",
     )
@@ -260,6 +311,11 @@ def is_sink(connector: type[Connector]) -> bool:
     return issubclass(connector, SinkConnector)
 
 
+def keys_of_all(connector: type[Connector]) -> Collection[ConfigKey]:
+    """The keys that all sinks have, or all sources."""
+    return (SINK if is_sink(connector) else SOURCE).keys.values()
+
+
 def subscribed(config: Mapping[str, str]) -> list[str] | re.Pattern[str]:
     """The topics that a sink reads: their names, or a pattern of them. Raises ConfigError unless it is one of both."""
     values = SINK.parse(
@@ -271,158 +327,84 @@ def subscribed(config: Mapping[str, str]) -> list[str] | re.Pattern[str]:
         raise ConfigError("topics and topics.regex are mutually exclusive options, but both are set.")
     if not names and not pattern:
         raise ConfigError("Must configure one of topics or topics.regex")
-    return names or re.compile(pattern)
+    return names or java_pattern(pattern, "topics.regex")
 
 
 def stage_names(config: Mapping[str, Any], key: str) -> list[str]:
     """The names listed under ``transforms`` or ``predicates``. Raises ConfigError if one is there twice."""
     given = config.get(key) or ""
     names = [one.strip() for one in given.split(",") if one.strip()] if isinstance(given, str) else list(given)
-    if len(set(names)) != len(names):
-        raise ConfigError(f"Duplicate alias provided in {key}: {given}")
+    _aliases(key, names)
     return names
 
 
 def definition_of(connector: type[Connector], config: Mapping[str, Any], plugins: Plugins) -> ConfigDef:
-    """The keys of a connector of this class, with those of the transforms and predicates that its configuration has.
-
-    Raises ConfigError for transforms that are not there.
+    """The keys of a connector of this class, with those of the converters, transforms and predicates that its
+    configuration names. A class that is not there has no keys; the key that names it is where that is found.
     """
     made = SINK if is_sink(connector) else SOURCE
-    for name in stage_names(config, "predicates"):
-        made += _stage(f"predicates.{name}.", config, Predicate, plugins)
-    for name in stage_names(config, "transforms"):
+    for key, base in _CONVERTERS.items():
+        made += _prefixed(key + ".", config.get(key), base, plugins, made.keys[key].group)
+    for name in dict.fromkeys(_listed(config, "transforms")):
         made += _stage(f"transforms.{name}.", config, Transform, plugins)
+    for name in dict.fromkeys(_listed(config, "predicates")):
+        made += _stage(f"predicates.{name}.", config, Predicate, plugins)
     return made
 
 
 def _stage(prefix: str, config: Mapping[str, Any], base: Any, plugins: Plugins) -> ConfigDef:
     """The keys of one transform or predicate, each behind the prefix."""
     group = prefix.replace(".", ": ", 1).rstrip(".").capitalize()
-    keys = [
-        ConfigKey(
-            name=prefix + "type",
-            type=ConfigType.CLASS,
-            importance=_HIGH,
-            group=group,
-            order=0,
-            doc=f"The class of the {base.__name__.lower()}.",
-        )
-    ]
+    keys = ConfigDef().define(
+        prefix + "type",
+        ConfigType.CLASS,
+        importance=_HIGH,
+        group=group,
+        order=0,
+        doc=f"The class of the {base.__name__.lower()}.",
+        validator=class_of(plugins, base),
+    )
     if base is Transform:
-        keys.append(
-            ConfigKey(
-                name=prefix + "predicate",
-                type=ConfigType.STRING,
-                default="",
-                group=group,
-                order=1,
-                doc="The predicate that says which records are transformed.",
-            )
+        keys.define(
+            prefix + "negate", ConfigType.BOOLEAN, False, _MEDIUM, "Whether the others are.", group=group, order=1
         )
-        keys.append(
-            ConfigKey(
-                name=prefix + "negate",
-                type=ConfigType.BOOLEAN,
-                default=False,
-                group=group,
-                order=2,
-                doc="Whether the others are.",
-            )
+        keys.define(
+            prefix + "predicate",
+            ConfigType.STRING,
+            None,
+            _MEDIUM,
+            "The predicate that says which records are transformed.",
+            group=group,
+            order=2,
         )
-    if config.get(prefix + "type"):
-        own = plugins.load(config[prefix + "type"], base).config_def
-        keys += [
-            replace(key, name=prefix + key.name, group=group, order=3 + at) for at, key in enumerate(own.keys.values())
-        ]
-    return ConfigDef(keys)
+    return keys + _prefixed(prefix, config.get(prefix + "type"), base, plugins, group)
 
 
-def validated(plugin: str, config: Mapping[str, str | None], plugins: Plugins, *, policy: str = "All") -> ConfigInfos:
-    """Everything that can be said of a connector's configuration without starting it.
-
-    Raises ConfigError if there is no connector class of that name.
-    """
-    connector: type[Connector] = plugins.load(plugin, cast(Any, Connector))
-    given = {key: value for key, value in config.items() if value is not None}
-    common = SINK if is_sink(connector) else SOURCE
-    problems: dict[str, str] = {}
+def _prefixed(prefix: str, given: str | None, base: Any, plugins: Plugins, group: str | None) -> ConfigDef:
+    """The keys of a class that is named, each behind the prefix; none where there is no such class."""
+    if not given:
+        return ConfigDef()
     try:
-        common = definition_of(connector, given, plugins)
-    except ConfigError as error:
-        problems["transforms"] = str(error)
-    values = {one.name: one for one in common.validate(given)}
-    own = connector().validate(given)
-    values |= {one.name: one for one in own if one.name not in values}
-    problems |= _class_problems(given, plugins) | _relations(connector, given) | _overrides(given, policy)
-    for name, text in problems.items():
-        values.setdefault(name, ConfigValue(name, given.get(name))).errors.append(text)
-    definition = ConfigDef([*common.keys.values(), *connector.config_def.keys.values()])
-    infos = tuple(ConfigInfo(definition.keys.get(name), one) for name, one in values.items())
-    return ConfigInfos(str(given.get("connector.class", plugin)), definition.groups, infos)
-
-
-def _class_problems(given: Mapping[str, str], plugins: Plugins) -> dict[str, str]:
-    """What is wrong with the converters named."""
-    problems = {}
-    for name, base in (
-        ("key.converter", Converter),
-        ("value.converter", Converter),
-        ("header.converter", HeaderConverter),
-    ):
-        if given.get(name):
-            try:
-                own = plugins.load(given[name], cast(Any, base))
-                prefix = name + "."
-                own.config_def.parse(
-                    {key.removeprefix(prefix): value for key, value in given.items() if key.startswith(prefix)}
-                )
-            except ConfigError as error:
-                problems[name] = f"Invalid value {given[name]} for configuration {name}: {error}"
-    return problems
-
-
-def _relations(connector: type[Connector], given: Mapping[str, str]) -> dict[str, str]:
-    """What several keys say together that cannot be."""
-    problems = {}
-    if given.get("exactly.once.support", "").lower() == "required":
-        problems["exactly.once.support"] = "Exactly-once for sources is not there: records are written at least once."
-    if is_sink(connector):
-        try:
-            topics = subscribed(given)
-        except ConfigError as error:
-            problems["topics"] = str(error)
-            return problems
-        dead = given.get("errors.deadletterqueue.topic.name", "")
-        reads_dead = dead in topics if isinstance(topics, list) else bool(topics.fullmatch(dead))
-        if dead and reads_dead:
-            problems["errors.deadletterqueue.topic.name"] = f"The dead letter queue topic {dead} is one of those read."
-    known = set(_listed(given, "predicates"))
-    for name in _listed(given, "transforms"):
-        used = given.get(f"transforms.{name}.predicate")
-        if used and used not in known:
-            key = f"transforms.{name}.predicate"
-            problems[key] = f"Invalid value {used} for configuration {key}: Unknown predicate"
-    return problems
-
-
-def _listed(given: Mapping[str, str], key: str) -> list[str]:
-    try:
-        return stage_names(given, key)
+        own = plugins.load(given, base).config_def
     except ConfigError:
-        return []
+        return ConfigDef()
+    return ConfigDef(
+        replace(key, name=prefix + key.name, group=group, order=3 + at) for at, key in enumerate(own.keys.values())
+    )
 
 
-_CLIENTS: Final = ("producer.override.", "consumer.override.", "admin.override.")
+def class_of(plugins: Plugins, base: Any) -> Validator:
+    """The name of a class that is there, and of the kind wanted."""
+
+    def check(name: str, value: Any) -> None:
+        if value:
+            try:
+                plugins.load(value, base)
+            except ConfigError as error:
+                raise ConfigError(f"Invalid value {value} for configuration {name}: {error}") from error
+
+    return check
 
 
-def _overrides(given: Mapping[str, str], policy: str) -> dict[str, str]:
-    """Client settings that the worker's policy keeps from connectors (KIP-458)."""
-    if policy == "All":
-        return {}
-    return {
-        name: f"The '{policy}' policy does not allow '{name}' to be overridden in the connector configuration."
-        for name in given
-        if name.startswith(_CLIENTS)
-        and not (policy == "Principal" and name.split(".override.")[1].startswith(("security.", "sasl.")))
-    }
+def _listed(config: Mapping[str, Any], key: str) -> list[str]:
+    return [one for one in (piece.strip() for piece in (config.get(key) or "").split(",")) if one]

@@ -277,6 +277,13 @@ class Herder(ABC):
         """
 
     @abstractmethod
+    async def fence(self, name: str, body: bytes, headers: Mapping[str, str]) -> None:
+        """What another worker asks before it starts tasks of a source exactly once (KIP-618), signed as tasks are.
+
+        There is no such thing in this worker: a request that is in order raises BadRequest.
+        """
+
+    @abstractmethod
     async def task_status(self, task: TaskId) -> Status:
         """What a task does. Raises NotFound."""
 

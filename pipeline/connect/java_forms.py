@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from typing import Final
+from typing import Any, Final
 
 from pipeline.connect.errors import ConfigError, DataError
 
-__all__ = ["JavaDateFormat", "java_pattern", "java_replacement"]
+__all__ = ["JavaDateFormat", "java_pattern", "java_regex", "java_replacement"]
 
 _NAMED_GROUP: Final = re.compile(r"\(\?<(?=[a-zA-Z])")
 _REPLACEMENT: Final = re.compile(r"\\(.)|\$(\d+)|\$\{(\w+)\}|([^\\$]+)|(.)", re.DOTALL)
@@ -20,6 +20,11 @@ def java_pattern(text: str, key: str) -> re.Pattern[str]:
         return re.compile(_NAMED_GROUP.sub("(?P<", text))
     except re.error as error:
         raise ConfigError(f"Invalid value {text} for configuration {key}: Invalid regex: {error}") from None
+
+
+def java_regex(name: str, value: Any) -> None:
+    """A text that is a regular expression of Java's: a validator of keys."""
+    java_pattern(value, name)
 
 
 def java_replacement(text: str) -> str:

@@ -19,6 +19,7 @@ __all__ = ["alter_sink_offsets", "alter_source_offsets", "sink_offsets"]
 TOPIC: Final = "kafka_topic"
 PARTITION: Final = "kafka_partition"
 OFFSET: Final = "kafka_offset"
+_LARGEST: Final = {"partition": 2**31 - 1, "offset": 2**63 - 1}
 
 
 def sink_offsets(cluster: Cluster, connector: str, config: Mapping[str, str]) -> list[SourceOffset]:
@@ -72,8 +73,10 @@ def alter_source_offsets(
 def _ask(connector: Any, name: str, config: Mapping[str, str], wanted: Mapping[Any, Any]) -> bool:
     try:
         return bool(connector.alter_offsets(config, wanted))
+    except ConnectError as error:
+        raise BadRequest(str(error)) from error
     except Exception as error:
-        raise BadRequest(f"Failed to alter offsets for connector {name}: {error}") from error
+        raise HerderError(f"Failed to alter offsets for connector {name}: {error}") from error
 
 
 def _said(what: str, was_looked_at: bool) -> str:
@@ -89,27 +92,32 @@ def _said(what: str, was_looked_at: bool) -> str:
 def _sink_offset(partition: Mapping[str, Any], offset: Mapping[str, Any] | None) -> tuple[TopicPartition, int | None]:
     """What JSON says of a partition of a topic. Raises BadRequest."""
     if not isinstance(partition, Mapping) or TOPIC not in partition or PARTITION not in partition:
-        raise BadRequest(
-            f"The partition for a sink connector offset must contain the keys '{TOPIC}' and '{PARTITION}'."
-        )
+        raise BadRequest(f"The partition for a sink connector offset must contain the keys '{TOPIC}' and '{PARTITION}'")
     topic = partition[TOPIC]
     if not isinstance(topic, str) or not topic:
-        raise BadRequest(f"Kafka topic names must be valid strings and may not be null: {topic!r}")
-    number = _integer(partition[PARTITION], "Kafka partitions must be integers")
+        raise BadRequest("Kafka topic names must be valid strings and may not be null")
+    if partition[PARTITION] is None:
+        raise BadRequest("Kafka partitions must be valid numbers and may not be null")
+    number = _integer(partition[PARTITION], "partition")
     if offset is None:
         return TopicPartition(topic, number), None
     if not isinstance(offset, Mapping) or OFFSET not in offset:
         raise BadRequest(f"The offset for a sink connector should either be null or contain the key '{OFFSET}'")
-    return TopicPartition(topic, number), _integer(offset[OFFSET], "Kafka offsets must be integers")
+    return TopicPartition(topic, number), _integer(offset[OFFSET], "offset")
 
 
-def _integer(given: Any, otherwise: str) -> int:
+def _integer(given: Any, what: str) -> int:
+    """A number that is given as one, or as text. Raises BadRequest."""
     try:
         if isinstance(given, bool | float):
             raise ValueError
         number = int(given)
     except (TypeError, ValueError):
-        raise BadRequest(f"{otherwise}, not {given!r}") from None
-    if number < 0:
-        raise BadRequest(f"{otherwise} of at least 0, not {number}")
+        shown = "null" if given is None else given
+        raise BadRequest(
+            f"Failed to parse the following Kafka {what} value in the provided offsets: '{shown}'. "
+            f"{what.capitalize()} values for sink connectors need to be integers."
+        ) from None
+    if not 0 <= number <= _LARGEST[what]:
+        raise BadRequest(f"Kafka {what}s are integers from 0 to {_LARGEST[what]}, and {number} is not one of them")
     return number

@@ -22,7 +22,7 @@ from typing import Any, Protocol, cast
 from pipeline.cluster import Cluster, Connection
 from pipeline.connect.config import ConfigInfos
 from pipeline.connect.connector import Connector, SinkConnector, SourceConnector
-from pipeline.connect.connector_config import is_sink, validated
+from pipeline.connect.connector_config import is_sink
 from pipeline.connect.errors import ConnectError, stack_trace
 from pipeline.connect.herder import State, TargetState, TaskId
 from pipeline.connect.indirect import Providers
@@ -30,6 +30,7 @@ from pipeline.connect.offsets import OffsetStore, SourceOffset
 from pipeline.connect.outside_offsets import alter_sink_offsets, alter_source_offsets, sink_offsets
 from pipeline.connect.plugins import Plugins
 from pipeline.connect.tasks.spec import Reports, TaskSpec
+from pipeline.connect.validation import validated
 from pipeline.connect.worker_config import WorkerConfig
 
 __all__ = ["TaskEngine", "Worker", "WorkerEvents"]
@@ -210,7 +211,7 @@ class Worker:
         policy = self._config["connector.client.config.override.policy"]
         given = {key: value for key, value in config.items() if value is not None}
         resolved = self._providers.resolve(given)
-        infos = validated(plugin, resolved, self.plugins, policy=policy)
+        infos = validated(plugin, resolved, self.plugins, policy=policy, worker=self._config.given)
         for one in infos.configs:
             if resolved.get(one.value.name) != given.get(one.value.name):
                 one.value.value = given[one.value.name]

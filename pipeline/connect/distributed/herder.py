@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from pipeline.connect.config import ConfigDef, ConfigInfos
 from pipeline.connect.connector import Connector, SinkConnector
+from pipeline.connect.connector_config import keys_of_all
 from pipeline.connect.distributed import signing
 from pipeline.connect.distributed.blocking import in_thread
 from pipeline.connect.distributed.configs import ConfigStore
@@ -62,6 +63,9 @@ from protocol.errors import KafkaError
 __all__ = ["HerderSettings", "WorkerHerder"]
 
 _CONFLICT: Final = "Cannot complete request because of a conflicting operation (e.g. worker rebalance)"
+_STALE: Final = (
+    "Cannot complete request momentarily due to stale configuration (typically caused by a concurrent config change)"
+)
 _KINDS: Final = ("sink", "source", "transformation", "predicate", "converter", "header_converter")
 _log = logging.getLogger(__name__)
 
@@ -75,6 +79,8 @@ class HerderSettings:
     cluster_id: str
     group_id: str = ""
     """Empty for a worker that is alone."""
+    settle_ms: int = 10_000
+    """How long a request waits for a rebalance to end before it is refused."""
     max_delay_ms: int = 300_000
     sync_timeout_ms: int = 3_000
     stop_timeout_ms: int = 10_000
@@ -209,9 +215,9 @@ class WorkerHerder(Herder):
     async def put_connector(
         self, name: str, config: Config, *, initial: TargetState | None = None, replace: bool = True
     ) -> Created:
+        await self._settled()
         self._must_lead("set connector configs")
         infos = await self._validated(config.get("connector.class"), config)
-        self._refuse_group_of_workers(name, config)
         if infos.error_count:
             problems = "\n".join(infos.problems())
             raise BadRequest(
@@ -228,11 +234,13 @@ class WorkerHerder(Herder):
         return Created(is_new, await self.connector(name))
 
     async def patch_connector(self, name: str, patch: Mapping[str, str | None]) -> Created:
+        await self._settled()
         self._must_lead("set connector configs")
         config: dict[str, str | None] = {**(await self.connector(name)).config, **patch}
         return await self.put_connector(name, {key: value for key, value in config.items() if value is not None})
 
     async def delete_connector(self, name: str) -> None:
+        await self._settled()
         self._must_lead("delete connector configs")
         async with self._turn:
             await self.connector(name)
@@ -249,6 +257,7 @@ class WorkerHerder(Herder):
 
     async def set_target_state(self, name: str, target: TargetState) -> None:
         if target is TargetState.STOPPED:
+            await self._settled()
             self._must_lead("transition connectors to the STOPPED state")
         if name not in self._configs.state.connectors:
             raise NotFound(f"Unknown connector {name}")
@@ -256,11 +265,13 @@ class WorkerHerder(Herder):
             await self._done(self._configs.put_target(name, target))
 
     async def restart_connector(self, name: str) -> None:
+        await self._settled()
         self._must_know(name)
         self._must_have(name)
         await self._running.restart(Work(connectors=frozenset((name,))))
 
     async def restart(self, name: str, *, include_tasks: bool, only_failed: bool) -> ConnectorStatus:
+        await self._settled()
         self._must_lead("process restart requests")
         self._must_know(name)
         status = await self.status(name)
@@ -283,12 +294,22 @@ class WorkerHerder(Herder):
     async def put_task_configs(
         self, name: str, configs: Sequence[Config], body: bytes, headers: Mapping[str, str]
     ) -> None:
-        if self._share.version >= PROTOCOLS["sessioned"]:
-            signing.check(self._configs.state.session_key, body, headers)
+        self._check_signature(body, headers)
         self._must_lead("write task configurations")
         async with self._turn:
             await self.connector(name)
             await self._done(self._configs.put_tasks(name, configs))
+
+    async def fence(self, name: str, body: bytes, headers: Mapping[str, str]) -> None:
+        self._check_signature(body, headers)
+        self._must_lead("perform zombie fencing")
+        await self.connector(name)
+        if self._kind(name) == "sink":
+            raise BadRequest(f"Connector {name} is not a source connector")
+        raise BadRequest(
+            "This worker does not have exactly-once source support: let no worker of the group have "
+            "exactly.once.source.support=enabled"
+        )
 
     async def task_status(self, task: TaskId) -> Status:
         await self._caught_up()
@@ -298,6 +319,7 @@ class WorkerHerder(Herder):
         return status
 
     async def restart_task(self, task: TaskId) -> None:
+        await self._settled()
         self._must_know(task.connector)
         if self._configs.state.task_config(task) is None:
             raise NotFound(f"Unknown task: {task}")
@@ -330,6 +352,7 @@ class WorkerHerder(Herder):
         return await self._alter(name, None)
 
     async def _alter(self, name: str, offsets: Offsets | None) -> str:
+        await self._settled()
         self._must_lead("alter or reset offsets")
         async with self._turn:
             await self._done(self._configs.refresh())
@@ -356,7 +379,10 @@ class WorkerHerder(Herder):
         definition = getattr(found, "config_def", None)
         if not isinstance(definition, ConfigDef):
             raise NotFound(f"Unknown plugin {plugin}.")
-        return [key.to_json() for key in definition.keys.values()]
+        keys = definition.keys
+        if issubclass(found, Connector):
+            keys = keys | {one.name: one for one in keys_of_all(found) if one.name not in keys}
+        return [key.to_json() for key in keys.values()]
 
     async def validate(self, plugin: str, config: Mapping[str, str | None]) -> Mapping[str, Any]:
         if not config.get("connector.class"):
@@ -379,6 +405,22 @@ class WorkerHerder(Herder):
     def _must_lead(self, purpose: str) -> None:
         if not self._share.leads:
             raise NotLeader(f"Only the leader can {purpose}.", self._share.leader_url)
+
+    async def _settled(self) -> None:
+        """Wait, not for long, until the group has shared out its work: before, who leads may be out of date.
+
+        Raises Rebalancing.
+        """
+        try:
+            async with asyncio.timeout(self._settings.settle_ms / 1000):
+                await self._share.settled.wait()
+        except TimeoutError:
+            raise Rebalancing(_STALE) from None
+
+    def _check_signature(self, body: bytes, headers: Mapping[str, str]) -> None:
+        """Whether another worker has sent this (KIP-507). Raises BadRequest, Forbidden."""
+        if self._share.version >= PROTOCOLS["sessioned"]:
+            signing.check(self._configs.state.session_key, body, headers)
 
     def _must_know(self, name: str) -> None:
         if name not in self._configs.state.connectors:
@@ -403,14 +445,6 @@ class WorkerHerder(Herder):
             return await in_thread(self._worker.validate, plugin, config)
         except ConfigError as error:
             raise BadRequest(str(error)) from error
-
-    def _refuse_group_of_workers(self, name: str, config: Config) -> None:
-        """A sink connector in the workers' own group would put every worker out of it."""
-        group = config.get("consumer.override.group.id", f"connect-{name}")
-        if self._settings.group_id == group and _is_sink(self._plugins, config):
-            raise BadRequest(
-                f"Consumer group for sink connector named {name} conflicts with Connect worker group {group}"
-            )
 
     async def _caught_up(self) -> None:
         """Read the statuses to the end, if that can be done soon: what is known is better than no answer."""

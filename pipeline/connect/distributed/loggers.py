@@ -12,6 +12,7 @@ __all__ = ["LEVELS", "Loggers"]
 
 ROOT: Final = "root"
 LEVELS: Final = {
+    "ALL": 1,
     "TRACE": 5,
     "DEBUG": logging.DEBUG,
     "INFO": logging.INFO,
@@ -34,15 +35,19 @@ class Loggers:
         return {name: LoggerLevel(_name(_logger(name)), self._modified.get(name)) for name in [ROOT, *_names()]}
 
     def set(self, name: str, level: str) -> list[str]:
-        """Set the level of a logger and of those below: their names. Raises NotFound where there is no such level."""
-        number = LEVELS.get(level.upper())
-        if number is None:
+        """Set the level of a logger and of those below: the names of those that had another one.
+
+        Raises NotFound where there is no such level.
+        """
+        level, name = level.upper(), ROOT if name.lower() == ROOT else name
+        if level not in LEVELS:
             raise NotFound(f"invalid log level '{level}'.")
         below = _names() if name == ROOT else [one for one in _names() if one.startswith(f"{name}.")]
-        changed = sorted({name, *below})
-        for one in changed:
-            _logger(one).setLevel(number)
-            self._modified[one] = self._now_ms()
+        meant = sorted({name, *below})
+        changed = [one for one in meant if _name(_logger(one)) != level]
+        for one in meant:
+            _logger(one).setLevel(LEVELS[level])
+        self._modified.update(dict.fromkeys(changed, self._now_ms()))
         return changed
 
 
@@ -58,4 +63,4 @@ def _logger(name: str) -> logging.Logger:
 def _name(logger: logging.Logger) -> str:
     """Kafka's name of the level that counts for the logger: the nearest one that is not above it."""
     number = logger.getEffectiveLevel()
-    return next((name for name, least in reversed(LEVELS.items()) if number >= least), "TRACE")
+    return next((name for name, least in reversed(LEVELS.items()) if number >= least), "ALL")

@@ -7,6 +7,7 @@ from typing import Final
 from pipeline.connect.config import ConfigDef, ConfigType, Importance, at_least, between, non_empty, one_of
 from pipeline.connect.distributed.membership import GroupSettings
 from pipeline.connect.distributed.topics import TopicPlan
+from pipeline.connect.errors import ConfigError
 from pipeline.connect.worker_config import COMMON, WorkerConfig
 
 __all__ = ["DISTRIBUTED", "config_topic", "group_settings", "offset_topic", "status_topic"]
@@ -15,6 +16,21 @@ _HIGH, _MEDIUM, _LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
 _INT, _STRING = ConfigType.INT, ConfigType.STRING
 _REPLICAS: Final = "How many brokers have it; -1: as many as the brokers say. Only used where the topic is not there."
 _replicas: Final = between(-1, 32767)
+
+
+def _no_exactly_once(name: str, value: str) -> None:
+    """The one mode there is. A mode that Kafka has, too, is refused with what that means for sources."""
+    if value.lower() in ("preparing", "enabled"):
+        raise ConfigError(
+            f"Invalid value {value} for configuration {name}: exactly-once for source connectors is not there, they "
+            "write at least once. Leave the key out, or set it to disabled"
+        )
+    if value.lower() != "disabled":
+        raise ConfigError(
+            f"Invalid value {value} for configuration {name}: String must be one of (case insensitive): DISABLED, "
+            "PREPARING, ENABLED"
+        )
+
 
 DISTRIBUTED: Final = COMMON + (
     ConfigDef()
@@ -91,6 +107,14 @@ DISTRIBUTED: Final = COMMON + (
         _LOW,
         "How work is shared out: eager, compatible (KIP-415) or sessioned (KIP-507).",
         validator=one_of("eager", "compatible", "sessioned"),
+    )
+    .define(
+        "exactly.once.source.support",
+        _STRING,
+        "disabled",
+        _HIGH,
+        "Exactly-once for sources (KIP-618) is not there: only disabled is taken.",
+        validator=_no_exactly_once,
     )
     .define(
         "inter.worker.key.ttl.ms",

@@ -52,6 +52,8 @@ class Share:
         self.version = 0
         self.joined = asyncio.Event()
         """Set while it has a place in the group."""
+        self.settled = asyncio.Event()
+        """Set while it has, and nobody shares out the work anew: who leads and who has what is known."""
         self._url = url
         self._configs = configs
         self._running = running
@@ -88,6 +90,7 @@ class Share:
 
     async def before_join(self, version: int | None) -> None:
         """As Member."""
+        self.settled.clear()
         await self._read_on()
         if version == 0:
             await self._running.stop(self._running.work)
@@ -143,11 +146,14 @@ class Share:
             self._membership.rejoin(assignment.delay_ms / 1000)
         self._begin(self._running.allowed - self._running.work)
         self.joined.set()
+        if not assignment.revoked:
+            self.settled.set()
 
     async def on_lost(self) -> None:
         """As Member."""
         _log.warning("the place in the group is lost: all connectors and tasks are stopped here")
         self.joined.clear()
+        self.settled.clear()
         self.leads, self.leader_url, self._running.allowed = False, None, NO_WORK
         self._sharing = Sharing(self._max_delay_ms)
         await self._running.stop(self._running.work)

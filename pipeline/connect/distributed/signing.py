@@ -36,7 +36,7 @@ def sign(key: SessionKey, body: bytes) -> dict[str, str]:
 def check(key: SessionKey | None, body: bytes, headers: Mapping[str, str]) -> None:
     """Raises BadRequest without a signature that can be looked at, Forbidden where it is not that of the body."""
     signature, algorithm = headers.get(SIGNATURE), headers.get(ALGORITHM)
-    if signature is None:
+    if signature is None or algorithm is None:
         raise BadRequest("Internal request missing required signature")
     if algorithm not in _HASHES:
         raise BadRequest(f"This worker does not support the '{algorithm}' signature algorithm used to sign the request")

@@ -66,11 +66,12 @@ async def names(request: Request, herder: Herder) -> Reply:
                 parts["status"] = shapes.connector_status(await herder.status(name))
         except NotFound:
             continue  # it was deleted meanwhile
-        if parts:
-            shown[name] = parts
+        shown[name] = parts
     return Reply(shown)
 
 
+_TRIMMED: Final = "".join(map(chr, range(33)))
+"""What Java takes off a text's ends."""
 _INITIAL: Final = {"RUNNING": TargetState.STARTED, "PAUSED": TargetState.PAUSED, "STOPPED": TargetState.STOPPED}
 
 
@@ -78,13 +79,11 @@ async def create(request: Request, herder: Herder) -> Reply:
     wanted = await bodies.read(request, texts=True)
     if not isinstance(wanted, dict) or not isinstance(wanted.get("config"), dict):
         raise BadRequest('a connector is created by {"name": "...", "config": {...}}: there is no "config" object')
-    unknown = wanted.keys() - {"name", "config", "initial_state"}
-    if unknown:
-        raise BadRequest(f'Unrecognized field "{min(unknown)}" (known are: name, config, initial_state)')
+    bodies.only(wanted, "name", "config", "initial_state")
     given = wanted.get("name")
     if not (given is None or isinstance(given, str)):
         raise BadRequest('"name" must be a string')
-    name = (given or "").strip()
+    name = (given or "").strip(_TRIMMED)
     config = _named(name, bodies.text_map(wanted["config"], "config"))
     initial = _initial(wanted.get("initial_state"))
     created = await herder.put_connector(name, config, initial=initial, replace=False)
@@ -176,6 +175,11 @@ async def put_tasks(request: Request, herder: Herder) -> Reply:
     tasks = [bodies.patch_of(bodies.text_map(one, "a task's configuration")) for one in configs]
     await herder.put_task_configs(_name(request), tasks, body, request.headers)
     return Reply(status=204)
+
+
+async def fence(request: Request, herder: Herder) -> Reply:
+    await herder.fence(_name(request), await bodies.read_text(request), request.headers)
+    return Reply()
 
 
 async def task_status(request: Request, herder: Herder) -> Reply:
@@ -273,6 +277,7 @@ def _name(request: Request) -> str:
 
 def _task(request: Request) -> TaskId:
     number = request.path_params["task"]
-    if not (number.isascii() and number.isdecimal() and len(number) < 10):
+    digits = number.removeprefix("-")
+    if not (digits.isascii() and digits.isdecimal() and len(digits) < 10):
         raise NotFound("HTTP 404 Not Found")
     return TaskId(_name(request), int(number))

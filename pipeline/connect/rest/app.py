@@ -28,10 +28,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pipeline.connect.herder import Herder, HerderError, NotLeader, TimedOut
-from pipeline.connect.rest import openapi, shapes
+from pipeline.connect.rest import bodies, openapi, shapes
 from pipeline.connect.rest.answers import Reply
 from pipeline.connect.rest.endpoints import ENDPOINTS, Endpoint
 from pipeline.connect.rest.forwarding import Forwarder
+from pipeline.connect.rest.paths import ambiguity
 
 __all__ = ["REQUEST_SECONDS", "application"]
 
@@ -74,15 +75,16 @@ def application(
 
 
 class _Paths:
-    """Takes the slash from the end of paths, and refuses a slash in the name of something."""
+    """Takes the slash from the end of paths, and refuses those that are ambiguous."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            if b"%2f" in scope.get("raw_path", b"").partition(b"?")[0].lower():
-                await JSONResponse(shapes.error(400, "Ambiguous URI path separator"), 400)(scope, receive, send)
+            problem = ambiguity(scope.get("raw_path", b"").partition(b"?")[0])
+            if problem is not None:
+                await JSONResponse(shapes.error(400, problem), 400)(scope, receive, send)
                 return
             scope = {**scope, "path": scope["path"].rstrip("/") or "/"}
         await self._app(scope, receive, send)
@@ -126,6 +128,8 @@ class _Resource:
             return JSONResponse(shapes.error(500, str(error) or type(error).__name__), 500)
 
     async def _answer(self, endpoint: Endpoint, request: Request) -> Reply:
+        if endpoint.body is None:
+            bodies.refuse_other_kinds(request)
         try:
             return await endpoint.answer(request, self._herder)
         except NotLeader as elsewhere:

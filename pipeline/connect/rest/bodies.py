@@ -15,7 +15,18 @@ from starlette.requests import Request
 
 from pipeline.connect.herder import HerderError, Offsets
 
-__all__ = ["BODY_BYTES_MAX", "Refused", "flag", "patch_of", "read", "read_offsets", "read_text", "text_map"]
+__all__ = [
+    "BODY_BYTES_MAX",
+    "Refused",
+    "flag",
+    "only",
+    "patch_of",
+    "read",
+    "read_offsets",
+    "read_text",
+    "refuse_other_kinds",
+    "text_map",
+]
 
 BODY_BYTES_MAX: Final = 10 * 1024 * 1024
 _JSON: Final = "application/json"
@@ -34,10 +45,22 @@ async def read(request: Request, *, texts: bool = False) -> Any:
 
     Raises Refused: 415 for what does not say that it is JSON, 413 for more than `BODY_BYTES_MAX`, 400 for the rest.
     """
-    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if content_type != _JSON:
+    if not says_json(request):
         raise Refused(415, "HTTP 415 Unsupported Media Type")
     return parse(await read_text(request), texts=texts)
+
+
+def says_json(request: Request) -> bool:
+    """Whether the request says that its body is JSON."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == _JSON
+
+
+def refuse_other_kinds(request: Request) -> None:
+    """For requests whose body nobody reads: raises Refused (415) where there is one and it is said to be no JSON."""
+    headers = request.headers
+    has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+    if has_body and "content-type" in headers and not says_json(request):
+        raise Refused(415, "HTTP 415 Unsupported Media Type")
 
 
 async def read_text(request: Request) -> bytes:
@@ -60,7 +83,10 @@ def parse(body: bytes, *, texts: bool = False) -> Any:
         raise Refused(400, "the request has no body; it must be JSON")
     number = str if texts else None
     try:
-        return json.loads(body, parse_constant=_no_constant, parse_int=number, parse_float=number)
+        found = json.loads(body, parse_constant=_no_constant, parse_int=number, parse_float=number)
+        if b"\\u" in body:
+            json.dumps(found, ensure_ascii=False).encode()  # half of a character can be written, but stands for nothing
+        return found
     except (ValueError, RecursionError) as error:
         raise Refused(400, f"the body of the request is not JSON: {error}") from None
 
@@ -91,6 +117,7 @@ def _text(value: Any, what: str) -> str | None:
 
 def read_offsets(value: Any) -> Offsets:
     """The offsets of a request to alter them (KIP-875). Raises Refused (400)."""
+    only(value, "offsets")
     offsets = value.get("offsets") if isinstance(value, dict) else None
     if not isinstance(offsets, list) or not offsets:
         raise Refused(400, "Partitions / offsets need to be provided for an alter offsets request")
@@ -100,6 +127,7 @@ def read_offsets(value: Any) -> Offsets:
 def _offset(value: Any) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
     if not isinstance(value, dict):
         raise Refused(400, f"each of the offsets must be a JSON object, and one is {_kind(value)}")
+    only(value, "partition", "offset")
     partition, offset = value.get("partition"), value.get("offset")
     if partition is None:
         raise Refused(400, "Partition objects cannot be null")
@@ -108,10 +136,17 @@ def _offset(value: Any) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
     return partition, offset
 
 
+def only(value: Any, *known: str) -> None:
+    """Raises Refused (400) where an object has other fields."""
+    unknown = value.keys() - {*known} if isinstance(value, dict) else ()
+    if unknown:
+        raise Refused(400, f'Unrecognized field "{min(unknown)}" (known are: {", ".join(known)})')
+
+
 def flag(request: Request, name: str, default: bool = False) -> bool:
-    """A switch among the request's parameters: on for "true" in any case, off for anything else."""
-    given = request.query_params.get(name)
-    return default if given is None else given.lower() == "true"
+    """A switch among the request's parameters: on for "true" in any case, off for anything else; the first counts."""
+    given = request.query_params.getlist(name)
+    return given[0].lower() == "true" if given else default
 
 
 _KINDS: Final[Sequence[tuple[type, str]]] = (

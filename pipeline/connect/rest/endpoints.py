@@ -114,6 +114,13 @@ ENDPOINTS: Final = (
         body="TaskConfigs",
     ),
     Endpoint(
+        "PUT",
+        f"{_C}/fence",
+        "Among workers: end the transactions of a source's earlier tasks (KIP-618); the request is signed",
+        answers.fence,
+        {400: "Error", 403: "Error", 404: "Error"},
+    ),
+    Endpoint(
         "GET", f"{_C}/tasks/{{task}}/status", "What a task does", answers.task_status, {200: "TaskStatus", 404: "Error"}
     ),
     Endpoint(

@@ -6,11 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.connect.config import ConfigDef, ConfigType, Importance, non_empty
-from pipeline.connect.java_forms import java_pattern
+from pipeline.connect.java_forms import java_pattern, java_regex
 from pipeline.connect.records import ConnectRecord
 from pipeline.connect.transforms import Predicate
 
 __all__ = ["HasHeaderKey", "RecordIsTombstone", "TopicNameMatches"]
+
+
+def _whole_name(name: str, value: Any) -> None:
+    non_empty(name, value)
+    java_regex(name, value)
 
 
 class TopicNameMatches(Predicate):
@@ -21,7 +26,7 @@ class TopicNameMatches(Predicate):
         ConfigType.STRING,
         importance=Importance.MEDIUM,
         doc="A regular expression for matching against the name of a record's topic.",
-        validator=non_empty,
+        validator=_whole_name,
     )
 
     def configure(self, props: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from pipeline.connect.config import ConfigDef, ConfigType, Importance
 from pipeline.connect.errors import ConfigError, DataError
-from pipeline.connect.java_forms import JavaDateFormat, java_pattern, java_replacement
+from pipeline.connect.java_forms import JavaDateFormat, java_pattern, java_regex, java_replacement
 from pipeline.connect.logical import from_millis
 from pipeline.connect.records import ConnectRecord
 from pipeline.connect.transforms import Transform
@@ -25,7 +25,13 @@ class RegexRouter(Transform):
 
     config_def = (
         ConfigDef()
-        .define("regex", ConfigType.STRING, importance=_HIGH, doc="Regular expression to use for matching.")
+        .define(
+            "regex",
+            ConfigType.STRING,
+            importance=_HIGH,
+            doc="Regular expression to use for matching.",
+            validator=java_regex,
+        )
         .define("replacement", ConfigType.STRING, importance=_HIGH, doc="Replacement string, with $1 for a group.")
     )
 

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from pipeline.connect.config import ConfigDef, ConfigType, Importance, Password, at_least, one_of
-from pipeline.connect.connector_config import validated
+from pipeline.connect.distributed.settings import DISTRIBUTED
 from pipeline.connect.errors import ConfigError
 from pipeline.connect.plugins import Plugins
+from pipeline.connect.validation import validated
+from pipeline.connect.worker_config import WorkerConfig
 
 DEFINED = (
     ConfigDef()
@@ -58,7 +60,8 @@ def test_the_json_of_validate() -> None:
     assert url == {
         "definition": {
             "name": "url", "type": "STRING", "required": True, "default_value": None, "importance": "HIGH",
-            "documentation": "Where.", "group": "Place", "width": "NONE", "display_name": "The URL", "dependents": [],
+            "documentation": "Where.", "group": "Place", "order_in_group": 1, "width": "NONE",
+            "display_name": "The URL", "dependents": [],
             "order": 1,
         },
         "value": {
@@ -74,7 +77,7 @@ def problems(**config: str) -> dict[str, list[str]]:
     """What is wrong with a connector of `sample`, by key."""
     given: dict[str, Any] = {"name": "n", "connector.class": "tests.pipeline.connect.sample.Notes", "folder": "f"}
     given |= {key.replace("_", "."): value for key, value in config.items()}
-    infos = validated(given["connector.class"], given, Plugins())
+    infos = validated(given["connector.class"], given, Plugins(), worker={"group.id": "workers"})
     return {one.value.name: one.value.errors for one in infos.configs if one.value.errors}
 
 
@@ -83,15 +86,78 @@ def test_a_connectors_configuration_is_looked_through_as_a_whole() -> None:
     assert problems(topics="t", tasks_max="0").keys() == {"tasks.max"}
     assert "Must configure one of topics or topics.regex" in problems()["topics"][0]
     assert "mutually exclusive" in problems(topics="t", topics_regex="u")["topics"][0]
-    assert (
-        "is one of those read"
-        in problems(topics="t", errors_deadletterqueue_topic_name="t")["errors.deadletterqueue.topic.name"][0]
-    )
+    both = problems()
+    assert both["topics"] == both["topics.regex"]
+    assert problems(topics="a,a") == {"topics": ["Configuration 'topics' values must not be duplicated."]}
+    assert problems(topics="a,,b") == {"topics": ["Configuration 'topics' values must not be empty."]}
+    assert problems(topics_regex="(").keys() == {"topics.regex"}
+    dead = "errors_deadletterqueue_topic_name"
+    assert "may not be included in the list of topics" in problems(topics="t", **{dead: "t"})["topics"][0]
+    assert "may not be matched by the regex" in problems(topics_regex="t.*", **{dead: "t1"})["topics.regex"][0]
     assert "could not be found" in problems(topics="t", value_converter="org.example.Absent")["value.converter"][0]
     wrong = problems(topics="t", transforms="a,b", transforms_a_type="RegexRouter", transforms_a_regex="x",
                      transforms_b_type="Filter", transforms_b_predicate="absent")  # fmt: skip
     assert wrong.keys() == {"transforms.a.replacement", "transforms.b.predicate"}
-    assert "Duplicate alias" in problems(topics="t", transforms="a,a")["transforms"][0]
+    assert problems(topics="t", transforms="a", transforms_a_type="RegexRouter", transforms_a_regex="(",
+                    transforms_a_replacement="x").keys() == {"transforms.a.regex"}  # fmt: skip
+    twice = problems(topics="t", transforms="a,a")
+    assert twice["transforms"] == ["Invalid value [a, a] for configuration transforms: Duplicate alias provided."]
+    absent = problems(topics="t", transforms="a", transforms_a_type="no.such", predicates="p")
+    assert absent.keys() == {"transforms.a.type", "predicates.p.type"}
+    json = "org.apache.kafka.connect.json.JsonConverter"
+    maybe = problems(topics="t", value_converter=json, value_converter_schemas_enable="maybe")
+    assert maybe.keys() == {"value.converter.schemas.enable"}
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [("a\nb\x7f", "had the following ASCII chars: 10, 127"), ("", "String may not be empty"), ("workers", None)],
+)
+def test_names_of_connectors(name: str, problem: str | None) -> None:
+    found = problems(topics="t", name=name)
+    assert found.keys() == ({"name"} if problem else set())
+    assert problem is None or problem in found["name"][0]
+
+
+def test_no_sink_reads_in_the_group_of_the_workers() -> None:
+    conflict = "Consumer group workers conflicts with Connect worker group workers"
+    assert problems(topics="t", consumer_override_group_id="workers") == {"consumer.override.group.id": [conflict]}
+    named = validated("FileStreamSink", {"name": "s", "topics": "t"}, Plugins(), worker={"group.id": "connect-s"})
+    assert any("Consumer group for sink connector named s conflicts with" in one for one in named.problems())
+
+
+def test_what_only_exactly_once_for_sources_could_give_is_refused() -> None:
+    config = {"name": "n", "connector.class": "FileStreamSource", "topic": "t"}
+    for key, value, problem in (
+        ("exactly.once.support", "required", "This worker does not have exactly-once source support enabled."),
+        ("exactly.once.support", "some", "String must be one of (case insensitive): REQUIRED, REQUESTED"),
+        ("transaction.boundary", "connector", "does not support connector-defined transaction boundaries"),
+        ("offsets.storage.topic", "mine", "leave this key out"),
+    ):
+        infos = validated("FileStreamSource", {**config, key: value}, Plugins())
+        [wrong] = [one.value for one in infos.configs if one.value.errors]
+        assert wrong.name == key
+        assert problem in wrong.errors[0]
+    assert validated("FileStreamSource", {**config, "transaction.boundary": "INTERVAL"}, Plugins()).error_count == 0
+    told = {"group.id": "g", "key.converter": "c", "value.converter": "c"}
+    told |= {f"{what}.storage.topic": what for what in ("config", "offset", "status")}
+    for mode in ("enabled", "PREPARING"):
+        with pytest.raises(ConfigError, match="exactly-once for source connectors is not there"):
+            WorkerConfig.parse({**told, "exactly.once.source.support": mode}, DISTRIBUTED)
+    WorkerConfig.parse({**told, "exactly.once.source.support": "disabled"}, DISTRIBUTED)
+
+
+def test_a_class_that_is_not_there_is_said_with_those_that_are() -> None:
+    with pytest.raises(ConfigError, match=r"matches no\.such\.Class, available connectors are: .*FileStreamSink"):
+        validated("no.such.Class", {}, Plugins())
+
+
+def test_the_converters_of_the_worker_are_the_defaults() -> None:
+    config = {"name": "n", "connector.class": "FileStreamSource", "topic": "t"}
+    infos = validated("FileStreamSource", config, Plugins(), worker={"key.converter": "StringConverter"})
+    [key] = [one for one in infos.configs if one.value.name == "key.converter"]
+    assert key.definition is not None
+    assert (key.value.value, key.definition.default) == ("StringConverter", "StringConverter")
 
 
 def test_the_worker_says_which_client_settings_connectors_may_have() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -14,7 +16,10 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from broker import Broker, Cluster
 from pipeline.connect.distributed import signing
+from pipeline.connect.distributed.protocol import PROTOCOLS, MemberState, encode_member
 from pipeline.connect.errors import ConnectError
+from protocol.client import Client
+from protocol.messages.groups import JoinGroupRequest
 from tests.pipeline.connect.distributed import hanging
 from tests.pipeline.connect.workers import RunningWorker, file_sink, file_source, group_worker, lines, until
 
@@ -270,3 +275,54 @@ async def test_a_connector_that_hangs_holds_up_nobody(connect_broker: Broker, gr
             await worker.reaches("snk", "PAUSED", "PAUSED")
     finally:
         hanging.LET_GO.set()
+
+
+async def join_and_be_silent(bootstrap: str, group: str) -> None:
+    """Become a member of the workers' group that answers nothing: a rebalance waits for it until its session ends."""
+    client = Client(bootstrap, client_id="silent")
+    metadata = encode_member(MemberState("http://127.0.0.1:9/", -1), PROTOCOLS["sessioned"])
+    protocols = [JoinGroupRequest.JoinGroupRequestProtocol(name="sessioned", metadata=metadata)]
+    member_id = ""
+    for _ in range(2):  # the first time it is only given its name
+        request = JoinGroupRequest(
+            group_id=group,
+            session_timeout_ms=4_000,
+            rebalance_timeout_ms=60_000,
+            member_id=member_id,
+            protocol_type="connect",
+            protocols=protocols,
+        )
+        answer = await client.send(request, node=await client.coordinator(group), timeout=30)
+        member_id = answer.member_id
+    assert answer.error_code == 0
+    await client.close()
+
+
+async def test_while_work_is_shared_out_anew_requests_are_refused(
+    connect_broker: Broker, group: str, tmp_path: Path
+) -> None:
+    bootstrap = connect_broker.bootstrap_servers
+    async with group_worker(bootstrap, group) as worker:
+        herder: Any = worker.herder
+        herder._settings = replace(herder._settings, settle_ms=50)
+        await worker.ask("PUT", "/connectors/snk/config", file_sink(tmp_path / "out", group))
+        await worker.reaches("snk", "RUNNING", "RUNNING")
+        await join_and_be_silent(bootstrap, group)
+        herder._membership.rejoin()
+        restart = "/connectors/snk/restart"
+        refused = await until(lambda: worker.ask("POST", restart), lambda found: found.status_code == 409)
+        assert refused.json() == {
+            "error_code": 409,
+            "message": "Cannot complete request momentarily due to stale configuration (typically caused by a "
+            "concurrent config change)",
+        }
+        for method, path in (
+            ("POST", "/restart?includeTasks=true"),
+            ("POST", "/tasks/0/restart"),
+            ("PUT", "/stop"),
+            ("PUT", "/config"),
+            ("DELETE", ""),
+        ):
+            assert (await worker.ask(method, f"/connectors/snk{path}", {})).status_code == 409, path
+        assert await worker.get("/connectors") == ["snk"]
+        await until(lambda: worker.ask("POST", restart), lambda found: found.status_code == 204)

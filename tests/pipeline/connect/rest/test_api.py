@@ -59,6 +59,7 @@ async def test_life_of_a_source(worker: RunningWorker, tmp_path: Path) -> None:
     assert await worker.get("/connectors/src/tasks/0/status") == status["tasks"][0]
     assert await worker.get("/connectors?expand=info&expand=status") == {"src": {"info": shown, "status": status}}
     assert await worker.get("/connectors?expand=info") == {"src": {"info": shown}}
+    assert await worker.get("/connectors?expand=more") == {"src": {}}
     [task] = await worker.get("/connectors/src/tasks")
     assert task["id"] == {"connector": "src", "task": 0}
     assert task["config"]["file"] == str(path)
@@ -101,6 +102,32 @@ async def test_a_connector_begins_as_wanted(
     assert await worker.get("/connectors/src/tasks") == []
 
 
+PLACE = {"kafka_topic": "t", "kafka_partition": 0}
+NO_OFFSETS: list[tuple[Any, Any, str]] = [
+    ({}, None, "The partition for a sink connector offset must contain the keys 'kafka_topic' and 'kafka_partition'"),
+    ({**PLACE, "kafka_topic": None}, None, "Kafka topic names must be valid strings and may not be null"),
+    ({**PLACE, "kafka_partition": None}, None, "Kafka partitions must be valid numbers and may not be null"),
+    (
+        {**PLACE, "kafka_partition": "a"},
+        None,
+        "Failed to parse the following Kafka partition value in the provided offsets: 'a'. Partition values for sink "
+        "connectors need to be integers.",
+    ),
+    (
+        PLACE,
+        {"kafka_offset": 1.5},
+        "Failed to parse the following Kafka offset value in the provided offsets: '1.5'. Offset values for sink "
+        "connectors need to be integers.",
+    ),
+    (PLACE, {"offset": 1}, "The offset for a sink connector should either be null or contain the key 'kafka_offset'"),
+    (
+        PLACE,
+        {"kafka_offset": 2**63},
+        f"Kafka offsets are integers from 0 to {2**63 - 1}, and {2**63} is not one of them",
+    ),
+]
+
+
 async def test_offsets_of_a_stopped_source_are_set(worker: RunningWorker, tmp_path: Path) -> None:
     source, target = tmp_path / "in.txt", tmp_path / "out.txt"
     source.write_text("a\nb\nc\n")
@@ -112,6 +139,13 @@ async def test_offsets_of_a_stopped_source_are_set(worker: RunningWorker, tmp_pa
     refused = await worker.ask("PATCH", "/connectors/src/offsets", back)
     assert refused.status_code == 400
     assert "must be in the STOPPED state" in refused.json()["message"]
+    await worker.ask("PUT", "/connectors/snk/stop")
+    await worker.reaches("snk", "STOPPED")
+    for partition, offset, message in NO_OFFSETS:
+        wanted = {"offsets": [{"partition": partition, "offset": offset}]}
+        refused = await worker.ask("PATCH", "/connectors/snk/offsets", wanted)
+        assert (refused.status_code, refused.json()["message"]) == (400, message)
+    await worker.ask("PUT", "/connectors/snk/resume")
     await worker.ask("PUT", "/connectors/src/stop")
     await worker.reaches("src", "STOPPED")
     altered = await worker.ask("PATCH", "/connectors/src/offsets", back)
@@ -171,6 +205,14 @@ REFUSED: list[tuple[str, str, str | None, int, str]] = [
     ("GET", "/connectors/none/tasks", None, 404, "Connector none not found"),
     ("GET", "/connectors/none/tasks/0/status", None, 404, "No status found for task none-0"),
     ("GET", "/connectors/none/tasks/abc/status", None, 404, "HTTP 404 Not Found"),
+    ("GET", "/connectors/none/tasks/-1/status", None, 404, "No status found for task none--1"),
+    ("GET", "/connectors//config", None, 400, "Ambiguous URI empty segment"),
+    ("PUT", "/connectors/none/fence", None, 404, "Connector none not found"),
+    ("GET", "/connectors/none/fence", None, 405, "HTTP 405 Method Not Allowed"),
+    ("POST", "/connectors", '{"name": "\\ud800", "config": {}}', 400, "is not JSON"),
+    ("POST", "/connectors", json.dumps({"name": "a\nb", "config": CONFIG}), 400, "ASCII chars: 10"),
+    ("PATCH", "/connectors/x/offsets", '{"offsets": [{"partition": {}}], "x": 1}', 400, 'Unrecognized field "x"'),
+    ("PATCH", "/connectors/x/offsets", '{"offsets": [{"partition": {}, "y": 1}]}', 400, 'Unrecognized field "y"'),
     ("GET", "/connectors/none/offsets", None, 404, "Connector none not found"),
     ("PUT", "/connectors/none/pause", None, 404, "Unknown connector none"),
     ("PUT", "/connectors/none/resume", None, 404, "Unknown connector none"),
@@ -252,6 +294,9 @@ async def test_bodies_of_another_kind_or_too_large_are_refused(worker: RunningWo
     answer = await worker.client.post("/connectors", content=large, headers={"content-type": "application/json"})
     assert answer.status_code == 413
     assert (await worker.client.get("/connectors", headers={"accept": "text/html"})).status_code == 406
+    unread = await worker.client.put("/connectors/x/pause", content="{}", headers={"content-type": "text/plain"})
+    assert unread.status_code == 415
+    assert (await worker.ask("PUT", "/connectors/x/pause", {})).status_code == 404
     options = await worker.client.options("/connectors")
     assert options.headers["allow"] == "GET, POST, HEAD, OPTIONS"
     assert (await worker.client.head("/connectors")).content == b""
@@ -274,7 +319,9 @@ async def test_plugins_and_their_keys(worker: RunningWorker) -> None:
         one["type"] for one in everything
     }
     keys = {key["name"]: key for key in await worker.get("/connector-plugins/FileStreamSource/config")}
-    assert list(keys) == ["file", "topic", "batch.size"]
+    assert list(keys)[:4] == ["file", "topic", "batch.size", "name"]  # its own, and what all sources can be told
+    assert {"transforms", "topic.creation.groups", "exactly.once.support"} <= keys.keys()
+    assert list(keys["topic"])[6:8] == ["group", "order_in_group"]
     assert keys["topic"]["required"] is True
     assert keys["batch.size"]["default_value"] == "2000"
     found = await worker.ask(
@@ -292,6 +339,8 @@ async def test_plugins_and_their_keys(worker: RunningWorker) -> None:
 async def test_levels_of_loggers(worker: RunningWorker) -> None:
     changed = await worker.ask("PUT", "/admin/loggers/tests.of.connect", {"level": "debug"})
     assert changed.json() == ["tests.of.connect"]
+    again = await worker.ask("PUT", "/admin/loggers/tests.of.connect", {"level": "DEBUG"})
+    assert again.json() == []  # only those that had another one
     level = await worker.get("/admin/loggers/tests.of.connect")
     assert level["level"] == "DEBUG"
     assert level["last_modified"] > 0
