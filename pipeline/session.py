@@ -31,6 +31,10 @@ class SparkMissing(ImportError):
     """Spark is not installed; the text says how to install it."""
 
 
+class SparkFailed(RuntimeError):
+    """Spark did not start; it has said why on standard error."""
+
+
 def require_spark() -> None:
     """Raises :class:`SparkMissing` where ``import pyspark`` would fail."""
     if importlib.util.find_spec("pyspark") is None:
@@ -44,9 +48,11 @@ def spark_session(
 
     ``master`` is any that Spark takes (``local[2]``, ``spark://host:7077``); None is what ``spark-submit`` says, or
     ``local[*,4]``: this machine, where a task that fails is tried again as on a cluster. ``settings`` are Spark's own.
-    Raises :class:`SparkMissing` and :class:`pipeline.java.JavaMissing`, whose texts are for the user.
+    Raises :class:`SparkMissing`, :class:`SparkFailed` and :class:`pipeline.java.JavaMissing`, whose texts are for the
+    user.
     """
     require_spark()
+    from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
     running: SparkSession | None = SparkSession.getActiveSession()
@@ -62,5 +68,10 @@ def spark_session(
         builder = builder.master(master or "local[*,4]")
     for key, value in {**SETTINGS, **(settings or {})}.items():
         builder = builder.config(key, value)
-    session: SparkSession = builder.getOrCreate()
+    try:
+        session: SparkSession = builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        raise SparkFailed(
+            f"Spark did not start as {master or 'this machine'}; what it says above tells why."
+        ) from error
     return session

@@ -5,8 +5,9 @@ The file names clusters (``clusters = A, B``), where they are (``A.bootstrap.ser
 defaults are MirrorMaker 2's. Where its default for the replicas of a new topic is more than the target has brokers, the
 target's number is taken; a number that the file names is taken as it is.
 
-What Connect needs and this has not (``tasks.max``, converters, names of storage topics) is accepted and left alone;
-a key that nobody knows is told as a warning, a setting of security is refused as long as the client has none.
+What Connect needs and this has not (``tasks.max``, converters, names of storage topics) is accepted, and so is a key
+that nobody knows: all that changes nothing is told (`MirrorSettings.ignored`). A setting of security is refused as long
+as the client has none, and a class of the user's own, since without it other things would be copied.
 """
 
 from __future__ import annotations
@@ -27,14 +28,12 @@ SETTINGS_EXCLUDED: Final = (
     r"min\.insync\.replicas"
 )
 _SECURITY: Final = ("security.protocol", "sasl.", "ssl.")
-_CONNECT: Final = (
-    "tasks.max", "name", "connector.class", "key.converter", "value.converter", "header.converter", "offset.storage.",
-    "config.storage.", "status.storage.", "offset.flush.", "metric.reporters", "metrics.", "dedicated.mode.",
-    "listeners", "client.id", "group.id", "topic.filter.class", "group.filter.class", "config.property.filter.class",
-    "forwarding.admin.class", "admin.timeout.ms", "consumer.", "producer.", "admin.", "source.", "target.",
-    "config.providers", "replication.policy.", "errors.", "exactly.once.", "task.", "worker.", "request.timeout.ms",
-)  # fmt: skip
-"""Beginnings of keys that MirrorMaker 2 takes and that change nothing here, besides those read below."""
+_FILTERS: Final = {
+    "topic.filter.class": "DefaultTopicFilter",
+    "group.filter.class": "DefaultGroupFilter",
+    "config.property.filter.class": "DefaultConfigPropertyFilter",
+}
+"""Classes that would choose what is copied, and those that do what is done here."""
 
 
 class BadSettings(ValueError):
@@ -96,8 +95,6 @@ _KEYS: Final[dict[str, _Key]] = {
     "refresh.topics.interval.seconds": _Key("refresh_topics_s", _seconds),
     "sync.topic.configs.enabled": _Key("sync_settings", _boolean),
     "sync.topic.configs.interval.seconds": _Key("sync_settings_s", _seconds),
-    "sync.topic.acls.enabled": _Key("sync_acls", _boolean),
-    "sync.topic.acls.interval.seconds": _Key("sync_acls_s", _seconds),
     "refresh.groups.enabled": _Key("refresh_groups", _boolean),
     "refresh.groups.interval.seconds": _Key("refresh_groups_s", _seconds),
     "emit.checkpoints.enabled": _Key("emit_checkpoints", _boolean),
@@ -107,12 +104,17 @@ _KEYS: Final[dict[str, _Key]] = {
     "emit.heartbeats.enabled": _Key("emit_heartbeats", _boolean),
     "emit.heartbeats.interval.seconds": _Key("emit_heartbeats_s", _seconds),
     "heartbeats.replication.enabled": _Key("copy_heartbeats", _boolean),
-    "offset.lag.max": _Key("offset_lag_max", int),
     "isolation.level": _Key("isolation", _one_of("read_uncommitted", "read_committed")),
     "auto.offset.reset": _Key("reset", _one_of("earliest", "latest")),
 }
 _CONSUMER_KEYS: Final = ("isolation.level", "auto.offset.reset")
 """Read where a consumer's setting may stand: ``consumer.``, ``source.consumer.``, ``A.consumer.`` before them."""
+_READ: Final = (
+    "clusters", "bootstrap.servers", "replication.policy.class", "replication.policy.separator",
+    "replication.policy.internal.topic.separator.enabled",
+)  # fmt: skip
+"""What is read besides."""
+_ADDRESSES: Final = ("bootstrap.servers", "metadata.broker.list")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +138,6 @@ class Choices:
     refresh_topics_s: float = 600
     sync_settings: bool = True
     sync_settings_s: float = 600
-    sync_acls: bool = True
-    sync_acls_s: float = 600
     refresh_groups: bool = True
     refresh_groups_s: float = 600
     emit_checkpoints: bool = True
@@ -147,7 +147,6 @@ class Choices:
     emit_heartbeats: bool = True
     emit_heartbeats_s: float = 1
     copy_heartbeats: bool = True
-    offset_lag_max: int = 100
     isolation: str = "read_uncommitted"
     reset: str = "earliest"
 
@@ -206,10 +205,10 @@ class FlowSettings:
 
 @dataclass(frozen=True, slots=True)
 class MirrorSettings:
-    """All flows, and the keys that were not understood."""
+    """All flows, and the keys that change nothing, known or not."""
 
     flows: tuple[FlowSettings, ...]
-    unknown: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
 
 
 def from_mm2(properties: Mapping[str, str], clusters: Iterable[str] = ()) -> MirrorSettings:
@@ -234,7 +233,7 @@ def from_mm2(properties: Mapping[str, str], clusters: Iterable[str] = ()) -> Mir
             flows.append(flow)
     if not any(flow.choices.enabled for flow in flows):
         raise BadSettings(f"no flow is on: say for instance {aliases[0]}->{aliases[1]}.enabled = true")
-    return _checked(flows, _unknown(aliases, properties))
+    return _checked(flows, _ignored(aliases, properties))
 
 
 def _cluster(alias: str, properties: Mapping[str, str]) -> ClusterName:
@@ -283,7 +282,7 @@ def _policy(source: ClusterName, properties: Mapping[str, str]) -> ReplicationPo
     )
 
 
-def _checked(flows: list[FlowSettings], unknown: list[str]) -> MirrorSettings:
+def _checked(flows: list[FlowSettings], ignored: list[str]) -> MirrorSettings:
     on = {(flow.source.alias, flow.target.alias): flow for flow in flows if flow.choices.enabled}
     for (source, target), flow in on.items():
         if flow.policy.identity_of and (target, source) in on:
@@ -291,22 +290,32 @@ def _checked(flows: list[FlowSettings], unknown: list[str]) -> MirrorSettings:
                 f"{source} and {target} would copy each other's records for ever: with the identity policy names do "
                 "not tell where a record was made. Turn one of the two flows off, or take the default policy"
             )
-    return MirrorSettings(tuple(flows), tuple(unknown))
+    return MirrorSettings(tuple(flows), tuple(ignored))
 
 
-def _unknown(aliases: list[str], properties: Mapping[str, str]) -> list[str]:
+def _ignored(aliases: list[str], properties: Mapping[str, str]) -> list[str]:
+    """The keys that change nothing. Raises BadSettings for those that would, if they could be followed."""
     prefixes = [f"{source}->{target}." for source, target in permutations(aliases, 2)] + [f"{one}." for one in aliases]
-    unknown = []
+    ignored = []
     for key in sorted(properties):
         prefix = next((each for each in prefixes if key.startswith(each)), "")
-        bare = key[len(prefix) :]
+        bare, value = key[len(prefix) :], properties[key].strip()
         last = bare.removeprefix("source.").removeprefix("target.").removeprefix("consumer.").removeprefix("producer.")
         if last.removeprefix("admin.").startswith(_SECURITY):
-            if not (last == "security.protocol" and properties[key].strip() == "PLAINTEXT"):
-                raise BadSettings(f"{key}: connections are PLAINTEXT, without authentication, for now: take it out")
-        elif bare not in _KEYS and bare not in ("clusters", "bootstrap.servers") and not bare.startswith(_CONNECT):
-            unknown.append(key)
-    return unknown
+            _refuse_security(key, value)
+        elif bare in _FILTERS:
+            if value.rpartition(".")[2] != _FILTERS[bare]:
+                raise BadSettings(f"{key}: {value} cannot be loaded here; take the lists of names and exclusions")
+        elif (bare, value.lower()) == ("sync.topic.acls.enabled", "false"):
+            continue  # it is what is done
+        elif not (bare in _KEYS or bare in _READ or (last in _CONSUMER_KEYS and bare != last)):
+            ignored.append(key)
+    return ignored
+
+
+def _refuse_security(key: str, value: str) -> None:
+    if not (key.endswith("security.protocol") and value == "PLAINTEXT"):
+        raise BadSettings(f"{key}: connections are PLAINTEXT, without authentication, for now: take it out")
 
 
 def from_mm1(
@@ -318,6 +327,7 @@ def from_mm1(
     """
     target = ClusterName("target", _address(producer, "--producer.config"))
     flows = []
+    ignored = {key for key in producer if key not in _ADDRESSES and not key.startswith(_SECURITY)}
     for number, consumer in enumerate(consumers, start=1):
         source = ClusterName(f"source{number}", _address(consumer, "--consumer.config"))
         choices = Choices(
@@ -334,7 +344,9 @@ def from_mm1(
         )
         policy = ReplicationPolicy(identity_of=source.alias)
         flows.append(FlowSettings(source, target, choices, policy, commits_as=consumer.get("group.id")))
-    return _checked(flows, [])
+        known = (*_ADDRESSES, *_CONSUMER_KEYS, "group.id")
+        ignored |= {key for key in consumer if key not in known and not key.startswith(_SECURITY)}
+    return _checked(flows, sorted(ignored))
 
 
 def _address(properties: Mapping[str, str], option: str) -> str:
@@ -343,7 +355,7 @@ def _address(properties: Mapping[str, str], option: str) -> str:
             raise BadSettings(
                 f"{key} in the file of {option}: connections are PLAINTEXT, without authentication, for now"
             )
-    address = properties.get("bootstrap.servers") or properties.get("metadata.broker.list") or ""
+    address = next((properties[key] for key in _ADDRESSES if properties.get(key)), "")
     if not address.strip():
         hint = (
             " (zookeeper.connect is of old: brokers are asked, not ZooKeeper)"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.tools.conftest import Parley
 from tools.cli.mirror import _Progress
+from tools.cli.shapes import SHAPES, differences
 
 
 @pytest.mark.parametrize(
@@ -43,18 +45,19 @@ def test_the_file_of_a_mirror_is_checked(parley: Parley, tmp_path: Path) -> None
     assert "PLAINTEXT" in parley("mirror", str(path)).err
 
 
+class Standing:
+    """What the progress of a mirror is taken from."""
+
+    def __init__(self) -> None:
+        self.records = 0
+
+    def progress(self) -> list[object]:
+        from pipeline.mirror.rounds import Progress
+
+        return [Progress("A->B", 1, self.records, 100 * self.records, 0)]
+
+
 def test_progress_is_shown_once_a_second_and_when_it_changes(capsys: pytest.CaptureFixture[str]) -> None:
-    class Standing:
-        """What the progress of a mirror is taken from."""
-
-        def __init__(self) -> None:
-            self.records = 0
-
-        def progress(self) -> list[object]:
-            from pipeline.mirror.rounds import Progress
-
-            return [Progress("A->B", 1, self.records, 100 * self.records, 0)]
-
     moments = [0.0]
     mirror = Standing()
     show = _Progress(as_json=False, clock=lambda: moments[-1])
@@ -66,3 +69,30 @@ def test_progress_is_shown_once_a_second_and_when_it_changes(capsys: pytest.Capt
         ["20 records copied, 0.0 MB", "10/s"],
         ["30 records copied, 0.0 MB", "5/s"],
     ]
+
+
+def test_progress_for_programs_has_its_shape(capsys: pytest.CaptureFixture[str]) -> None:
+    moments = [0.0, 2.0]
+    show = _Progress(as_json=True, clock=lambda: moments.pop(0))
+    mirror = Standing()
+    mirror.records = 30
+    show(mirror)  # type: ignore[arg-type]
+    told = json.loads(capsys.readouterr().out)
+    assert differences(told, SHAPES["mirror"][1]) == []
+    assert (told["records"], told["recordsPerSec"], told["bytesPerSec"]) == (30, 15, 1500)
+
+
+def test_settings_without_effect_are_told_in_one_line(
+    parley: Parley, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))  # it ends when it is about to start Spark
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr("pipeline.java._bundled", lambda: None)
+    path = tmp_path / "mm2.properties"
+    path.write_text("clusters = A, B\nA.bootstrap.servers = a:1\nB.bootstrap.servers = b:1\nA->B.enabled = true\n")
+    path.write_text(path.read_text() + "tasks.max = 4\noffset.lag.max = 7\nsync.topic.acls.enabled = true\nx = y\n")
+    done = parley("mirror", str(path))
+    (line,) = [line for line in done.err.splitlines() if line.startswith("Warning")]
+    assert line == (
+        "Warning: these settings have no effect here: offset.lag.max, sync.topic.acls.enabled, tasks.max, x."
+    )

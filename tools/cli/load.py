@@ -90,7 +90,7 @@ def load(options: Options) -> None:
     from pipeline.load.manifest import LoadConflict
     from pipeline.load.ranges import RecordsGone, TopicMadeAnew
     from pipeline.load.spark import TaskFailed
-    from pipeline.session import SparkMissing, spark_session
+    from pipeline.session import SparkFailed, SparkMissing, spark_session
     from protocol.errors import KafkaError
 
     _check(options)
@@ -104,7 +104,7 @@ def load(options: Options) -> None:
                 _forth(session, options)
         finally:
             session.stop()
-    except (SparkMissing, JavaMissing) as error:
+    except (SparkMissing, SparkFailed, JavaMissing) as error:
         raise CommandError(str(error)) from error
     except RecordsGone as error:
         raise CommandError(f"{error}; --accept-data-loss goes on without them.") from error

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Annotated
@@ -101,18 +101,18 @@ class Options:
 def mirror(options: Options) -> None:
     from pipeline.java import JavaMissing
     from pipeline.mirror.settings import BadSettings
-    from pipeline.session import SparkMissing
+    from pipeline.session import SparkFailed, SparkMissing
     from protocol.errors import KafkaError
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("pipeline.mirror").setLevel(logging.INFO)
     try:
         settings = _settings(options)
-        warn_ignored(settings.unknown)
+        warn_ignored(settings.ignored, "settings")
         _run(settings, options)
     except BadSettings as error:
         raise CommandError(f"{error}.") from error
-    except (SparkMissing, JavaMissing) as error:
+    except (SparkMissing, SparkFailed, JavaMissing) as error:
         raise CommandError(str(error)) from error
     except KafkaError as error:
         raise CommandError(f"A cluster cannot be mirrored: {error.code.name}: {error.message}") from error
@@ -216,10 +216,16 @@ class _Progress:
             rate = (one.records - before[0]) / passed
             bytes_rate = (one.size_bytes - before[1]) / passed
             if self._as_json:
-                print(
-                    json.dumps({**asdict(one), "records_per_s": round(rate), "bytes_per_s": round(bytes_rate)}),
-                    flush=True,
-                )
+                told = {
+                    "flow": one.flow,
+                    "topics": one.topics,
+                    "records": one.records,
+                    "bytes": one.size_bytes,
+                    "lag": one.lag,
+                    "recordsPerSec": round(rate),
+                    "bytesPerSec": round(bytes_rate),
+                }
+                print(json.dumps(told), flush=True)
             else:
                 print(
                     f"{one.flow}  {one.topics} topics  {one.records:,} records copied, {one.size_bytes / 1e6:,.1f} MB  "

@@ -71,8 +71,8 @@ def client_properties(path: Path | None) -> dict[str, str]:
         raise CommandError(f"The file {path} is no properties file: {error}.") from error
 
 
-def warn_ignored(names: Iterable[str]) -> None:
-    """Tell of client settings that have no effect here, in one line; of none nothing is told."""
+def warn_ignored(names: Iterable[str], kind: str = "client settings") -> None:
+    """Tell of settings that have no effect here, in one line; of none nothing is told."""
     shown = ", ".join(sorted(names))
     if shown:
-        print(f"Warning: these client settings have no effect here: {shown}.", file=sys.stderr)
+        print(f"Warning: these {kind} have no effect here: {shown}.", file=sys.stderr)

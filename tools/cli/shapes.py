@@ -227,6 +227,18 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
         },
     ),
     "perf latency": ("", {"avgMs": "number", **_LATENCIES, "records": "integer"}),
+    "mirror": (
+        "one object on each line, for a flow; since the start, but for lag, in offsets",
+        {
+            "flow": "string",
+            "topics": "integer",
+            "records": "integer",
+            "bytes": "integer",
+            "lag": "integer",
+            "recordsPerSec": "integer",
+            "bytesPerSec": "integer",
+        },
+    ),
     "coordination check": (
         "runs is false where a cluster would not run on the store",
         {

@@ -72,6 +72,9 @@ def test_replicas_by_default_are_no_more_than_there_are_brokers() -> None:
         ({"replication.policy.class": "my.Policy"}, "replication.policy.class is"),
         ({"A.security.protocol": "SSL"}, "PLAINTEXT"),
         ({"A.sasl.mechanism": "PLAIN"}, "PLAINTEXT"),
+        ({"admin.ssl.truststore.location": "x"}, "PLAINTEXT"),
+        ({"A->B.source.producer.sasl.jaas.config": "x"}, "PLAINTEXT"),
+        ({"A->B.topic.filter.class": "my.Filter"}, "A->B.topic.filter.class: my.Filter cannot be loaded"),
         ({"offset-syncs.topic.location": "moon"}, "one of source, target"),
     ],
 )
@@ -87,9 +90,25 @@ def test_two_clusters_that_keep_names_must_not_mirror_each_other() -> None:
         from_mm2(BASIC | identity | {"B->A.enabled": "true"})
 
 
-def test_unknown_keys_are_told_and_connects_are_not() -> None:
-    settings = from_mm2(BASIC | {"tasks.max": "4", "A->B.typo": "1", "tpoics": "x", "security.protocol": "PLAINTEXT"})
-    assert settings.unknown == ("A->B.typo", "tpoics")
+def test_keys_that_change_nothing_are_told() -> None:
+    settings = from_mm2(
+        BASIC
+        | {"tasks.max": "4", "A->B.typo": "1", "tpoics": "x", "security.protocol": "PLAINTEXT", "offset.lag.max": "9"}
+        | {
+            "sync.topic.acls.enabled": "false",
+            "A->B.sync.topic.acls.enabled": "true",
+            "A.consumer.fetch.min.bytes": "1",
+        }
+        | {"source.consumer.isolation.level": "read_committed", "replication.policy.separator": "_"}
+        | {"topic.filter.class": "org.apache.kafka.connect.mirror.DefaultTopicFilter"}
+    )
+    assert settings.ignored == (
+        "A->B.sync.topic.acls.enabled", "A->B.typo", "A.consumer.fetch.min.bytes", "offset.lag.max", "tasks.max",
+        "tpoics",
+    )  # fmt: skip
+    mm1 = from_mm1([{"bootstrap.servers": "a:1", "group.id": "g", "fetch.min.bytes": "1"}],
+                   {"bootstrap.servers": "b:1", "acks": "1"}, "x")  # fmt: skip
+    assert mm1.ignored == ("acks", "fetch.min.bytes")
 
 
 def test_the_first_mirrormaker() -> None:

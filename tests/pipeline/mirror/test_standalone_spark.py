@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from pipeline.java import java_home
 from tests.pipeline.mirror.clusters import as_rows, create, produce, read, rows
 from tests.support.kafka import JavaServer, free_port
+from tools.cli.shapes import SHAPES, differences
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -67,5 +69,8 @@ def test_a_mirror_runs_on_any_spark(a: str, b: str, master: str) -> None:
     words += ["--master", master, *(word for one in settings for word in ("--conf", one))]
     done = subprocess.run([sys.executable, "-m", "tools.cli", *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [problem for one in told for problem in differences(one, SHAPES["mirror"][1])] == []
+    assert (told[-1]["flow"], told[-1]["records"], told[-1]["lag"]) == ("A->target", 1500, 0)
     for partition in range(3):
         assert as_rows(read(b, "A.orders", partition)) == rows(500)
