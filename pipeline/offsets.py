@@ -10,11 +10,23 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, Final
 
 from pipeline.cluster import TopicPartition
 
-__all__ = ["Loss", "Offsets", "Range", "as_json", "from_json", "limited", "losses", "new_rows", "pieces", "ranges"]
+__all__ = [
+    "Loss",
+    "Offsets",
+    "Range",
+    "as_json",
+    "from_json",
+    "limited",
+    "losses",
+    "new_rows",
+    "packed",
+    "pieces",
+    "ranges",
+]
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -97,6 +109,22 @@ def pieces(whole: Iterable[Range], at_least: int | None, rows_at_most: int | Non
         for one in cut
         for piece in ([one] if one in small else _cut(one, _share(one, large_total, at_least - len(small))))
     ]
+
+
+_FEW: Final = 1000
+"""A task costs Spark about as much as reading some ten thousand rows; those who work on the rows want many hands."""
+
+
+def packed(whole: Iterable[Range], few: int = _FEW) -> Iterator[tuple[Range, ...]]:
+    """Ranges that are small, together: at most ``few`` offsets for a task, where a range does not have more."""
+    together: list[Range] = []
+    for one in whole:
+        if together and sum(map(len, together)) + len(one) > few:
+            yield tuple(together)
+            together = []
+        together.append(one)
+    if together:
+        yield tuple(together)
 
 
 def _share(one: Range, total: int, parts: int) -> int:

@@ -5,7 +5,8 @@ its range to Arrow (`pipeline.cluster`, `pipeline.decode`). Offsets in a checkpo
 
 Rules:
 
-* A batch is the offsets between two positions, so that the same batch read again has the same rows.
+* A batch is the offsets between two positions, so that the same batch read again has the same rows, in the same tasks.
+* A stream's small ranges share tasks, because a task in Python costs far more than reading a few rows.
 * What is lost is never silent: with ``failOnDataLoss`` the query fails and the text says what is gone; without it each
   loss is a warning.
 * Where batch 0 begins is part of the position that it ends with (`_BEGINNING`): Spark keeps only where batches end, and
@@ -40,7 +41,7 @@ from pyspark.sql.types import (
 
 from pipeline.cluster import LogEnded, OffsetOutOfRange, TopicPartition
 from pipeline.decode import decode
-from pipeline.offsets import Range, as_json, from_json, limited, losses, new_rows, pieces, ranges
+from pipeline.offsets import Range, as_json, from_json, limited, losses, new_rows, packed, pieces, ranges
 from pipeline.options import OptionError, SourceOptions
 from pipeline.positions import (
     check_order,
@@ -95,10 +96,10 @@ def check_schema(schema: StructType, options: SourceOptions) -> None:
 
 
 @dataclass(frozen=True)
-class OffsetRange(InputPartition):
-    """What one task reads."""
+class OffsetRanges(InputPartition):
+    """What one task reads, one after the other."""
 
-    range: Range
+    ranges: tuple[Range, ...]
 
 
 class KafkaBatchReader(DataSourceReader):
@@ -114,7 +115,7 @@ class KafkaBatchReader(DataSourceReader):
         start = resolve_start(cluster, options, there)
         end = resolve_end(cluster, options, there)
         check_order(start, end)
-        return _tasks(ranges(start, end, {}), options)
+        return [OffsetRanges((one,)) for one in _cut(ranges(start, end, {}), options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self._options)
@@ -201,7 +202,10 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first = self._earliest(behind.keys() - begin.keys())
         for loss in losses(begin, behind, first):
             _lost(loss.text, self._options)
-        return _tasks(ranges(begin, behind, first), self._options)
+        todo = _cut(ranges(begin, behind, first), self._options)
+        if self._options.min_partitions is self._options.max_records_per_partition is None:
+            return [OffsetRanges(some) for some in packed(todo)]
+        return [OffsetRanges((one,)) for one in todo]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self._options)
@@ -211,15 +215,19 @@ def _offsets(position: dict[str, Any]) -> dict[TopicPartition, int]:
     return from_json({topic: of for topic, of in position.items() if topic != _BEGINNING})
 
 
-def _tasks(whole: list[Range], options: SourceOptions) -> list[InputPartition]:
-    return [OffsetRange(one) for one in pieces(whole, options.min_partitions, options.max_records_per_partition)]
+def _cut(whole: list[Range], options: SourceOptions) -> list[Range]:
+    return pieces(whole, options.min_partitions, options.max_records_per_partition)
 
 
 def _read(task: InputPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
-    if not isinstance(task, OffsetRange):
-        return  # what Spark makes of no tasks at all
+    if isinstance(task, OffsetRanges):  # else it is what Spark makes of no tasks at all
+        for one in task.ranges:
+            yield from _read_range(one, options)
+
+
+def _read_range(whole: Range, options: SourceOptions) -> Iterator[pa.RecordBatch]:
     cluster = shared_cluster(options.connection)
-    todo: Range | None = task.range
+    todo: Range | None = whole
     while todo is not None:
         try:
             for fetched in cluster.fetch(

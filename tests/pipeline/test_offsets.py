@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.cluster import TopicPartition
-from pipeline.offsets import Range, as_json, from_json, limited, losses, new_rows, pieces, ranges
+from pipeline.offsets import Range, as_json, from_json, limited, losses, new_rows, packed, pieces, ranges
 
 A, B, C = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("c", 0)
 
@@ -65,6 +67,14 @@ def test_as_many_tasks_as_asked_for() -> None:
     assert len(pieces([Range(A, 0, 10), Range(B, 0, 10), Range(C, 0, 10)], 2, None)) == 3
     assert len(pieces([Range(A, 0, 100)], None, 30)) == 4
     assert len(pieces([Range(A, 0, 100)], 8, 30)) == 8
+
+
+@given(_ranges, st.integers(1, 10**6))
+def test_small_ranges_share_tasks(whole: list[Range], few: int) -> None:
+    tasks = list(packed(whole, few))
+    assert [one for task in tasks for one in task] == whole
+    assert all(len(task) == 1 or sum(map(len, task)) <= few for task in tasks)
+    assert all(sum(map(len, one + other[:1])) > few for one, other in pairwise(tasks))
 
 
 def test_what_is_lost_is_named() -> None:
