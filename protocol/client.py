@@ -5,7 +5,8 @@ the caller to read. `KafkaError` is raised only where there is no answer:
 
 - NETWORK_EXCEPTION: no connection, or it ended before the answer came. A request that had been sent may have been
   carried out.
-- REQUEST_TIMED_OUT: no answer in time. The request may still be carried out; the connection stays usable.
+- REQUEST_TIMED_OUT: no answer in time. The request may still be carried out; the connection stays usable, but what
+  may go to any broker goes to another one, until this one speaks again.
 - UNSUPPORTED_VERSION: the broker does not have the API, or no version of it that we have.
 - BROKER_NOT_AVAILABLE: none of the bootstrap addresses answers, or the cluster has no broker with this id.
 
@@ -77,6 +78,8 @@ class _Link(asyncio.BufferedProtocol):
     def __init__(self, address: Address, client_id: str | None, max_frame_bytes: int) -> None:
         self.address = address
         self.is_open = True
+        self.is_silent = False
+        """Whether an answer is overdue and nothing has come since."""
         self.versions: dict[int, tuple[int, int]] = {}  # API key -> the broker's lowest and highest version
         self._connection = ClientConnection(client_id, max_frame_bytes)
         self._waiting: dict[int, asyncio.Future[Response]] = {}
@@ -95,6 +98,7 @@ class _Link(asyncio.BufferedProtocol):
         return self._connection.get_buffer(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
+        self.is_silent = False
         try:
             for correlation_id, response in self._connection.buffer_updated(nbytes):
                 waiting = self._waiting.pop(correlation_id)
@@ -242,6 +246,8 @@ class Client:
                     version = link.version_for(request.API_KEY, request.VERSIONS)
                 return await link.ask(request, version)
         except TimeoutError:
+            if link is not None:
+                link.is_silent = True
             name = APIS[request.API_KEY].name
             what = f"connection for {name}" if link is None else f"answer to {name} v{version} from {link.address}"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"no {what} within {limit:g} s") from None
@@ -330,21 +336,32 @@ class Client:
             link = self._open_link(node)
             if link is None:
                 link = await (self._connect_any() if node is None else self._connect_node(node))
+                if node in self._links:
+                    self._links[node].abort()  # it has ended, or is silent
                 self._links[node] = link
         return link
 
     def _open_link(self, node: int | None) -> _Link | None:
         link = self._links.get(node)
-        if link is not None and link.is_open:
-            return link
-        if node is None:
-            return next((other for other in self._links.values() if other.is_open), None)
-        return None
+        if node is not None:
+            return link if link is not None and link.is_open else None
+        others = [other for other in (link, *self._links.values()) if other is not None and other.is_open]
+        speaking = [other for other in others if not other.is_silent]
+        if not speaking and self._addresses().keys() - self._silent():
+            return None
+        return next(iter(speaking or others), None)
+
+    def _addresses(self) -> dict[Address, None]:
+        """Where brokers may be, bootstrap addresses first."""
+        return dict.fromkeys([*self._bootstrap, *self._brokers.values()])
+
+    def _silent(self) -> set[Address]:
+        return {link.address for link in self._links.values() if link.is_silent}
 
     async def _connect_any(self) -> _Link:
-        """A connection to the first address that answers, bootstrap ones first."""
+        """A connection to the first address that answers; those that are silent are asked last."""
         failures = []
-        for address in dict.fromkeys([*self._bootstrap, *self._brokers.values()]):
+        for address in sorted(self._addresses(), key=self._silent().__contains__):
             try:
                 return await self._connect(address)
             except KafkaError as error:

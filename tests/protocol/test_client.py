@@ -211,6 +211,25 @@ async def test_no_answer_in_time_leaves_the_connection_usable(peer: Peer) -> Non
     assert peer.connections == 1
 
 
+async def test_what_may_go_to_any_broker_does_not_wait_for_a_silent_one_twice(peer: Peer) -> None:
+    """As of a broker that is stopped by SIGSTOP: its connections stay."""
+    silent = Peer()
+    await silent.start()
+    silent.answers[3] = lambda header, request: None
+    try:
+        async with Client(f"{HOST}:{silent.port},{HOST}:{peer.port}", timeout=0.05) as client:
+            with pytest.raises(KafkaError, match="no answer to Metadata"):
+                await client.metadata([])
+            assert (await client.metadata([])).controller_id == 7
+            peer.answers[3] = lambda header, request: None
+            with pytest.raises(KafkaError, match=f"no answer to Metadata v12 from {HOST}:{peer.port} "):
+                await client.metadata([])
+            silent.answers[3] = silent.metadata  # it goes on
+            assert (await client.metadata([])).controller_id == 7
+    finally:
+        await silent.stop()
+
+
 async def test_a_lost_connection_is_told_and_made_again(peer: Peer) -> None:
     peer.answers[12] = lambda header, request: peer.hang_up()
     async with Client(f"{HOST}:{peer.port}") as client:
