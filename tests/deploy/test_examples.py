@@ -208,7 +208,12 @@ def test_the_unit_of_systemd() -> None:
     program, *words = shlex.split(unit["Service"]["ExecStart"])
     assert "ENV PATH=/opt/parley/bin:$PATH PYTHONUNBUFFERED=1" in dockerfile()
     assert (program, words) == ("/opt/parley/bin/parley", ["start", "/etc/parley/broker.properties"])
-    assert unit["Service"]["User"] == "parley"
+    user = unit["Service"]["User"]
+    assert (
+        f" --home-dir /var/lib/{unit['Service']['StateDirectory']} --shell /usr/sbin/nologin {user}\n"
+        in (DEPLOY / "parley.service").read_text()
+    )
+    assert unit["Service"]["StateDirectoryMode"] == "0750", "what is in topics is for nobody else on the machine"
 
 
 def test_prometheus_scrapes_every_broker() -> None:
