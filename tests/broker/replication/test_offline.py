@@ -50,6 +50,9 @@ async def test_leaders_move_from_a_failed_disk_and_isrs_go_on_without_it(servers
     )
     async with Client(servers[0].bootstrap_servers) as client:
         await client.send(CreateTopicsRequest(topics=[new]))
+    for server in servers:  # the answer is that of one broker: the others may still have to hear of the topic
+        assert await server.metadata.until(lambda image: "t" in image.topics, PATIENCE_S)
+        await server.partitions.opened()
     for victim in servers[1:]:
         own = victim.identity.broker_id
         directory = victim.logs.directories[0]
