@@ -61,6 +61,9 @@ _UNKNOWN_TOPIC_S: Final = 5.0
 """How long a topic that the cluster does not have may yet appear, while one of its partitions is read or written."""
 _NEW_TOPIC_S: Final = 1.0
 """How long a topic that is asked for may yet appear: word of a new one takes a moment to all brokers."""
+_CONSUMER: Final = -1
+_LOG_END: Final = -2
+"""Who asks for offsets in this name is told where the log ends, not what is replicated."""
 _NOT_RETRIED: Final = frozenset({ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD})
 
 T = TypeVar("T")
@@ -159,6 +162,31 @@ class Cluster:
         -1 where no record is as late as the timestamp. With READ_COMMITTED the latest offset is the last stable one.
         """
         return self.retry(_Lookup(wanted, isolation).run)
+
+    def settled(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The latest offset of each, once consumers can read all that its leader has at the time of the call.
+
+        What somebody has just written and has no answer to yet is waited for: it may be there all the same. Raises
+        KafkaError(REQUEST_TIMED_OUT) where followers do not get it within ``api_timeout_ms``.
+        """
+        return self._submit(lambda client: self._settled(client, dict.fromkeys(partitions, LATEST))).result()
+
+    async def _settled(self, client: Client, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        loop = asyncio.get_running_loop()
+        deadline, pause = loop.time() + self.connection.api_timeout_ms / 1000, _BACKOFF_FIRST_S
+        ends: dict[TopicPartition, int] = {}
+        while True:
+            now = await self._patiently(client, _Lookup(wanted, replica_id=_LOG_END).run)
+            ends = {partition: min(end, ends.get(partition, end)) for partition, end in now.items()}  # it may be cut
+            found = await self._patiently(client, _Lookup(wanted).run)
+            behind = [partition for partition, end in ends.items() if found[partition] < end]
+            if not behind:
+                return found
+            if loop.time() >= deadline:
+                names = ", ".join(map(str, sorted(behind)))
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"followers do not get what the leaders have of {names}")
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _BACKOFF_MAX_S)
 
     def fetch(
         self,
@@ -296,9 +324,15 @@ async def _partitions(client: Client, names: list[str] | None) -> dict[str, tupl
 class _Lookup:
     """A search for offsets, which keeps what it has found when it must begin again."""
 
-    def __init__(self, wanted: Mapping[TopicPartition, int], isolation: Isolation) -> None:
+    def __init__(
+        self,
+        wanted: Mapping[TopicPartition, int],
+        isolation: Isolation = Isolation.READ_UNCOMMITTED,
+        replica_id: int = _CONSUMER,
+    ) -> None:
         self._missing = dict(wanted)
         self._isolation = isolation
+        self._replica_id = replica_id
         self._found: dict[TopicPartition, int] = {}
         self._fresh = False
 
@@ -323,7 +357,9 @@ class _Lookup:
                 partition_index=index, timestamp=self._missing[TopicPartition(name, index)]
             )
             topic.partitions.append(asked)
-        request = ListOffsetsRequest(replica_id=-1, isolation_level=self._isolation, topics=list(topics.values()))
+        request = ListOffsetsRequest(
+            replica_id=self._replica_id, isolation_level=self._isolation, topics=list(topics.values())
+        )
         try:
             answer = await client.send(request, node=node)
         except KafkaError as error:

@@ -5,9 +5,10 @@ was done. A task that begins leaves a note with the cluster: its epoch, and the 
 same epoch, run again, finds the note, reads back what that producer has written, and writes only the rows that are not
 there.
 
-* The note is an offset that a group of the sink's name has committed, with the note as its metadata: every cluster
-  since 0.11 keeps that, and nothing else has to be made or deleted. Tasks share a group as long as they have a
-  partition of the topic each.
+* The note is an offset that a group of the task's name has committed, with the note as its metadata: every cluster
+  since 0.11 keeps that, and nothing else has to be made or deleted. What it is an offset of does not matter: topics
+  may get more partitions, and rows may come in another order.
+* What an earlier attempt has left with a leader is waited for until followers have it: only then can it be read back.
 * Rows are compared by what they hold and, if they name it, by their partition, not by where they stand there: a task
   that gets its rows in another order loses none.
   Rows that moved to another task in the meantime are written by it, so that some may then stand twice.
@@ -20,25 +21,23 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import Any, Final
 
 import pyarrow as pa
 
-from pipeline.cluster import LATEST, Cluster, TopicPartition
-from pipeline.committed import Committed, commit
+from pipeline.cluster import Cluster, TopicPartition
+from pipeline.committed import Committed, commit, committed
 from pipeline.decode import decode
 from protocol.client import Client
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.group_offsets import OffsetFetchRequest
 from protocol.messages.groups import DeleteGroupsRequest
 from protocol.records.batch import headers
 
-__all__ = ["Earlier", "Epoch", "Note", "Place", "forget", "leave", "look_up"]
+__all__ = ["Earlier", "Epoch", "Note", "forget", "group_of", "leave", "look_up"]
 
 CLOCK_MARGIN_MS: Final = 60_000
 """How far a broker's clock, which may date the records, may be behind that of the task."""
-_FETCH_VERSION_MAX: Final = 7
-_ATTEMPTS_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +48,6 @@ class Epoch:
     """The query's id, which a restart keeps; of a batch write, an id of its own."""
     number: int
     task: int
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where the note of a task is kept."""
-
-    group: str
-    partition: TopicPartition
-
-    @classmethod
-    def of(cls, epoch: Epoch, topic: str, partitions: int) -> Place:
-        """``topic`` is one that the task writes to, with that many partitions."""
-        row, column = divmod(epoch.task, partitions)
-        return cls(f"parley-sink-{epoch.sink}" + (f"-{row}" if row else ""), TopicPartition(topic, column))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,29 +65,49 @@ class Note:
         """This note, with what an earlier attempt at the same has noted."""
         if earlier is None:
             return self
-        producers = (*earlier.producers, *self.producers)[-_ATTEMPTS_MAX:]
+        producers = tuple(dict.fromkeys((*earlier.producers, *self.producers)))
         return replace(self, since_ms=min(self.since_ms, earlier.since_ms), producers=producers)
 
+    @property
+    def text(self) -> str:
+        """Short, because a cluster keeps 4,096 bytes: for some eight hundred attempts whose ids are near each other."""
+        steps = [after - before for before, after in pairwise((0, *self.producers))]
+        return json.dumps({"task": self.task, "since_ms": self.since_ms, "steps": steps}, separators=(",", ":"))
 
-def look_up(cluster: Cluster, place: Place, epoch: Epoch) -> Note | None:
-    """The note of an earlier attempt at this task of this epoch. Raises KafkaError."""
-    offset, text = cluster.retry(lambda client: _committed(client, place))
-    if offset != epoch.number:
-        return None
-    try:
-        found = json.loads(text)
-        note = Note(offset, found["task"], found["since_ms"], tuple(found["producers"]))
-    except (ValueError, KeyError, TypeError):
-        return None  # not of ours
-    return note if note.task == epoch.task else None
+    @classmethod
+    def parse(cls, offset: int, text: str) -> Note | None:
+        """None for what is no note."""
+        try:
+            found = json.loads(text)
+            return cls(offset, int(found["task"]), int(found["since_ms"]), tuple(accumulate(map(int, found["steps"]))))
+        except (ValueError, KeyError, TypeError):
+            return None
 
 
-def leave(cluster: Cluster, place: Place, note: Note) -> None:
-    """Keep a note in its place. Raises KafkaError."""
-    text = json.dumps(
-        {"task": note.task, "since_ms": note.since_ms, "producers": note.producers}, separators=(",", ":")
-    )
-    cluster.retry(lambda client: _commit(client, place, note.epoch, text))
+def group_of(epoch: Epoch) -> str:
+    """The group whose committed offsets are a task's notes. One for each task, whatever it writes to."""
+    return f"parley-sink-{epoch.sink}-{epoch.task}"
+
+
+def look_up(cluster: Cluster, epoch: Epoch) -> Note | None:
+    """What earlier attempts at this task of this epoch have noted. Raises KafkaError."""
+    found: Note | None = None
+    for one in cluster.retry(lambda client: committed(client, group_of(epoch))).values():
+        note = Note.parse(one.offset, one.metadata)
+        if note is not None and (note.epoch, note.task) == (epoch.number, epoch.task):
+            found = note.follows(found)
+    return found
+
+
+def leave(cluster: Cluster, epoch: Epoch, topic: str, note: Note) -> None:
+    """Keep a note; as an offset is one of a topic, of any that the task writes to. Raises KafkaError."""
+    place, kept = TopicPartition(topic, 0), Committed(note.epoch, note.text)
+
+    async def keep(client: Client) -> None:
+        for code in (await commit(client, group_of(epoch), {place: kept})).values():
+            raise KafkaError(ErrorCode(code), f"leaving a note with group {group_of(epoch)!r}")
+
+    cluster.retry(keep)
 
 
 def forget(cluster: Cluster, groups: Iterable[str]) -> None:
@@ -117,29 +122,6 @@ def forget(cluster: Cluster, groups: Iterable[str]) -> None:
                     raise KafkaError(ErrorCode(result.error_code), f"deleting group {group!r}")
 
         cluster.retry(delete)
-
-
-async def _committed(client: Client, place: Place) -> tuple[int, str]:
-    node = await client.coordinator(place.group)
-    version = min(await client.version_for(OffsetFetchRequest, node=node), _FETCH_VERSION_MAX)
-    topic = OffsetFetchRequest.OffsetFetchRequestTopic(
-        name=place.partition.topic, partition_indexes=[place.partition.partition]
-    )
-    request = OffsetFetchRequest(group_id=place.group, topics=[topic])
-    answer = await client.send(request, node=node, version=version)
-    code = answer.error_code
-    for found in answer.topics:
-        for one in found.partitions:
-            if not code and not one.error_code:
-                return one.committed_offset, one.metadata or ""
-            code = code or one.error_code
-    raise KafkaError(ErrorCode(code or ErrorCode.UNKNOWN_SERVER_ERROR), f"reading the notes of group {place.group!r}")
-
-
-async def _commit(client: Client, place: Place, offset: int, text: str) -> None:
-    refused = await commit(client, place.group, {place.partition: Committed(offset, text)})
-    for code in refused.values():
-        raise KafkaError(ErrorCode(code), f"leaving a note with group {place.group!r}")
 
 
 class Earlier:
@@ -171,8 +153,8 @@ class Earlier:
     def _read_back(self, topic: str) -> Iterator[tuple[bytes, int]]:
         cluster, note = self._cluster, self._note
         partitions = _partitions(cluster, topic)
+        ends = cluster.settled(partitions)
         starts = cluster.offsets(dict.fromkeys(partitions, note.since_ms))
-        ends = cluster.offsets(dict.fromkeys(partitions, LATEST))
         for partition, start in starts.items():
             if start < 0:
                 continue

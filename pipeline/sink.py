@@ -25,7 +25,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, StringType, StructType
 
 from pipeline.cluster import Cluster
-from pipeline.epochs import CLOCK_MARGIN_MS, Earlier, Epoch, Note, Place, forget, leave, look_up
+from pipeline.epochs import CLOCK_MARGIN_MS, Earlier, Epoch, Note, forget, group_of, leave, look_up
 from pipeline.options import OptionError, SinkOptions
 from pipeline.positions import shared_cluster
 from pipeline.writing import Producer
@@ -121,8 +121,11 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
         if self._options.exactly_once:
             task = _task()
             query, batch = task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)
-            if query is not None and batch is not None:
-                epoch = Epoch(query, int(batch), task.partitionId())
+            if query is None or batch is None:
+                raise OptionError(
+                    "this Spark does not tell which micro-batch it writes; set 'deliveryGuarantee' to at-least-once"
+                )
+            epoch = Epoch(query, int(batch), task.partitionId())
         return _write(iterator, self._options, epoch)
 
 
@@ -134,29 +137,29 @@ def _task() -> TaskContext:
 
 def _write(batches: Iterator[pa.RecordBatch], options: SinkOptions, epoch: Epoch | None) -> Done:
     cluster = shared_cluster(options.connection)
-    group, earlier = None, None
+    begun, earlier = False, None
     with Producer(cluster, options.writing) as producer:
         for rows in filter(len, (_records(batch, options) for batch in batches)):
-            if epoch is not None and group is None:
+            if epoch is not None and not begun:
                 topic = options.topic or rows.column("topic")[0].as_py()
-                group, earlier = _begin(cluster, producer, epoch, topic)
+                begun, earlier = True, _begin(cluster, producer, epoch, topic)
             producer.write(rows if earlier is None else earlier.without(rows, options.topic), topic=options.topic)
         producer.flush()
-    return Done(group)
+    return Done(group_of(epoch) if epoch is not None and begun else None)
 
 
-def _begin(cluster: Cluster, producer: Producer, epoch: Epoch, topic: str) -> tuple[str, Earlier | None]:
-    """Leave the task's note, before anything is written; the note's group, and what an earlier attempt has written."""
-    place = Place.of(epoch, topic, producer.partition_count(topic))
+def _begin(cluster: Cluster, producer: Producer, epoch: Epoch, topic: str) -> Earlier | None:
+    """Leave the task's note, before anything is written; what an earlier attempt has written."""
+    producer.partition_count(topic)  # makes the topic, where the cluster does that
     since_ms = time.time_ns() // 1_000_000 - CLOCK_MARGIN_MS
     own = Note(epoch.number, epoch.task, since_ms, (producer.identity().producer_id,))
     try:
-        note = look_up(cluster, place, epoch)
-        leave(cluster, place, own.follows(note))
+        note = look_up(cluster, epoch)
+        leave(cluster, epoch, topic, own.follows(note))
     except KafkaError as error:
         text = "the sink's notes cannot be kept; with 'deliveryGuarantee' at-least-once it does without them"
         raise KafkaError(error.code, f"{error.message}: {text}") from error
-    return place.group, None if note is None else Earlier(cluster, note)
+    return None if note is None else Earlier(cluster, note)
 
 
 def _records(batch: pa.RecordBatch, options: SinkOptions) -> pa.RecordBatch:

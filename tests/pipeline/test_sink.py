@@ -10,12 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.sql.types import StringType, StructType
 
 from pipeline import read_topic
+from pipeline.cluster import Cluster, Connection
 from pipeline.datasource import ParleyDataSource
-from pipeline.epochs import Epoch
+from pipeline.epochs import Epoch, leave, look_up
 from pipeline.options import OptionError, sink_options
 from pipeline.sink import Done, KafkaBatchWriter, _write
 from tools.pytest_plugin import KafkaBroker
@@ -145,6 +146,33 @@ def test_equal_rows_for_several_partitions_are_told_apart(kafka_broker: KafkaBro
     write(kafka_broker, [everywhere(0, 1, 2)], epoch, topic=topic)
     found = read_topic(kafka_broker.bootstrap_servers, topic)
     assert sorted(found.column("partition").to_pylist()) == [0, 1, 2]
+
+
+def test_the_first_of_many_attempts_is_not_forgotten(kafka_broker: KafkaBroker, topic: str) -> None:
+    """It wrote the rows; the others came to nothing, as where a supervisor starts a query again all night."""
+    epoch = Epoch("all-night", 3, 0)
+    write_and_die(kafka_broker, [rows(0, 30)], epoch, topic)
+    with Cluster(Connection(bootstrap=kafka_broker.bootstrap_servers)) as cluster:
+        note = look_up(cluster, epoch)
+        assert note is not None
+        ids = range(5000, 5700)
+        leave(cluster, epoch, topic, replace(note, producers=(*note.producers, *ids)))
+    write(kafka_broker, [rows(0, 30)], epoch, topic=topic)
+    assert read_topic(kafka_broker.bootstrap_servers, topic).num_rows == 30
+
+
+def test_an_epoch_is_known_whatever_its_topics_have_become(kafka_broker: KafkaBroker, topic: str) -> None:
+    """Between two attempts the topics got partitions, and rows came in another order, those of another topic first."""
+    other = kafka_broker.create_topic(f"{topic}-other", partitions=1)
+    names = [topic, other, topic, other]
+    batch = pa.RecordBatch.from_pydict({"value": ["a", "b", "c", "d"], "topic": names})
+    epoch = Epoch("grown", 0, 2)
+    write(kafka_broker, [batch], epoch)
+    admin = AdminClient({"bootstrap.servers": kafka_broker.bootstrap_servers})
+    for name in (topic, other):
+        admin.create_partitions([NewPartitions(name, 7)])[name].result()
+    write(kafka_broker, [batch.take(pa.array([3, 2, 1, 0]))], epoch)
+    assert [read_topic(kafka_broker.bootstrap_servers, name).num_rows for name in (topic, other)] == [2, 2]
 
 
 def test_tasks_and_epochs_are_told_apart(kafka_broker: KafkaBroker, topic: str) -> None:
