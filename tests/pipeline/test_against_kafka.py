@@ -142,6 +142,12 @@ def test_only_what_is_committed_is_seen(kafka: KafkaWithZooKeeper, cluster: Clus
     assert [one for one in values(consume(kafka, "ours")) if one in (b"a1", b"b1")] == [b"a1", b"b1"]
 
 
+def test_where_a_log_ends_is_where_its_readers_can_read_to(cluster: Cluster) -> None:
+    """Asked of a leader as its debuggers do; all is replicated here."""
+    partition, _, end = bounds(cluster, "transactions", Isolation.READ_UNCOMMITTED)
+    assert cluster.settled([partition]) == {partition: end}
+
+
 def test_transaction_left_open_is_aborted_at_the_end(kafka: KafkaWithZooKeeper, cluster: Cluster) -> None:
     create(kafka, "left")
     with Producer(cluster, Writing(transactional_id="left")) as producer:
