@@ -15,6 +15,7 @@ Rules:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -37,6 +38,7 @@ _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary(
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _NO_TIMESTAMP_TYPE: Final = -1
 _MICROS_PER_MS: Final = 1000
+_HALF_PAIR: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 _OFFSET_MAX: Final = 0x7FFF_FFFF_FFFF_FFFF
 
 
@@ -249,11 +251,12 @@ def _fields(data: bytes, bounds: bytes) -> pa.BinaryArray:
 
 
 def _texts(values: pa.BinaryArray) -> pa.StringArray:
-    """As strings; bytes that are no UTF-8 are replaced, as Java's readers do."""
+    """As strings; bytes that are no UTF-8 are replaced as Java does it: half a pair of UTF-16 is one error."""
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array([value.decode("utf-8", "replace") for value in values.to_pylist()], pa.string())
+        texts = [_HALF_PAIR.sub(b"\xff", value).decode("utf-8", "replace") for value in values.to_pylist()]
+        return pa.array(texts, pa.string())
 
 
 def _taken(fields: pa.BinaryArray, first: int, nulls: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.Array:

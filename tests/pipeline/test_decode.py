@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,14 +16,17 @@ from hypothesis import strategies as st
 from pipeline import decode as decoding
 from pipeline._rows import TIMESTAMP_MAX
 from pipeline.decode import BadBatch, decode, kafka_schema
-from pipeline.fetching import Fetched, TopicPartition
+from pipeline.fetching import Fetched, TopicPartition, fetched_in
 from protocol.errors import KafkaError
+from protocol.messages.fetch import FetchResponse
 from protocol.records import legacy
 from protocol.records.batch import Compression, Record, build, headers, records
 from protocol.records.control import ControlMarker, ControlType, build_marker
-from protocol.records.header import seal
+from protocol.records.header import MAGIC_V2, seal
 
 PARTITION = TopicPartition("töpic", 3)
+EXTREMES = (b"\xff" * 8, b"\x7f" + b"\xff" * 7, bytes(8))
+"""Of 64-bit numbers."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -56,7 +61,9 @@ def row(record: Record, kind: int) -> dict[str, Any]:
 
 
 maybe_bytes = st.none() | st.binary(max_size=40) | st.binary(min_size=100, max_size=300)
-names = st.text(max_size=5) | st.binary(max_size=4).map(lambda name: name.decode("utf-8", "surrogateescape"))
+names = st.text(max_size=5) | st.binary(max_size=4).filter(lambda name: b"\xed" not in name).map(
+    lambda name: name.decode("utf-8", "surrogateescape")
+)
 record_headers = st.lists(st.tuples(names, maybe_bytes), max_size=3).map(tuple)
 times = st.integers(-1, 2_000_000_000_000)
 
@@ -137,6 +144,56 @@ def outcome(read: Callable[[], list[tuple[Any, ...]]]) -> list[tuple[Any, ...]] 
         return read()
     except KafkaError as error:
         return "too far" if "too far" in error.message else "refused"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (b"\xed\xa0\x80", "\ufffd"),
+        (b"\xed\xb0", "\ufffd"),
+        (b"a\xed\xbf\xbf\xbfb", "a\ufffd\ufffdb"),
+        (b"\xf0\x9f\x98", "\ufffd"),
+        (b"\xe0\x80\x80", "\ufffd\ufffd\ufffd"),
+        (b"\xf4\x90\x80\x80", "\ufffd\ufffd\ufffd\ufffd"),
+        (b"\xed\x9f\xbf", "\ud7ff"),
+    ],
+)
+def test_names_of_headers_that_are_no_utf8_are_as_java_reads_them(name: bytes, text: str) -> None:
+    """Written down from Java's ``new String(bytes, UTF_8)``."""
+    record = Record(0, 1, None, None, ((name.decode("utf-8", "surrogateescape"), b""),))
+    assert table(fetched(build([record])))["headers"].to_pylist() == [[{"key": text, "value": b""}]]
+
+
+@st.composite
+def wire_bytes(draw: st.DrawFn) -> bytes:
+    """Batches as a network, a disk or somebody who means harm may make them, often with checksums that are right."""
+    log = bytearray(draw(logs())[0])
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(log)))
+        cut = draw(st.sampled_from((0, 0, 1, 4, 8, len(log))))
+        log[at : at + cut] = draw(st.binary(max_size=8) | st.sampled_from(EXTREMES))
+    if draw(st.booleans()):
+        with suppress(KafkaError):
+            for pos, header in headers(bytes(log)):
+                if header.magic == MAGIC_V2:
+                    seal(log, pos, header.size_bytes)
+                else:
+                    crc = zlib.crc32(log[pos + 16 : pos + header.size_bytes])
+                    log[pos + 12 : pos + 16] = crc.to_bytes(4, "big")
+    return bytes(log)
+
+
+@settings(max_examples=100)
+@given(wire_bytes(), st.booleans(), st.integers(-1, 1 << 63))
+def test_any_bytes_are_decoded_or_refused(log: bytes, aborted: bool, start: int) -> None:
+    """Nothing but our own error is raised, and nothing of what is decoded lies outside the bytes."""
+    transactions = [FetchResponse.AbortedTransaction(producer_id=1, first_offset=0)] if aborted else None
+    answer = FetchResponse.PartitionData(
+        partition_index=PARTITION.partition, high_watermark=0, records=log, aborted_transactions=transactions
+    )
+    with suppress(KafkaError):
+        for batch in decode(fetched_in(PARTITION, start, answer), start, include_headers=True):
+            batch.validate(full=True)
 
 
 @pytest.mark.parametrize("timestamp", [1 << 60, 1 << 62, -(1 << 62), TIMESTAMP_MAX + 1])
