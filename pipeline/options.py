@@ -146,7 +146,7 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
         )
     return SourceOptions(
         connection=connection(
-            client, api_timeout_ms=read_integer(given, "kafkaConsumer.pollTimeoutMs", _POLL_TIMEOUT_MS)
+            client, api_timeout_ms=_bounded(given, "kafkaConsumer.pollTimeoutMs", _POLL_TIMEOUT_MS, prefix="")
         ),
         chosen=_chosen(given),
         start=_start(given, streaming),
@@ -199,10 +199,10 @@ def _writing(client: Mapping[str, str]) -> Writing:
         kinds = ", ".join(name.lower() for name in Compression.__members__)
         raise OptionError(f"'kafka.compression.type' is {text!r}; it must be one of {kinds}")
     defaults = Writing()
-    delivery_ms = _client_integer(client, "delivery.timeout.ms", defaults.delivery_timeout_ms)
+    delivery_ms = _bounded(client, "delivery.timeout.ms", defaults.delivery_timeout_ms)
     return Writing(
         compression=Compression[text.upper()],
-        batch_bytes=_client_integer(client, "batch.size", defaults.batch_bytes),
+        batch_bytes=_bounded(client, "batch.size", defaults.batch_bytes),
         delivery_timeout_ms=delivery_ms,
     )
 
@@ -349,9 +349,9 @@ def connection(client: Mapping[str, str], *, api_timeout_ms: int) -> Connection:
         return Connection(
             bootstrap=bootstrap,
             client_id=client.get("client.id") or "parley-pipeline",
-            request_timeout_ms=_client_integer(client, "request.timeout.ms", 30_000, least=1),
-            connect_timeout_ms=_client_integer(client, "socket.connection.setup.timeout.ms", 10_000, least=1),
-            api_timeout_ms=_client_integer(client, "default.api.timeout.ms", api_timeout_ms),
+            request_timeout_ms=_bounded(client, "request.timeout.ms", 30_000, least=1),
+            connect_timeout_ms=_bounded(client, "socket.connection.setup.timeout.ms", 10_000, least=1),
+            api_timeout_ms=_bounded(client, "default.api.timeout.ms", api_timeout_ms),
         )
     except OptionError:
         raise
@@ -386,7 +386,7 @@ def _isolation(client: Mapping[str, str]) -> Isolation:
 
 def _fetch_bytes(client: Mapping[str, str]) -> int:
     names = ("max.partition.fetch.bytes", "fetch.max.bytes")
-    said = [_client_integer(client, name, FETCH_BYTES) for name in names if name in client]
+    said = [_bounded(client, name, FETCH_BYTES) for name in names if name in client]
     return min(said, default=FETCH_BYTES)
 
 
@@ -404,11 +404,11 @@ def read_integer(given: Mapping[str, str], name: str, default: int, *, prefix: s
         raise OptionError(f"'{prefix}{name}' is {text!r}; it must be an integer, as {default}") from None
 
 
-def _client_integer(client: Mapping[str, str], name: str, default: int, *, least: int = 0) -> int:
-    """A setting of the Java client, within what that takes."""
-    number = read_integer(client, name, default, prefix="kafka.")
+def _bounded(given: Mapping[str, str], name: str, default: int, *, least: int = 0, prefix: str = "kafka.") -> int:
+    """An integer that the Java client takes as well: no less than ``least``, of 32 bits."""
+    number = read_integer(given, name, default, prefix=prefix)
     if not least <= number <= INT32_MAX:
-        raise OptionError(f"'kafka.{name}' is {number}; it must be {least} to {INT32_MAX}")
+        raise OptionError(f"'{prefix}{name}' is {number}; it must be {least} to {INT32_MAX}")
     return number
 
 

@@ -50,12 +50,16 @@ class Address(NamedTuple):
 
 
 def parse_bootstrap(text: str) -> list[Address]:
-    """The addresses in "host:port,host,[::1]:port"; the port is 9092 if none is given. Raises ValueError."""
+    """The addresses in "host:port,host,[::1]:port"; the port is 9092 if none is given. Raises ValueError.
+
+    A listener's name before an address, as in "PLAINTEXT://host:port", means nothing, as to Kafka's clients.
+    """
     addresses = []
     for part in filter(None, (piece.strip() for piece in text.split(","))):
-        host, colon, port = part.rpartition(":")
-        if not colon or (part.startswith("[") and part.endswith("]")):
-            host, port = part, str(_DEFAULT_PORT)
+        address = part.rpartition("://")[2]
+        host, colon, port = address.rpartition(":")
+        if not colon or (address.startswith("[") and address.endswith("]")):
+            host, port = address, str(_DEFAULT_PORT)
         if not port.isdecimal() or not 0 < int(port) < 65536 or not host:
             raise ValueError(f"{part!r} is no host:port")
         addresses.append(Address(host.strip("[]"), int(port)))

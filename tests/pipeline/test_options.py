@@ -121,6 +121,7 @@ def test_settings_of_the_java_client() -> None:
         ),
         ({"kafka.max.partition.fetch.bytes": "-1"}, "must be 0 to"),
         ({"kafka.request.timeout.ms": "0"}, "must be 1 to"),
+        ({"kafkaConsumer.pollTimeoutMs": "-1"}, "'kafkaConsumer.pollTimeoutMs' is -1"),
         ({"kafka.isolation.level": "serializable"}, "read_uncommitted or read_committed"),
         ({"kafka.auto.offset.reset": "latest"}, "'startingOffsets'"),
         ({"kafka.enable.auto.commit": "true"}, "checkpoint"),

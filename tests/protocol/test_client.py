@@ -316,6 +316,7 @@ def test_on_either_event_loop(new_loop: Callable[[], asyncio.AbstractEventLoop])
     [
         ("localhost", [Address("localhost", 9092)]),
         ("a:1, b:2,", [Address("a", 1), Address("b", 2)]),
+        ("PLAINTEXT://a:1,OWN-NAME://[::1]", [Address("a", 1), Address("::1", 9092)]),
         ("[::1]:9,[::2]", [Address("::1", 9), Address("::2", 9092)]),
     ],
 )
@@ -324,7 +325,7 @@ def test_bootstrap_lists(text: str, addresses: list[Address]) -> None:
     assert parse_bootstrap(",".join(map(str, addresses))) == addresses
 
 
-@pytest.mark.parametrize("text", ["", " , ", "a:b", "a:0", "a:65536", ":9092", "a:-1"])
+@pytest.mark.parametrize("text", ["", " , ", "a:b", "a:0", "a:65536", ":9092", "a:-1", "x://", "x://a:b"])
 def test_bad_bootstrap_lists(text: str) -> None:
     with pytest.raises(ValueError, match=r"no host:port|no bootstrap address"):
         parse_bootstrap(text)
