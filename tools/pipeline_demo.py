@@ -52,10 +52,18 @@ def main(arguments: list[str]) -> int:
     print(
         f"The input is {len(changes)} changed files, the first of {changes[0]['at']}, the last of {changes[-1]['at']}."
     )
-    with tempfile.TemporaryDirectory(prefix="parley-pipeline-") as name, _broker(Path(name)) as bootstrap:
-        story = Story(Path(name), bootstrap, changes, options.master)
-        counts = story.tell()
-        plot(story.samples, story.marks, len(changes), options.plot)
+    # What was started is ended whoever ends this, a terminal or a time limit.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        with tempfile.TemporaryDirectory(prefix="parley-pipeline-") as name, _broker(Path(name)) as bootstrap:
+            story = Story(Path(name), bootstrap, changes, options.master)
+            counts = story.tell()
+            agree = counts == Counter(one["folder"] for one in changes)
+            verdict = f"{len(changes):,} changed files through two topics, totals {'agree' if agree else 'differ'}"
+            plot(story.samples, story.killed, story.again, verdict, options.plot)
+    except KeyboardInterrupt:
+        print("\nInterrupted: what was started is ended, and its files are deleted.", file=sys.stderr)
+        return 128 + signal.SIGINT
     print(f"\nThe picture of lag and throughput is {options.plot.resolve()}.")
     return _report(changes, counts)
 
@@ -65,14 +73,17 @@ def main(arguments: list[str]) -> int:
 
 def _changes() -> list[dict[str, Any]]:
     """Changed files in order of time."""
-    log = subprocess.run(
-        ["git", "-C", str(ROOT), "log", "--numstat", "--no-renames", "--format=@%H %ct"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = ["git", "-C", str(ROOT), "log", "--numstat", "--no-renames", "--no-show-signature", "--format=@%H %ct"]
+    try:
+        log = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)
+    except OSError:  # there is no git
+        return sorted(_from_files(), key=_in_time)
     found = list(_from_log(log.stdout)) if log.returncode == 0 else []
-    return sorted(found or _from_files(), key=lambda one: (one["at"], one["commit"], one["path"]))
+    return sorted(found or _from_files(), key=_in_time)
+
+
+def _in_time(change: dict[str, Any]) -> tuple[Any, ...]:
+    return change["at"], change["commit"], change["path"]
 
 
 def _from_log(text: str) -> Iterator[dict[str, Any]]:
@@ -156,7 +167,8 @@ class Story:
     changes: list[dict[str, Any]]
     master: str | None
     samples: list[Sample] = field(default_factory=list)
-    marks: list[tuple[float, str]] = field(default_factory=list)
+    killed: float = 0.0
+    again: float = 0.0
     _began: float = field(default_factory=time.monotonic)
     _fed: int = 0
     _done: int = 0
@@ -240,11 +252,11 @@ class Story:
             self._follow(job, len(self.changes) // 3)
             print(f"\n$ kill -9 {job.pid}     # the Spark job, when it has counted {self._done} changes", flush=True)
             os.killpg(job.pid, signal.SIGKILL)
-            self._mark("kill -9")
+            self.killed = self._now()
             job.wait()
         with self._job() as job:
             self._follow(job, self._done + 1)
-            self._mark("started again, it goes on")
+            self.again = self._now()
             self._follow(job, len(self.changes) + 1)
             counts = self._wait_for_counts()
             job.terminate()
@@ -289,12 +301,13 @@ class Story:
         log = (self.folder / "spark.log").read_text(errors="replace")
         raise SystemExit(f"The Spark job ended with code {job.wait()}:\n{log[-4000:]}")
 
-    def _mark(self, what: str) -> None:
-        self.marks.append((time.monotonic() - self._began, what))
+    def _now(self) -> float:
+        """Seconds since the beginning of the story."""
+        return time.monotonic() - self._began
 
     def _watch(self) -> None:
         while not self._over.wait(_SAMPLE_S):
-            self.samples.append(Sample(time.monotonic() - self._began, self._fed, self._done))
+            self.samples.append(Sample(self._now(), self._fed, self._done))
 
     def _wait_for_counts(self) -> Counter[str]:
         """The counts in the last file, when all changes are in them, or it takes too long."""

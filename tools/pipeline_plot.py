@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+_BEFORE_S = 2.0
+"""How much of the time before the first count is drawn."""
 INPUT, COUNTED, BEHIND = "#7a8794", "#1f6feb", "#b3261e"
 
 
@@ -28,35 +30,46 @@ def rates(samples: Sequence[Sample], window_s: float = 3.0) -> list[tuple[float,
     return found
 
 
-def plot(samples: Sequence[Sample], marks: Sequence[tuple[float, str]], total: int, path: Path) -> None:
-    """Draw a PNG."""
+def told(samples: Sequence[Sample]) -> list[Sample]:
+    """The samples of the story, without the time in which Spark was started first."""
+    first = next((one.at for one in samples if one.counted), samples[0].at)
+    return [one._replace(at=one.at - first) for one in samples if one.at >= first - _BEFORE_S]
+
+
+def plot(samples: Sequence[Sample], killed: float, again: float, verdict: str, path: Path) -> None:
+    """Draw a PNG; between the moments ``killed`` and ``again`` (s, as those of the samples) nothing was counted."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 6), layout="constrained")
+    shown = told(samples)
+    earlier = samples[-1].at - shown[-1].at
+    figure = Figure(figsize=(10, 6.2), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     top, bottom = figure.subplots(2, 1, sharex=True)
-    moving = rates(samples)
-    top.plot([one[0] for one in moving], [one[1] for one in moving], color=INPUT, label="into the file")
-    top.plot([one[0] for one in moving], [one[2] for one in moving], color=COUNTED, label="counted by Spark")
-    top.set_ylabel("records per second")
-    top.set_title(f"make pipeline: {total} records, the Spark job killed in the middle")
-    times = [one.at for one in samples]
-    bottom.fill_between(times, [one.given - one.counted for one in samples], color=BEHIND, alpha=0.3, step="post")
+    figure.suptitle("make pipeline: a Spark job killed and started again", fontsize=15, fontweight="bold")
+    top.set_title(verdict, fontsize=10.5, loc="left")
+    moving = rates(shown, max(3.0, (shown[-1].at - shown[0].at) / 15))
+    times = [one[0] for one in moving]
+    top.fill_between(times, [one[1] for one in moving], color=INPUT, alpha=0.25, linewidth=0)
+    top.plot(times, [one[1] for one in moving], color=INPUT, label="written to the file")
+    top.plot(times, [one[2] for one in moving], color=COUNTED, linewidth=2, label="counted by Spark")
+    top.set_ylabel("throughput (records/s)")
+    times = [one.at for one in shown]
+    behind = [one.given - one.counted for one in shown]
+    bottom.fill_between(times, behind, color=BEHIND, alpha=0.2, step="post", linewidth=0)
+    bottom.step(times, behind, where="post", color=BEHIND, label="written, not counted yet")
     bottom.set_ylabel("lag (records)")
-    bottom.set_xlabel("seconds")
-    bottom.set_ylim(bottom=0)
+    bottom.set_xlabel("seconds since the first count")
     for axes in (top, bottom):
-        axes.grid(alpha=0.3)
-        for line, (at, text) in enumerate(marks, start=1):
-            axes.axvline(at, color="black", linestyle="--", linewidth=1)
-            axes.annotate(
-                text,
-                (at, 1),
-                xycoords=("data", "axes fraction"),
-                xytext=(-4, -14 * line),
-                textcoords="offset points",
-                horizontalalignment="right",
-            )
-    top.legend(loc="upper left")
-    figure.savefig(path, dpi=120)
+        axes.axvspan(killed - earlier, again - earlier, color="black", alpha=0.06, linewidth=0)
+        axes.axvline(killed - earlier, color="black", linestyle="--", linewidth=1)
+        axes.set_ylim(bottom=0)
+        axes.margins(x=0.01, y=0.12)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False, borderpad=0, fontsize=9)
+    words = f"kill -9, and it starts again\non its checkpoint: {again - killed:.0f} s"
+    place = ((killed + again) / 2 - earlier, 0.97)
+    box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 2.5}
+    bottom.annotate(words, place, xycoords=("data", "axes fraction"), ha="center", va="top", fontsize=9, bbox=box)
+    figure.savefig(path, dpi=140)

@@ -72,9 +72,13 @@ class Task:
 
 
 def filesystem(uri: str) -> tuple[pa_fs.FileSystem, str]:
-    """The file system of a path or an address (``file:``, ``s3:``, ``gs:``, ``hdfs:``) and the path in it."""
+    """The file system of a path or an address (``file:``, ``s3:``, ``gs:``, ``hdfs:``) and the path in it.
+
+    ``s3a:`` is what Hadoop calls ``s3:``.
+    """
     if "://" in uri:
-        found: tuple[pa_fs.FileSystem, str] = pa_fs.FileSystem.from_uri(uri)
+        address = uri.replace("s3a://", "s3://", 1) if uri.startswith("s3a://") else uri
+        found: tuple[pa_fs.FileSystem, str] = pa_fs.FileSystem.from_uri(address)
         return found
     return pa_fs.LocalFileSystem(), os.path.abspath(uri)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.tools.conftest import Parley
+from tools.cli.load import _below
 from tools.cli.mirror import _Progress
 from tools.cli.shapes import SHAPES, differences
 
@@ -96,3 +97,8 @@ def test_settings_without_effect_are_told_in_one_line(
     assert line == (
         "Warning: these settings have no effect here: offset.lag.max, sync.topic.acls.enabled, tasks.max, x."
     )
+
+
+def test_each_of_several_topics_has_a_folder_below() -> None:
+    assert _below("/data/", "t") == "/data/t"
+    assert _below("s3://bucket/x?region=y", "t") == "s3://bucket/x/t?region=y"

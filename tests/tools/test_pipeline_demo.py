@@ -56,6 +56,11 @@ def test_a_window_that_was_written_twice_is_noticed(tmp_path: Path, capsys: pyte
     assert "differs" in capsys.readouterr().out
 
 
+def test_without_git_the_files_are_the_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert "tools/pipeline_demo.py" in [one["path"] for one in _changes()]
+
+
 def test_rates_are_of_the_time_just_before() -> None:
     samples = [Sample(0, 0, 0), Sample(1, 10, 0), Sample(5, 10, 20)]
     assert rates(samples) == [(1, 10, 0)]

@@ -160,7 +160,7 @@ def _forth(session: Any, options: Options) -> None:
         settings = LoadSettings(
             Connection(bootstrap=options.bootstrap_server, client_id="parley-load"),
             topic,
-            options.output if len(options.topic) == 1 else f"{options.output.rstrip('/')}/{topic}",
+            options.output if len(options.topic) == 1 else _below(options.output, topic),
             options.format,
             layout,
             Isolation[options.isolation_level.upper()],
@@ -175,6 +175,12 @@ def _forth(session: Any, options: Options) -> None:
             f"{topic}: {done.records:,} records in {done.files:,} files ({done.size_bytes / 1e6:,.1f} MB) "
             f"are new in {settings.uri}."
         )
+
+
+def _below(output: str, topic: str) -> str:
+    """The topic's folder; an address may have settings behind a question mark."""
+    place, mark, query = output.partition("?") if "://" in output else (output, "", "")
+    return f"{place.rstrip('/')}/{topic}{mark}{query}"
 
 
 def _back(session: Any, options: Options) -> None:

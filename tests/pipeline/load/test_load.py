@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 from pipeline.cluster import Connection
 from pipeline.load.columns import Layout
-from pipeline.load.files import NotOurs, Task, Written, write_range
+from pipeline.load.files import NotOurs, Task, Written, filesystem, write_range
 from pipeline.load.job import LoadSettings, load
 from pipeline.load.manifest import LoadConflict
 from pipeline.load.ranges import RecordsGone
@@ -256,3 +256,9 @@ def test_csv_and_json(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["id"] for line in lines] == list(range(10))
     assert lines[0]["_headers"] == [{"key": "h", "value": "v"}]
+
+
+def test_an_address_of_hadoop_is_one_of_s3() -> None:
+    for scheme in ("s3", "s3a"):
+        found, root = filesystem(f"{scheme}://bucket/folder?region=eu-west-1&endpoint_override=127.0.0.1:1")
+        assert (found.type_name, root) == ("s3", "bucket/folder")
