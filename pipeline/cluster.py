@@ -10,6 +10,7 @@ Rules:
   ``api_timeout_ms`` has gone by without progress; then the last error is raised, with what was being done. A topic that
   the cluster says it does not have is asked for only a few seconds.
 * Nothing else is retried: errors are `protocol.errors.KafkaError` with the code the broker gave.
+* A cluster that was closed stays so: whoever still calls it, a thread that nobody waits for, gets RuntimeError.
 * `fetch` holds at most two answers in memory: the one being decoded and the one behind it.
 """
 
@@ -104,12 +105,13 @@ class Cluster:
     """A cluster, used by blocking calls; see the rules of the module.
 
     ``with Cluster(Connection(bootstrap="localhost:9092")) as cluster: ...``. Nothing is connected before the first
-    call. Every method raises KafkaError.
+    call. Every method raises KafkaError; RuntimeError once it is closed.
     """
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self._lock = threading.Lock()
+        self._is_closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._client: Client | None = None
@@ -245,6 +247,8 @@ class Cluster:
 
     def _submit(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
         with self._lock:
+            if self._is_closed:
+                raise RuntimeError(f"the connections to {self.connection.bootstrap} were closed")
             if self._loop is None or self._client is None:
                 self._start()
             assert self._loop is not None
@@ -261,8 +265,9 @@ class Cluster:
         self._loop = loop
 
     def close(self) -> None:
-        """End the connections and the thread; calls under way fail. May be called again, and used again after."""
+        """End the connections and the thread; calls under way fail, and all later ones. May be called again."""
         with self._lock:
+            self._is_closed = True
             loop, thread, self._loop, self._thread, self._client = self._loop, self._thread, None, None, None
         if loop is not None and thread is not None:
             loop.call_soon_threadsafe(loop.stop)

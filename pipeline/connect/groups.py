@@ -6,7 +6,7 @@ members. Calls block and raise KafkaError; what may pass is retried as :mod:`pip
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pipeline import committed as asked
@@ -30,11 +30,18 @@ def committed(cluster: Cluster, group: str) -> dict[TopicPartition, int]:
     return {place: one.offset for place, one in found.items()}
 
 
-def commit(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Commit offsets for the group. Raises KafkaError(UNKNOWN_MEMBER_ID) where somebody has joined it."""
+def commit(
+    cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int], check: Callable[[], None] | None = None
+) -> None:
+    """Commit offsets for the group. Raises KafkaError(UNKNOWN_MEMBER_ID) where somebody has joined it.
+
+    ``check`` is called before each attempt, in a thread of the cluster's; what it raises ends them.
+    """
     wanted = {place: asked.Committed(offset) for place, offset in offsets.items()}
 
     async def ask(client: Client) -> None:
+        if check is not None:
+            check()
         for place, code in (await asked.commit(client, group, wanted)).items():
             _check(code, f"committing {place.topic}-{place.partition} for group {group}")
 

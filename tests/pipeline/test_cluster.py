@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import re
+import threading
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -106,7 +107,11 @@ def test_connection_travels(broker: Broker) -> None:
         Connection(bootstrap="nowhere:x")
 
 
-def test_cluster_that_is_closed_can_be_used_again(cluster: Cluster) -> None:
+def test_cluster_that_is_closed_stays_closed(cluster: Cluster) -> None:
     assert cluster.partitions([]) == {}
     cluster.close()
-    assert cluster.partitions([]) == {}
+    threads = threading.active_count()
+    with pytest.raises(RuntimeError, match="closed"):
+        cluster.partitions([])
+    assert threading.active_count() == threads
+    cluster.close()

@@ -5,8 +5,8 @@ Rules:
 1. A subscription is a partition read for one task, from an offset on. What was fetched waits in the task's `Inbox`; a
    subscription that has ``limit_bytes`` waiting is not fetched until the task has `taken` some.
 2. The feed's connections are its own: a broker that holds back the answer to a long poll holds up nothing else.
-3. Errors that may pass are retried without end, with fresh metadata; an offset that the log does not have is handed to
-   the task, which decides.
+3. Errors that may pass are retried without end, with fresh metadata, after a pause that only the partition in question
+   makes; an offset that the log does not have is handed to the task, which decides.
 4. The same partition read for two tasks is fetched in turns: a request names a partition once.
 """
 
@@ -85,6 +85,8 @@ class Subscription:
     buffered: int = 0
     served: int = 0
     is_closed: bool = False
+    is_resting: bool = False
+    """There was an error that may pass: nothing is fetched for a moment."""
     is_stuck: bool = False
     """An error was handed over: nothing is fetched until the task subscribes anew."""
 
@@ -173,7 +175,9 @@ class Feed:
 
     async def _place(self, client: Client) -> list[KafkaError]:
         """Learn the leaders that are not known; the first error, if there was any."""
-        unplaced = [one for one in self._subscriptions if one not in self._leaders and not one.is_stuck]
+        unplaced = [
+            one for one in self._subscriptions if one not in self._leaders and not one.is_stuck and not one.is_resting
+        ]
         if not unplaced:
             return []
         try:
@@ -209,7 +213,6 @@ class Feed:
                     raise KafkaError(ErrorCode(answer.error_code), f"fetching from broker {node}")
             except KafkaError as error:
                 _log.debug("fetching from broker %s: %s", node, error)
-                await asyncio.sleep(_PAUSE_S)
                 self._misplaced(wanted.values())
                 continue
             for topic in answer.responses:
@@ -250,7 +253,6 @@ class Feed:
         except KafkaError as error:
             if error.code.retriable and not isinstance(error, CorruptRecord):
                 self._misplaced([subscription])
-                await asyncio.sleep(_PAUSE_S)
                 return
             subscription.is_stuck = True
             subscription.inbox.put(subscription, error)
@@ -261,6 +263,12 @@ class Feed:
             subscription.inbox.put(subscription, fetched)
 
     def _misplaced(self, subscriptions: Iterable[Subscription]) -> None:
+        """Look for their leaders again, in a while."""
         for one in subscriptions:
             self._leaders.pop(one, None)
+            one.is_resting = True
+            self._loop.call_later(_PAUSE_S, self._go_on, one)
+
+    def _go_on(self, subscription: Subscription) -> None:
+        subscription.is_resting = False
         self._changed.set()

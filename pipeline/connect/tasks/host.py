@@ -2,7 +2,7 @@
 
 Tasks of a host share connections: one cluster for requests, one feed for reading for each isolation level. What
 happens goes to `Reports`. A task that does not stop in time is abandoned: its thread may run on, but nothing it does is
-reported or stored any more.
+reported, stored or committed any more (:mod:`pipeline.connect.tasks.guard`).
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from typing import Final, TypeVar
 
 from pipeline.cluster import Cluster, Connection, Isolation
 from pipeline.connect.connector import SinkTask, SourceTask
 from pipeline.connect.errors import ConnectError, stack_trace
 from pipeline.connect.herder import State, TaskId
-from pipeline.connect.offsets import SourceOffset
 from pipeline.connect.plugins import Plugins
 from pipeline.connect.tasks.conversion import Conversion
 from pipeline.connect.tasks.feed import Feed
+from pipeline.connect.tasks.guard import Guard
 from pipeline.connect.tasks.sink import SinkRun
 from pipeline.connect.tasks.source import SourceRun, TopicMaker
 from pipeline.connect.tasks.spec import ClientSettings, Reports, TaskSpec
@@ -34,73 +36,74 @@ _STEP_S: Final = 0.5
 """How long a step of a task waits for something to do."""
 _log = logging.getLogger(__name__)
 
+K = TypeVar("K")
+C = TypeVar("C", Cluster, Feed)
+
 
 def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
 class _Clients:
-    """The connections of all tasks of a process."""
+    """The connections of the tasks of a process, shared by those that reach the same cluster in the same way.
+
+    What no task uses any longer is closed.
+    """
 
     def __init__(self) -> None:
         self._clusters: dict[Connection, Cluster] = {}
         self._feeds: dict[tuple[Connection, Isolation], Feed] = {}
+        self._users: Counter[object] = Counter()
+        self._is_closed = False
         self._lock = threading.Lock()
 
-    def cluster(self, connection: Connection) -> Cluster:
-        with self._lock:
-            return self._clusters.setdefault(connection, Cluster(connection))
+    def cluster(self, connection: Connection, held: ExitStack) -> Cluster:
+        """A cluster, until `held` is closed."""
+        return self._use(self._clusters, connection, lambda: Cluster(connection), held)
 
-    def feed(self, connection: Connection, isolation: Isolation) -> Feed:
+    def feed(self, connection: Connection, isolation: Isolation, held: ExitStack) -> Feed:
+        """A feed, until `held` is closed."""
+        return self._use(self._feeds, (connection, isolation), lambda: Feed(connection, isolation), held)
+
+    def _use(self, shared: dict[K, C], key: K, make: Callable[[], C], held: ExitStack) -> C:
         with self._lock:
-            if (connection, isolation) not in self._feeds:
-                self._feeds[connection, isolation] = Feed(connection, isolation)
-            return self._feeds[connection, isolation]
+            if self._is_closed:
+                raise ConnectError("the host of the task has ended")
+            found = shared.get(key) or shared.setdefault(key, make())
+            self._users[found] += 1
+        held.callback(self._give_back, shared, key, found)
+        return found
+
+    def _give_back(self, shared: dict[K, C], key: K, found: C) -> None:
+        with self._lock:
+            self._users[found] -= 1
+            if self._users[found] or shared.get(key) is not found:
+                return
+            del shared[key], self._users[found]
+        found.close()
 
     def close(self) -> None:
+        """End all, under tasks that were abandoned, too."""
         with self._lock:
-            for feed in self._feeds.values():
-                feed.close()
-            for cluster in self._clusters.values():
-                cluster.close()
+            self._is_closed = True
+            feeds, clusters = list(self._feeds.values()), list(self._clusters.values())
             self._feeds.clear()
             self._clusters.clear()
-
-
-class _Guarded:
-    """Reports of one task, which end when it is told to stop being heard."""
-
-    def __init__(self, reports: Reports) -> None:
-        self._reports = reports
-        self._is_heard = True
-
-    def silence(self) -> None:
-        self._is_heard = False
-
-    def state(self, spec: TaskSpec, state: State, trace: str | None) -> None:
-        if self._is_heard:
-            self._reports.state(spec, state, trace)
-
-    def topic_used(self, spec: TaskSpec, topic: str) -> None:
-        if self._is_heard:
-            self._reports.topic_used(spec, topic)
-
-    def stored(self, connector: str, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
-        return self._reports.stored(connector, partitions)
-
-    def store(self, spec: TaskSpec, offsets: Sequence[SourceOffset]) -> None:
-        if not self._is_heard:
-            raise ConnectError("the task was abandoned")
-        self._reports.store(spec, offsets)
+        for feed in feeds:
+            feed.close()
+        for cluster in clusters:
+            cluster.close()
 
 
 class _Running:
     """A task and its thread."""
 
-    def __init__(self, spec: TaskSpec, make: Callable[[_Running], SinkRun | SourceRun], reports: Reports) -> None:
+    def __init__(self, spec: TaskSpec, make: Callable[[_Running], SinkRun | SourceRun], guard: Guard) -> None:
         self.spec = spec
         self.stopping = threading.Event()
-        self.reports = _Guarded(reports)
+        self.guard = guard
+        self.held = ExitStack()
+        """The connections that it uses."""
         self._make = make
         self._may_run = threading.Event()
         self._changed = threading.Event()
@@ -127,23 +130,24 @@ class _Running:
 
     def _live(self) -> None:
         try:
-            self._work()
+            with self.held:
+                self._work()
         except Exception as error:
             _log.error("Task %s failed and is stopped until it is started again.", self.spec.id, exc_info=error)
             if not self.stopping.is_set():
-                self.reports.state(self.spec, State.FAILED, stack_trace(error))
+                self.guard.state(self.spec, State.FAILED, stack_trace(error))
 
     def _work(self) -> None:
         if not self._may_run.is_set():
-            self.reports.state(self.spec, State.PAUSED, None)
+            self.guard.state(self.spec, State.PAUSED, None)
             self._may_run.wait()
         if self.stopping.is_set():
             return
         run = self._run = self._make(self)
         try:
             run.begin()
-            self.reports.state(self.spec, State.RUNNING, None)
-            while not self.stopping.is_set():
+            self.guard.state(self.spec, State.RUNNING, None)
+            while not self.stopping.is_set() and self.guard.may_act:
                 if self._may_run.is_set():
                     run.step(_STEP_S)
                 else:
@@ -162,18 +166,29 @@ class _Running:
 
     def _wait_paused(self, run: SinkRun | SourceRun) -> None:
         run.commit()
-        self.reports.state(self.spec, State.PAUSED, None)
+        self.guard.state(self.spec, State.PAUSED, None)
         self._may_run.wait()
         if not self.stopping.is_set():
-            self.reports.state(self.spec, State.RUNNING, None)
+            self.guard.state(self.spec, State.RUNNING, None)
 
 
 class TaskHost:
-    """Runs tasks in threads; see the module's rules. Its methods may come from any thread."""
+    """Runs tasks in threads; see the module's rules. Its methods may come from any thread.
 
-    def __init__(self, worker: WorkerConfig, reports: Reports, *, now_ms: Callable[[], int] = wall_clock_ms) -> None:
+    `is_leased` says whether the host may act: as soon as it does not, its tasks end, and change nothing more.
+    """
+
+    def __init__(
+        self,
+        worker: WorkerConfig,
+        reports: Reports,
+        *,
+        is_leased: Callable[[], bool] = lambda: True,
+        now_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
         self._worker = worker
         self._reports = reports
+        self._is_leased = is_leased
         self._now_ms = now_ms
         self._plugins = Plugins(worker["plugin.path"])
         self._clients = _Clients()
@@ -182,7 +197,7 @@ class TaskHost:
 
     def start(self, spec: TaskSpec) -> None:
         """Start a task. What becomes of it is reported. Raises ConnectError if it runs already."""
-        running = _Running(spec, self._make, self._reports)
+        running = _Running(spec, self._make, Guard(self._reports, self._is_leased))
         with self._lock:
             if spec.id in self._running:
                 raise ConnectError(f"Task already exists in this worker: {spec.id}")
@@ -198,8 +213,8 @@ class TaskHost:
         if running := self._running.get(task):
             running.resume()
 
-    def stop(self, tasks: Iterable[TaskId], timeout_ms: int) -> None:
-        """Stop these, all at once; those that take longer are abandoned."""
+    def stop(self, tasks: Iterable[TaskId], timeout_ms: int) -> bool:
+        """Stop these, all at once; those that take longer are abandoned. Whether there are none of these."""
         with self._lock:
             ended = [self._running.pop(one) for one in tasks if one in self._running]
         for running in ended:
@@ -209,12 +224,14 @@ class TaskHost:
             running.thread.join(max(0.0, deadline - time.monotonic()))
             if running.thread.is_alive():
                 _log.error("Task %s did not stop within %s ms and is abandoned.", running.spec.id, timeout_ms)
-            running.reports.silence()
+            running.guard.abandon()
+        return not any(one.thread.is_alive() for one in ended)
 
-    def close(self, timeout_ms: int) -> None:
-        """Stop everything and end the connections."""
-        self.stop(list(self._running), timeout_ms)
+    def close(self, timeout_ms: int) -> bool:
+        """Stop everything and end the connections. Whether no task had to be abandoned."""
+        have_ended = self.stop(list(self._running), timeout_ms)
         self._clients.close()
+        return have_ended
 
     def _make(self, running: _Running) -> SinkRun | SourceRun:
         """What a task needs, made in its own thread. Raises ConfigError, ConnectError."""
@@ -222,7 +239,7 @@ class TaskHost:
         conversion = Conversion(spec, worker, self._plugins)
         producer = ClientSettings.of("producer", worker, spec)
         client_id = worker["client.id"] or "connect"
-        cluster = self._clients.cluster(producer.connection(worker, client_id))
+        cluster = self._clients.cluster(producer.connection(worker, client_id), running.held)
         interval_ms = worker["offset.flush.interval.ms"]
         settings = spec.settings()
         tolerance = Tolerance(spec.id, settings, None, running.stopping, now_ms=self._now_ms)
@@ -232,22 +249,22 @@ class TaskHost:
             source: SourceTask = self._plugins.make(task_class, SourceTask)  # type: ignore[type-abstract]
             topics = TopicMaker(cluster, spec.connector_config, is_enabled=worker["topic.creation.enable"])
             return SourceRun(
-                spec, source, conversion, tolerance, writer, topics, running.reports, commit_interval_ms=interval_ms
+                spec, source, conversion, tolerance, writer, topics, running.guard, commit_interval_ms=interval_ms
             )
         sink: SinkTask = self._plugins.make(task_class, SinkTask)  # type: ignore[type-abstract]
         if settings["errors.deadletterqueue.topic.name"]:
             tolerance.dead_letters = DeadLetterTopic(cluster, writer, settings)
         consumer = ClientSettings.of("consumer", worker, spec)
         connection = consumer.connection(worker, client_id)
-        feed = self._clients.feed(connection, consumer.isolation)
+        feed = self._clients.feed(connection, consumer.isolation, running.held)
         return SinkRun(
             spec,
             sink,
             conversion,
             tolerance,
             consumer,
-            self._clients.cluster(connection),
+            self._clients.cluster(connection, running.held),
             feed,
-            running.reports,
+            running.guard,
             commit_interval_ms=interval_ms,
         )

@@ -7,9 +7,10 @@ Rules:
 2. Partitions belong to tasks by their number, however many workers there are (`share`); a partition that is added goes
    to one task and moves no other.
 3. A position is committed only once `pre_commit` has said that the target has it. If that fails the task goes back to
-   what was committed, and is given the records again.
-4. An :class:`ExactlyOnceSinkTask` is asked where it stands whenever it gets partitions; the group's offsets are then
-   for people to look at.
+   what was committed, and is given the records again; so it is with a batch that waits to be put again, all of it.
+4. An :class:`ExactlyOnceSinkTask` is asked where it stands whenever it gets partitions, and when a range could not be
+   put; until it has said so nothing is put. The group's offsets are then for people to look at.
+5. The guard is asked before each put.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ from pipeline.connect.errors import ConnectError, RetriableError
 from pipeline.connect.records import SinkRecord
 from pipeline.connect.tasks.conversion import Conversion
 from pipeline.connect.tasks.feed import BUFFER_BYTES, Feed, Inbox, Subscription
+from pipeline.connect.tasks.guard import Guard
 from pipeline.connect.tasks.rows import read_rows
-from pipeline.connect.tasks.spec import ClientSettings, Reports, TaskSpec
+from pipeline.connect.tasks.spec import ClientSettings, TaskSpec
 from pipeline.connect.tasks.tolerance import LeftOut, Raw, Stage, Tolerance
 from pipeline.decode import BadBatch
 from pipeline.fetching import Fetched, OffsetOutOfRange, TopicPartition
@@ -72,6 +74,15 @@ class _Held:
     since_ms: int = 0
     """When the first of the rows came."""
     is_paused: bool = False
+    is_in_doubt: bool = False
+    """An exactly-once task has to say how far its target has come."""
+
+
+class _Batch(NamedTuple):
+    """Records to be put, and up to where that brings each partition."""
+
+    records: list[SinkRecord]
+    ends: dict[TopicPartition, int]
 
 
 class SinkContext:
@@ -114,7 +125,7 @@ class SinkRun:
         consumer: ClientSettings,
         cluster: Cluster,
         feed: Feed,
-        reports: Reports,
+        guard: Guard,
         *,
         commit_interval_ms: int,
     ) -> None:
@@ -125,7 +136,7 @@ class SinkRun:
         self._tolerance = tolerance
         self._cluster = cluster
         self._feed = feed
-        self._reports = reports
+        self._guard = guard
         self._now_ms = tolerance.now_ms
         self._interval_ms = commit_interval_ms
         self._group = groups.group_of(spec.id.connector, spec.connector_config)
@@ -136,7 +147,7 @@ class SinkRun:
         self._reset = consumer.given.get("auto.offset.reset", "earliest")
         self._held: dict[TopicPartition, _Held] = {}
         self._used: set[str] = set()
-        self._again: tuple[list[SinkRecord], dict[TopicPartition, int]] | None = None
+        self._again: _Batch | None = None
         self._retry_at_ms = 0
         self._look_at_ms = 0
         self._commit_at_ms = 0
@@ -214,15 +225,12 @@ class SinkRun:
 
     def _open(self, partitions: Sequence[TopicPartition]) -> None:
         committed = self._where_to_begin(partitions)
+        knows = isinstance(self._task, ExactlyOnceSinkTask)
         for one in partitions:
             offset = committed[one]
-            self._held[one] = _Held(one, self._subscribe(one, offset), offset, offset, end=offset)
+            self._held[one] = _Held(one, self._subscribe(one, offset), offset, offset, end=offset, is_in_doubt=knows)
         self._context.assignment = frozenset(self._held)
         self._task.open(partitions)
-        if isinstance(self._task, ExactlyOnceSinkTask):
-            self._go_to(
-                {tp: offset for tp, offset in self._task.committed(partitions).items() if committed[tp] != offset}
-            )
         self._follow_wishes()
 
     def _where_to_begin(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
@@ -244,10 +252,11 @@ class SinkRun:
         self._task.close(partitions)
         self._feed.unsubscribe(self._held.pop(one).subscription for one in partitions)
         self._context.assignment = frozenset(self._held)
+        self._go_to({})
 
     def _go_to(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Read on from these offsets; what waits of the partitions is forgotten."""
-        for partition, offset in offsets.items():
+        """Read on from these offsets; what waits of the partitions is forgotten, with a batch to be put again."""
+        for partition, offset in {**self._take_back(), **offsets}.items():
             held = self._held.get(partition)
             if held is None:
                 raise ConnectError(f"{self._spec.id} cannot go on in {partition}, which it does not have.")
@@ -257,13 +266,19 @@ class SinkRun:
             held.rows.clear()
             held.owed.clear()
 
+    def _take_back(self) -> dict[TopicPartition, int]:
+        """Forget the batch that is to be put again; where its records have to be read from."""
+        waiting, self._again = self._again, None
+        return {one: self._held[one].position for one in (waiting.ends if waiting else ()) if one in self._held}
+
     def _subscribe(self, partition: TopicPartition, offset: int) -> Subscription:
         return self._feed.subscribe(partition, offset, self.inbox, self._limit_bytes)
 
     def _follow_wishes(self) -> None:
         """What the task has asked its context for."""
         sought, self._context.sought = self._context.sought, {}
-        self._go_to(sought)
+        if sought:
+            self._go_to(sought)
         for held in self._held.values():
             held.is_paused = held.partition in self._context.paused
 
@@ -327,7 +342,7 @@ class SinkRun:
                 made.append(record)
             if raw.topic not in self._used:
                 self._used.add(raw.topic)
-                self._reports.topic_used(self._spec, raw.topic)
+                self._guard.topic_used(self._spec, raw.topic)
         return made
 
     def _step_by_batches(self, wait_s: float) -> None:
@@ -336,18 +351,18 @@ class SinkRun:
             if not any(one.rows and not one.is_paused for one in self._held.values()):
                 self._receive(wait_s)
             self._again = self._next_batch()
-        records, ends = self._again
+        batch = self._again
+        self._guard.check()
         try:
-            self._task.put(records)
+            self._task.put(batch.records)
         except RetriableError as error:
-            self._put_again_later(error)
+            self._try_again_later("put", error)
             return
         self._again = None
-        for partition, end in ends.items():
-            if partition in self._held:
-                self._put_up_to(self._held[partition], end)
+        for partition, end in batch.ends.items():
+            self._put_up_to(self._held[partition], end)
 
-    def _next_batch(self) -> tuple[list[SinkRecord], dict[TopicPartition, int]]:
+    def _next_batch(self) -> _Batch:
         rows: list[Raw] = []
         ends = {}
         for partition, held in self._held.items():
@@ -357,10 +372,12 @@ class SinkRun:
             rows += [held.rows.popleft() for _ in range(taken)]
             if taken or not held.rows:
                 ends[partition] = held.rows[0].offset if held.rows else held.end
-        return self._converted(rows), ends
+        return _Batch(self._converted(rows), ends)
 
     def _step_by_ranges(self, task: ExactlyOnceSinkTask, wait_s: float) -> None:
         """Hand over the ranges that are large or old enough."""
+        if not self._learn(task, wait_s):
+            return
         now_ms = self._now_ms()
         due_ms = [
             self._due_ms(one, task) for one in self._held.values() if one.end > one.position and not one.is_paused
@@ -368,37 +385,56 @@ class SinkRun:
         if not due_ms or min(due_ms) > now_ms:
             self._receive(min([wait_s, *((one - now_ms) / 1000 for one in due_ms)]))
         for held in list(self._held.values()):
-            if held.end > held.position and not held.is_paused and self._due_ms(held, task) <= self._now_ms():
-                self._put_range(task, held)
+            is_due = held.end > held.position and not held.is_paused and self._due_ms(held, task) <= self._now_ms()
+            if is_due and not self._put_range(task, held):
+                return
+
+    def _learn(self, task: ExactlyOnceSinkTask, wait_s: float) -> bool:
+        """Ask the target how far it has come, where that is not known, and go there; whether it has said so."""
+        asked = sorted(one for one, held in self._held.items() if held.is_in_doubt)
+        if not asked:
+            return True
+        if not self._is_retry_due(wait_s):
+            return False
+        try:
+            committed = task.committed(asked)
+        except RetriableError as error:
+            self._try_again_later("committed", error)
+            return False
+        for one in asked:
+            self._held[one].is_in_doubt = False
+        self._go_to({one: offset for one, offset in committed.items() if self._held[one].position != offset})
+        return True
 
     @staticmethod
     def _due_ms(held: _Held, task: ExactlyOnceSinkTask) -> int:
         is_full = len(held.rows) >= task.range_records or sum(size for _, size in held.owed) >= task.range_bytes
         return 0 if is_full else held.since_ms + task.range_ms
 
-    def _put_range(self, task: ExactlyOnceSinkTask, held: _Held) -> None:
+    def _put_range(self, task: ExactlyOnceSinkTask, held: _Held) -> bool:
+        """Hand over one range; False: it is to be tried again, and what the target has now is not known."""
         rows = [held.rows[at] for at in range(min(len(held.rows), task.range_records))]
         end = held.rows[len(rows)].offset if len(held.rows) > len(rows) else held.end
         offsets = OffsetRange(*held.partition, held.position, end)
+        records = self._converted(rows)
+        self._guard.check()
         try:
-            task.put_range(offsets, self._converted(rows))
+            task.put_range(offsets, records)
         except RetriableError as error:
-            # What the target has now is not known: it says so itself.
-            self._put_again_later(error)
-            begin = task.committed([held.partition]).get(held.partition, held.position)
-            self._go_to({held.partition: begin})
-            self._tolerance.stopping.wait(max(0, self._retry_at_ms - self._now_ms()) / 1000)
-            return
+            held.is_in_doubt = True
+            self._try_again_later("put_range", error)
+            return False
         for _ in rows:
             held.rows.popleft()
         held.since_ms = self._now_ms()
         self._put_up_to(held, end)
+        return True
 
-    def _put_again_later(self, error: RetriableError) -> None:
+    def _try_again_later(self, what: str, error: RetriableError) -> None:
         pause_ms = _RETRY_MS if self._context.retry_ms is None else self._context.retry_ms
         self._context.retry_ms = None
         self._retry_at_ms = self._now_ms() + pause_ms
-        _log.warning("%s: put failed and is called again in %s ms: %s", self._spec.id, pause_ms, error)
+        _log.warning("%s: %s failed and is called again in %s ms: %s", self._spec.id, what, pause_ms, error)
 
     # Offsets.
 
@@ -416,7 +452,7 @@ class SinkRun:
                 for one, offset in safe.items()
                 if one in positions and offset != self._held[one].committed
             }
-            groups.commit(self._cluster, self._group, offsets)
+            self._guard.commit(self._cluster, self._group, offsets)
         except Exception as error:
             _log.error("%s: offsets were not committed: %s", self._spec.id, error, exc_info=error)
             if not is_last and not isinstance(error, KafkaError):

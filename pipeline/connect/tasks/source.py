@@ -21,6 +21,7 @@ from pipeline.connect.errors import ConnectError, RetriableError
 from pipeline.connect.offsets import key_of
 from pipeline.connect.records import SourceRecord
 from pipeline.connect.tasks.conversion import Conversion, Outgoing
+from pipeline.connect.tasks.guard import Guard
 from pipeline.connect.tasks.spec import Reports, TaskSpec
 from pipeline.connect.tasks.tolerance import LeftOut, Stage, Tolerance
 from pipeline.connect.tasks.writing import TopicWriter, create_topic
@@ -65,7 +66,7 @@ class SourceRun:
         tolerance: Tolerance,
         writer: TopicWriter,
         topics: TopicMaker,
-        reports: Reports,
+        guard: Guard,
         *,
         commit_interval_ms: int,
     ) -> None:
@@ -75,7 +76,7 @@ class SourceRun:
         self._tolerance = tolerance
         self._writer = writer
         self._topics = topics
-        self._reports = reports
+        self._guard = guard
         self._now_ms = tolerance.now_ms
         self._interval_ms = commit_interval_ms
         self._commit_at_ms = 0
@@ -85,7 +86,7 @@ class SourceRun:
 
     def begin(self) -> None:
         """Start the task. Raises whatever it raises."""
-        offsets = _StoredOffsets(self._spec.id.connector, self._reports)
+        offsets = _StoredOffsets(self._spec.id.connector, self._guard)
         self._task.initialize(SourceContext(self._spec.task_config, offsets))
         self._task.start(self._spec.task_config)
         self._commit_at_ms = self._now_ms() + self._interval_ms
@@ -116,7 +117,7 @@ class SourceRun:
         for topic in {one.topic for one in outgoing} - self._used:
             self._topics.make(topic)
             self._used.add(topic)
-            self._reports.topic_used(self._spec, topic)
+            self._guard.topic_used(self._spec, topic)
         self._write(outgoing)
         for record in polled:
             self._task.commit_record(record)
@@ -125,6 +126,7 @@ class SourceRun:
                 self._done[key] = (record.source_partition, record.source_offset)
 
     def _write(self, outgoing: Sequence[Outgoing]) -> None:
+        self._guard.check()
         try:
             self._writer.write(outgoing)
         except (KafkaError, ValueError) as error:
@@ -143,7 +145,7 @@ class SourceRun:
         self._commit_at_ms = self._now_ms() + self._interval_ms
         try:
             if self._done:
-                self._reports.store(self._spec, list(self._done.values()))
+                self._guard.store(self._spec, list(self._done.values()))
                 self._done.clear()
         except ConnectError as error:
             _log.error("%s: offsets were not stored: %s", self._spec.id, error)

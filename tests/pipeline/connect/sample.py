@@ -85,6 +85,8 @@ class NotesTask(SinkTask):
             if record.value == "die" and not (self._folder / "repaired").exists():
                 (self._folder / "repaired").touch()
                 os._exit(1)
+            if record.value == "wait":
+                (self._folder / "waits").touch()
             while record.value == "wait" and not (self._folder / "repaired").exists():
                 time.sleep(0.01)
             if record.value == "errant":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,38 @@ def test_a_task_that_is_stuck_holds_up_no_other_and_is_abandoned(bootstrap: str,
         (tmp_path / "repaired").touch()
         worker.start(stuck)
         until(lambda: worker.offsets("stuck"), lambda found: found and found[0][1] == {"kafka_offset": 1})
+
+
+def test_an_abandoned_task_commits_nothing_that_was_reset_meanwhile(bootstrap: str, tmp_path: Path) -> None:
+    create(bootstrap, "reset")
+    produce(bootstrap, "reset", ["wait"])
+    with driven(bootstrap, tmp_path, task_shutdown_graceful_timeout_ms="100") as worker:
+        (stuck,) = worker.run("reset", "Notes", topics="reset", folder=tmp_path)
+        worker.told.wait(stuck, State.RUNNING)
+        until(lambda: list(tmp_path.glob("waits")), bool)
+        worker.worker.stop_tasks([stuck])
+        config = {"connector.class": "tests.pipeline.connect.sample.Notes", "name": "reset"}
+        worker.worker.alter_offsets("reset", config, None)
+        (tmp_path / "repaired").touch()
+        until(lambda: [one for one in threading.enumerate() if one.name == f"task {stuck}"], lambda left: not left)
+        assert worker.offsets("reset") == []
+
+
+def test_connections_end_with_the_last_task_that_uses_them(bootstrap: str, tmp_path: Path) -> None:
+    create(bootstrap, "ends")
+    produce(bootstrap, "ends", ["a"])
+
+    def connections() -> list[str]:
+        return [one.name for one in threading.enumerate() if one.name.startswith(("cluster", "connect feed"))]
+
+    with driven(bootstrap, tmp_path) as worker:
+        before = connections()
+        for number in range(3):
+            client = {"consumer_override_client_id": f"of-{number}", "producer_override_client_id": f"of-{number}"}
+            tasks = worker.run(f"ends-{number}", "Notes", topics="ends", folder=tmp_path, **client)
+            noted(tmp_path, number + 1)
+            worker.worker.stop_tasks(tasks)
+        until(connections, lambda found: found == before)
 
 
 def test_a_put_that_may_succeed_later_is_called_again(run: Driven, bootstrap: str, tmp_path: Path) -> None:

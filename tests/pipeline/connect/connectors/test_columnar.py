@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from pyarrow import fs
 
 from pipeline.connect.connector import ExactlyOnceSinkTask, OffsetRange
 from pipeline.connect.connectors.columns import table_of
@@ -34,7 +35,7 @@ from pipeline.connect.data import (
     map_of,
     struct,
 )
-from pipeline.connect.errors import ConnectError, DataError
+from pipeline.connect.errors import ConnectError, DataError, RetriableError
 from pipeline.connect.records import SinkRecord, TopicPartition
 from tests.pipeline.connect.connectors.tasks import record, started
 
@@ -154,6 +155,44 @@ def test_who_comes_late_gives_up(tmp_path: Path) -> None:
         with pytest.raises(ConnectError, match="another task"):
             put(late, 5, 8)
         assert other.committed([PARTITION]) == {PARTITION: 10}
+
+
+def test_a_file_of_another_file_system_appears_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = parquet(tmp_path)
+    task._files, task._base, task._is_local = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem()), "x", False
+    real = task._write
+
+    def dies(path: str, content: pa.Buffer) -> None:
+        real(path, content[:10])
+        raise OSError("no space is left")
+
+    monkeypatch.setattr(task, "_write", dies)
+    with pytest.raises(RetriableError):
+        put(task, 0, 10)
+    assert task.committed([PARTITION]) == {}
+    assert list((tmp_path / "x" / "t" / "partition=0").iterdir()) == []
+    monkeypatch.setattr(task, "_write", real)
+    put(task, 0, 10)
+    assert task.committed([PARTITION]) == {PARTITION: 10}
+    assert pq.read_table(tmp_path / "x" / "t").num_rows == 10
+
+
+@pytest.mark.parametrize("end", [5, 8])
+def test_of_two_who_write_at_once_one_gives_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: int) -> None:
+    late, other = parquet(tmp_path), parquet(tmp_path)
+    check = late._check_is_next
+
+    def look(offsets: OffsetRange) -> None:
+        check(offsets)
+        with pytest.raises(RetriableError):
+            put(other, 0, 5)  # between the look of the one and its rename
+
+    monkeypatch.setattr(late, "_check_is_next", look)
+    put(late, 0, end)
+    with pytest.raises(ConnectError, match="another task"):
+        put(other, 0, 5)
+    assert other.committed([PARTITION]) == {PARTITION: end}
+    assert pq.read_table(tmp_path / "t").num_rows == end
 
 
 def test_url_and_keys_are_checked() -> None:

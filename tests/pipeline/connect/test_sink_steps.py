@@ -1,0 +1,220 @@
+"""A sink task step by step: what is put again, and in which order, when something fails at the wrong moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from broker import Broker
+from pipeline.cluster import Cluster, Connection
+from pipeline.connect import (
+    ExactlyOnceSinkTask,
+    OffsetRange,
+    RetriableError,
+    SinkRecord,
+    SinkTask,
+    TopicPartition,
+    groups,
+)
+from pipeline.connect.errors import ConnectError
+from pipeline.connect.herder import State, TaskId
+from pipeline.connect.tasks.guard import Guard
+from pipeline.connect.tasks.host import TaskHost, _Running
+from pipeline.connect.tasks.sink import SinkRun
+from pipeline.connect.tasks.spec import TaskSpec
+from pipeline.connect.worker_config import STANDALONE, WorkerConfig
+from tests.pipeline.connect.driving import create, produce, until
+
+HERE = "tests.pipeline.connect.test_sink_steps"
+STEP_S = 0.1
+
+
+class BufferingTask(SinkTask):
+    """Keeps what was put until it is told to flush; what it kept is gone if that fails."""
+
+    done: ClassVar[list[str]] = []
+    put_fails = flush_fails = False
+    order: ClassVar[list[str]] = []
+
+    def start(self, props: Mapping[str, str]) -> None:
+        self.context.timeout(0)
+        self._kept: list[str] = []
+
+    def put(self, records: Sequence[SinkRecord]) -> None:
+        if self.put_fails and records:
+            self.order.append("refused")
+            self.context.timeout(0)
+            raise RetriableError("later")
+        self._kept += [str(one.value) for one in records]
+        self.order.extend(str(one.value) for one in records)
+
+    def flush(self, offsets: Mapping[TopicPartition, int]) -> None:
+        kept, self._kept = self._kept, []
+        if self.flush_fails:
+            self.order.append("lost")
+            raise ValueError("told to")
+        self.done.extend(kept)
+
+
+class TransactionsTask(ExactlyOnceSinkTask):
+    """A target that can be away."""
+
+    is_down = False
+    ranges: ClassVar[list[tuple[int, int]]] = []
+    asked = 0
+
+    def start(self, props: Mapping[str, str]) -> None:
+        return
+
+    def committed(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        type(self).asked += 1
+        self._reach()
+        return {one: self.ranges[-1][1] for one in partitions if self.ranges}
+
+    def put_range(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> None:
+        self._reach()
+        self.ranges.append((offsets.start, offsets.end))
+
+    def _reach(self) -> None:
+        if self.is_down:
+            self.context.timeout(0)
+            raise RetriableError("away")
+
+
+class Silent:
+    """Reports that nobody reads."""
+
+    def state(self, spec: TaskSpec, state: State, trace: str | None) -> None:
+        return
+
+    def topic_used(self, spec: TaskSpec, topic: str) -> None:
+        return
+
+    def stored(self, connector: str, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
+        return [None for _ in partitions]
+
+    def store(self, spec: TaskSpec, offsets: Sequence[Any]) -> None:
+        return
+
+
+@pytest.fixture(scope="module")
+def bootstrap(connect_broker: Broker) -> str:
+    return connect_broker.bootstrap_servers
+
+
+@pytest.fixture
+def cluster(bootstrap: str) -> Iterator[Cluster]:
+    with Cluster(Connection(bootstrap=bootstrap)) as cluster:
+        yield cluster
+
+
+Begin = Callable[..., SinkRun]
+
+
+@pytest.fixture
+def begin(bootstrap: str, tmp_path: Path) -> Iterator[Begin]:
+    """Begins a task of a topic, which does nothing but when it is told to take a step."""
+    given = {
+        "bootstrap.servers": bootstrap,
+        "key.converter": "StringConverter",
+        "value.converter": "StringConverter",
+        "offset.storage.file.filename": str(tmp_path / "offsets"),
+        "offset.flush.interval.ms": "100000000",
+    }
+    host = TaskHost(WorkerConfig.parse(given, STANDALONE), Silent())
+
+    def begin(topic: str, task: type[SinkTask], is_leased: Callable[[], bool] = lambda: True) -> SinkRun:
+        spec = TaskSpec(
+            id=TaskId(topic, 0),
+            tasks=1,
+            incarnation=1,
+            is_sink=True,
+            connector_config={"name": topic, "connector.class": f"{HERE}.Nothing", "topics": topic},
+            task_config={"task.class": f"{HERE}.{task.__name__}", "topics": topic},
+        )
+        run = host._make(_Running(spec, host._make, Guard(Silent(), is_leased)))
+        assert isinstance(run, SinkRun)
+        run.begin()
+        return run
+
+    yield begin
+    host.close(0)
+
+
+def stepped(run: SinkRun, is_right: Callable[[], bool]) -> None:
+    until(lambda: (run.step(STEP_S), is_right())[1], bool)
+
+
+def test_a_batch_to_be_put_again_goes_back_with_what_was_lost(
+    bootstrap: str, cluster: Cluster, begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = BufferingTask
+    monkeypatch.setattr(task, "done", [])
+    monkeypatch.setattr(task, "order", [])
+    create(bootstrap, "steps")
+    run = begin("steps", task)
+    produce(bootstrap, "steps", ["1", "2"])
+    stepped(run, lambda: task.order == ["1", "2"])
+    monkeypatch.setattr(task, "put_fails", True)
+    produce(bootstrap, "steps", ["3", "4"])
+    stepped(run, lambda: "refused" in task.order)
+    monkeypatch.setattr(task, "flush_fails", True)
+    run.commit()
+    assert task.order[-1] == "lost"
+    assert groups.committed(cluster, "connect-steps") == {}
+    monkeypatch.setattr(task, "put_fails", False)
+    monkeypatch.setattr(task, "flush_fails", False)
+    stepped(run, lambda: "4" in task.order)
+    run.commit()
+    assert task.done == ["1", "2", "3", "4"]
+    assert groups.committed(cluster, "connect-steps") == {TopicPartition("steps", 0): 4}
+    run.finish()
+
+
+def test_a_target_that_is_away_for_a_while_fails_no_exactly_once_task(
+    bootstrap: str, begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = TransactionsTask
+    monkeypatch.setattr(task, "ranges", [])
+    monkeypatch.setattr(task, "is_down", True)
+    create(bootstrap, "away")
+    run = begin("away", task)
+    produce(bootstrap, "away", ["a"])
+    for _ in range(3):
+        run.step(STEP_S)
+    monkeypatch.setattr(task, "is_down", False)
+    stepped(run, lambda: task.ranges == [(0, 1)])
+    monkeypatch.setattr(task, "is_down", True)
+    produce(bootstrap, "away", ["b"])
+    asked = task.asked
+    stepped(run, lambda: task.asked > asked + 1)
+    # What failed had been done after all: it is not done again.
+    task.ranges.append((1, 2))
+    monkeypatch.setattr(task, "is_down", False)
+    produce(bootstrap, "away", ["c"])
+    stepped(run, lambda: len(task.ranges) == 3)
+    assert task.ranges == [(0, 1), (1, 2), (2, 3)]
+    run.finish()
+
+
+def test_who_may_act_no_longer_puts_and_commits_nothing(
+    bootstrap: str, cluster: Cluster, begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = BufferingTask
+    monkeypatch.setattr(task, "done", [])
+    monkeypatch.setattr(task, "order", [])
+    create(bootstrap, "over")
+    leases = [True]
+    run = begin("over", task, lambda: leases[0])
+    produce(bootstrap, "over", ["1"])
+    stepped(run, lambda: task.order == ["1"])
+    leases[0] = False
+    with pytest.raises(ConnectError, match="abandoned"):
+        run.step(STEP_S)
+    run.commit()
+    run.finish()
+    assert task.order == ["1"]
+    assert groups.committed(cluster, "connect-over") == {}
