@@ -96,7 +96,7 @@ class Manifests:
             "files": [_file(one) for one in files],
         }
         path = f"{self._root}/{_FOLDER}/{number:010d}.json"
-        _write_new(self._filesystem, path, json.dumps(manifest, indent=1).encode())
+        write_new(self._filesystem, path, json.dumps(manifest, indent=1).encode())
         self._last = manifest
 
     def _read_last(self) -> Any:
@@ -139,7 +139,7 @@ def _shown(settings: Mapping[str, str]) -> str:
     return ", ".join(f"{key} {value}" for key, value in sorted(settings.items()))
 
 
-def _write_new(filesystem: pa_fs.FileSystem, path: str, data: bytes) -> None:
+def write_new(filesystem: pa_fs.FileSystem, path: str, data: bytes) -> None:
     """A file that was not there before, whole. Raises LoadConflict if it was."""
     conflict = LoadConflict(f"another load has committed {path} meanwhile: start this one again")
     if not isinstance(filesystem, pa_fs.LocalFileSystem):
