@@ -240,7 +240,7 @@ class Cluster:
                 raise KafkaError(
                     ErrorCode.REQUEST_TIMED_OUT,
                     f"nothing of {partition} from offset {start} on came within {self.connection.api_timeout_ms} ms,"
-                    " though there is more",
+                    " though there is more: is the log corrupt there?",
                 )
 
     # The thread and its loop.

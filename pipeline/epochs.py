@@ -193,7 +193,7 @@ def _marks(rows: pa.RecordBatch) -> Iterator[bytes]:
     columns = [rows.column(name).to_pylist() if name in rows.schema.names else [None] * rows.num_rows
                for name in ("key", "value", "headers")]  # fmt: skip
     for key, value, pairs in zip(*columns, strict=True):
-        parts = [key, value, *(part for pair in pairs or () for part in (pair["key"], pair["value"]))]
+        parts = [key, value, *(part for pair in pairs or () if pair for part in (pair["key"], pair["value"]))]
         yield hashlib.blake2b(b"".join(map(_told_apart, parts)), digest_size=16).digest()
 
 

@@ -13,6 +13,7 @@ from protocol.messages.fetch import FetchRequest, FetchResponse
 from protocol.messages.offsets import ListOffsetsRequest
 from protocol.records.batch import headers
 from protocol.records.errors import CorruptRecord
+from protocol.records.header import BatchHeader
 
 LATEST: Final = -1
 """As a timestamp: the offset behind the last record that may be read."""
@@ -151,13 +152,21 @@ def _request(partition: TopicPartition, offset: int, isolation: Isolation, max_b
 
 
 def fetched_in(partition: TopicPartition, offset: int, data: Any) -> Fetched:
-    """What a partition's part of a fetch answer holds. Raises CorruptRecord for bytes that are no batches."""
+    """What a partition's part of a fetch answer holds.
+
+    Raises CorruptRecord for bytes that are no batches, and for batches that cannot stand where they do: a batch's own
+    offset is not under its checksum, and a wrong one would pass for a gap.
+    """
     records = data.records or b""
     used = 0
     next_offset = offset
+    behind = 0
     try:
         for pos, header in headers(records):
+            if header.base_offset < behind or header.next_offset > data.high_watermark:
+                raise _misplaced(partition, offset, header, data.high_watermark)
             used = pos + header.size_bytes
+            behind = header.next_offset
             next_offset = max(next_offset, header.next_offset)
         if records and next_offset == offset:
             raise CorruptRecord("the answer holds no whole batch that reaches the offset")
@@ -173,6 +182,14 @@ def fetched_in(partition: TopicPartition, offset: int, data: Any) -> Fetched:
         log_start=data.log_start_offset,
         high_watermark=data.high_watermark,
         last_stable=data.high_watermark if data.last_stable_offset < 0 else data.last_stable_offset,
+    )
+
+
+def _misplaced(partition: TopicPartition, offset: int, header: BatchHeader, high_watermark: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.CORRUPT_MESSAGE,
+        f"{partition} has at offset {offset} or behind it a batch with offsets {header.base_offset} to"
+        f" {header.last_offset}, out of order or beyond the high watermark {high_watermark}: the log is corrupt",
     )
 
 

@@ -27,6 +27,7 @@ from protocol.records.header import MAGIC_V2, seal
 PARTITION = TopicPartition("töpic", 3)
 EXTREMES = (b"\xff" * 8, b"\x7f" + b"\xff" * 7, bytes(8))
 """Of 64-bit numbers."""
+END = 0x7FFF_FFFF_FFFF_FFFF
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -189,7 +190,7 @@ def test_any_bytes_are_decoded_or_refused(log: bytes, aborted: bool, start: int)
     """Nothing but our own error is raised, and nothing of what is decoded lies outside the bytes."""
     transactions = [FetchResponse.AbortedTransaction(producer_id=1, first_offset=0)] if aborted else None
     answer = FetchResponse.PartitionData(
-        partition_index=PARTITION.partition, high_watermark=0, records=log, aborted_transactions=transactions
+        partition_index=PARTITION.partition, high_watermark=END, records=log, aborted_transactions=transactions
     )
     with suppress(KafkaError):
         for batch in decode(fetched_in(PARTITION, start, answer), start, include_headers=True):
@@ -247,6 +248,19 @@ def test_aborted_transactions_are_left_out_and_no_more() -> None:
     assert table(fetched(log, aborted=((7, 0),)), 2, 5)["value"].to_pylist() == [b"plain"]
     assert table(fetched(log, aborted=((7, 0),)), 5)["value"].to_pylist() == [b"next transaction"]
     assert len(table(fetched(log))) == 5  # read uncommitted: all but the markers
+
+
+@pytest.mark.parametrize("byte", range(8))
+@pytest.mark.parametrize("bit", [0, 3, 7])
+def test_offset_of_a_batch_that_is_wrong_is_no_gap(byte: int, bit: int) -> None:
+    """It is not under the checksum; rows with other offsets, or none at all, would be the end of it."""
+    log = bytearray()
+    for first in (100, 110, 120):
+        log += build([Record(first + number, 1, None, b"v") for number in range(10)], base_offset=first)
+    log[len(log) // 3 + byte] ^= 1 << bit
+    answer = FetchResponse.PartitionData(partition_index=0, high_watermark=130, records=bytes(log))
+    with pytest.raises(KafkaError, match=r"töpic-3 has at offset 100 or behind it a batch .* the log is corrupt"):
+        fetched_in(PARTITION, 100, answer)
 
 
 @pytest.mark.parametrize("codec", Compression)

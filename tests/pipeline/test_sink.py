@@ -133,6 +133,14 @@ def test_an_epoch_that_was_cut_short_is_completed(kafka_broker: KafkaBroker, top
     assert sum(content(kafka_broker, topic).values()) == sum(whole.values()) + 10
 
 
+def test_a_header_that_is_null_is_said_each_time(kafka_broker: KafkaBroker, topic: str) -> None:
+    nulls = pa.RecordBatch.from_pydict({"value": ["v"], "headers": pa.array([[None]], HEADERS)})
+    write(kafka_broker, [rows(0, 1)], Epoch("null-header", 0, 0), topic=topic)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="holds a header that is null"):
+            write(kafka_broker, [nulls], Epoch("null-header", 0, 0), topic=topic)
+
+
 def test_equal_rows_for_several_partitions_are_told_apart(kafka_broker: KafkaBroker, topic: str) -> None:
     """A row that each partition gets, of which the last only was written."""
     epoch = Epoch("everywhere", 0, 0)
