@@ -115,7 +115,8 @@ async def test_deleting_the_whole_store_is_told_as_that_and_not_key_by_key(serve
 async def test_a_store_put_back_to_an_older_state_is_refused() -> None:
     with etcd_servers() as servers:
         async with EtcdBackend.from_url(f"{servers.url}/a") as client:
-            data, backup = servers.nodes[0].data, servers.directory / "backup"
+            data = servers.nodes[0].data
+            backup = data.with_name("backup")
             await client.put("a", b"1")
             servers.kill()
             shutil.copytree(data, backup)

@@ -18,9 +18,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 from consensus.conformance.processes import ProcessHarness, WallClock
+
+_MEMORY: Final = "/dev/shm"
+_MEMORY_BYTES_MIN: Final = 4 << 30
+"""Much more than all servers of a run of the tests use."""
 
 
 @dataclass(slots=True)
@@ -53,7 +57,7 @@ class Servers(ABC):
 
     :cvar product: what people call it.
     :cvar ports_per_node: how many ports each of the nodes needs.
-    :ivar directory: where the nodes' data and logs are.
+    :ivar directory: where the nodes' configurations and logs are.
     :ivar clock: moves the wall clock of all nodes.
     :ivar generation: how often the servers were wiped.
     """
@@ -159,19 +163,30 @@ class Servers(ABC):
         return process
 
 
+def data_place() -> str | None:
+    """Where the nodes' data go: into memory where there is enough of it, unless TMPDIR says another place.
+
+    A node that is killed finds there what it wrote, as on a disk; no test takes the machine's power away.
+    """
+    if "TMPDIR" in os.environ or not os.access(_MEMORY, os.W_OK):
+        return None
+    return _MEMORY if shutil.disk_usage(_MEMORY).free >= _MEMORY_BYTES_MIN else None
+
+
 ServersT = TypeVar("ServersT", bound=Servers)
 
 
 @contextmanager
 def serving(make: Callable[[Path, WallClock], ServersT], count: int) -> Iterator[ServersT]:
     """So many nodes in operation; gone at the end, whatever happened."""
-    with tempfile.TemporaryDirectory(prefix="parley-servers-") as name:
-        directory = Path(name)
+    with ExitStack() as folders:
+        made = (tempfile.TemporaryDirectory(prefix="parley-servers-", dir=place) for place in (None, data_place()))
+        directory, data = (Path(folders.enter_context(each)) for each in made)
         servers = make(directory, WallClock(directory))
         each = servers.ports_per_node
         ports = free_ports(each * count)
         for n in range(count):
-            servers.nodes.append(Node(n, ports[each * n : each * (n + 1)], directory / f"n{n}"))
+            servers.nodes.append(Node(n, ports[each * n : each * (n + 1)], data / f"n{n}"))
         try:
             servers.start()
             yield servers
