@@ -12,7 +12,7 @@ import pytest
 
 from consensus.backend import Backend
 from consensus.registry import open_backend
-from tests.support.stores.running import STORES
+from tests.support.stores.running import STORES, below
 
 Connect = Callable[[], Awaitable[Backend]]
 
@@ -38,7 +38,7 @@ async def connect(
         case "local":
             url = f"local://{tmp_path}/coordination"
         case scheme:
-            url = f"{real_store(scheme)}/{name}"
+            url = below(real_store(scheme), name)
     clients: list[Backend] = []
 
     async def open_one() -> Backend:

@@ -20,7 +20,7 @@ from confluent_kafka.admin import PartitionMetadata
 from protocol.client import Client
 from protocol.messages.elections import AlterPartitionReassignmentsRequest
 from tests.support.kafka import KAFKA_4, java_command
-from tests.support.stores.running import STORES
+from tests.support.stores.running import STORES, below
 from tests.system.clusters import IMPATIENT, ClusterOfProcesses, losing_nothing, second_of_same_id
 from tests.system.conftest import watched
 from tests.system.test_restart import _refusal
@@ -46,7 +46,7 @@ def store(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
         yield {}
     else:
         with STORES[request.param]() as url:
-            yield {"coordination.url": f"{url}/cluster"}
+            yield {"coordination.url": below(url, "cluster")}
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ def _consul() -> Iterator[str]:
     from tests.support.stores.consul import consul_servers
 
     with consul_servers() as servers:
-        yield f"consul://{servers.hosts}"
+        yield servers.url
 
 
 @contextmanager
@@ -35,4 +35,10 @@ STORES: dict[str, Callable[[], AbstractContextManager[str]]] = {
     "etcd": _etcd,
     "zookeeper": _zookeeper,
 }
-"""For each scheme what starts a server and gives its address, to which a path of one's own may be added."""
+"""For each scheme what starts a server and gives its address; :func:`below` leads to a folder of one's own there."""
+
+
+def below(url: str, folder: str) -> str:
+    """The address of a folder of the store at ``url``, which may say more of the store behind a ``?``."""
+    address, *more = url.split("?", 1)
+    return "?".join([f"{address}/{folder}", *more])
