@@ -9,7 +9,8 @@ tasks in threads, as this worker tells it over a connection. Rules:
 2. A host that dies (its executor, its machine) is begun anew by Spark, which retries the partition; its tasks start on
    the hosts that are left, from the offsets committed last. Until a lost host must have noticed that it is lost, its
    tasks are not started elsewhere.
-3. If the query itself fails it is started again, after a pause, and all tasks with it.
+3. If the query itself fails it is started again, after a pause, and all tasks with it; Spark too, if it has stopped
+   or its Java has ended, unless somebody else has started it.
 4. Progress is kept in Kafka and in the offset store, never in the query's checkpoint, which is a temporary folder.
 """
 
@@ -24,14 +25,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Listener, answer_challenge, deliver_challenge
+from multiprocessing.connection import Connection, Listener
 from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.connect.errors import ConnectError
 from pipeline.connect.herder import State, TaskId
 from pipeline.connect.tasks.peer import SILENCE_S, Peer, PeerLost
 from pipeline.connect.tasks.remote import HostPlan, host_tasks
+from pipeline.connect.tasks.sealed import sealed
 from pipeline.connect.tasks.spec import Reports, TaskSpec
 from pipeline.connect.worker_config import WorkerConfig
 
@@ -44,6 +45,9 @@ QUERY_NAME: Final = "parley-connect"
 _GATHER_S: Final = 10.0
 """How long tasks wait for all hosts, so that they are spread evenly."""
 _RESTART_S: Final = 5.0
+_ACCEPT_PAUSE_S: Final = 1.0
+_GREETINGS_AT_ONCE: Final = 64
+_LOOPBACK: Final = "127.0.0.1"
 _OWN_KEYS: Final = frozenset({"spark.master", "spark.hosts"})
 _log = logging.getLogger(__name__)
 
@@ -87,6 +91,7 @@ class SparkEngine:
         """Tasks that are to run, with their incarnations."""
         self._changed = threading.Condition()
         self._stopping = threading.Event()
+        self._greeting = threading.Semaphore(_GREETINGS_AT_ONCE)
         self._gathered = False
         self._leased = False
         self._wanted = 1
@@ -97,27 +102,37 @@ class SparkEngine:
     # The engine's life.
 
     def start(self, reports: Reports) -> None:
-        """Start Spark and the query. Raises SparkMissing and JavaMissing, whose texts are for the user."""
-        from pipeline.session import require_spark, spark_session
+        """Start Spark and the query. Raises SparkMissing, SparkFailed and JavaMissing, whose texts are for the user."""
+        from pipeline.session import require_spark
 
         require_spark()
         from pyspark import SparkContext
 
-        self._reports = reports
         self._owns_session = SparkContext._active_spark_context is None
+        context = self._start_spark().sparkContext
+        address = _LOOPBACK
+        if not context.master.startswith("local"):  # hosts may be on other machines
+            address = context.getConf().get("spark.driver.host", "") or socket.gethostname()
+        self._open(reports, address)
+        self._supervisor = _thread(self._supervise)
+        self._supervisor.start()
+
+    def _open(self, reports: Reports, address: str) -> None:
+        """Let hosts come, to this address, and give them tasks."""
+        self._reports = reports
+        self._listener = Listener((address, 0))
+        self._plan = HostPlan((address, int(self._listener.address[1])), secrets.token_bytes(32), self._worker)
+        for one in (_thread(self._accept, self._listener), _thread(self._house)):
+            one.start()
+
+    def _start_spark(self) -> SparkSession:
+        from pipeline.session import spark_session
+
         given = {key: value for key, value in self._worker.given.items() if key.startswith("spark.")}
         settings = {key: value for key, value in given.items() if key not in _OWN_KEYS}
         self._session = spark_session("parley-connect", master=self._worker["spark.master"], settings=settings)
-        context = self._session.sparkContext
-        self._wanted = self._worker["spark.hosts"] or context.defaultParallelism
-        host = context.getConf().get("spark.driver.host", "") or socket.gethostname()
-        key = secrets.token_bytes(32)
-        self._listener = Listener((host, 0))
-        address = (host, int(self._listener.address[1]))
-        self._plan = HostPlan(address, key, self._worker)
-        self._supervisor = _thread(self._supervise, self._session)
-        for one in (_thread(self._accept, self._listener), _thread(self._house), self._supervisor):
-            one.start()
+        self._wanted = self._worker["spark.hosts"] or self._session.sparkContext.defaultParallelism
+        return self._session
 
     def stop(self, timeout_ms: int) -> None:
         """Stop all tasks, the query, and Spark if it was started here."""
@@ -135,12 +150,12 @@ class SparkEngine:
         if self._session is not None and self._owns_session:
             self._session.stop()
 
-    def _supervise(self, session: SparkSession) -> None:
-        """Keep the query running."""
+    def _supervise(self) -> None:
+        """Keep the query running, and Spark."""
         while not self._stopping.is_set():
             with tempfile.TemporaryDirectory(prefix="parley-connect-", ignore_cleanup_errors=True) as checkpoint:
                 try:
-                    query = self._query(session, checkpoint)
+                    query = self._query(self._running_spark(), checkpoint)
                     while not query.awaitTermination(1):
                         if self._stopping.is_set():
                             self._end(query)
@@ -148,6 +163,17 @@ class SparkEngine:
                     if not self._stopping.is_set():
                         _log.error("The query of the connectors failed and is started again: %s", error)
             self._stopping.wait(_RESTART_S)
+
+    def _running_spark(self) -> SparkSession:
+        """Spark, started again if it does not run any longer and was started here."""
+        from pipeline.session import forget_session, is_running
+
+        assert self._session is not None
+        if is_running(self._session) or not self._owns_session:
+            return self._session
+        _log.error("Spark has ended, and is started again with all tasks of this worker.")
+        forget_session(self._session)
+        return self._start_spark()
 
     def _query(self, session: SparkSession, checkpoint: str) -> Any:
         ticks = session.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
@@ -161,7 +187,7 @@ class SparkEngine:
         context = tick.sparkSession.sparkContext
         context.setJobDescription(f"tasks of Connect in {self._wanted} hosts")
         with self._changed:
-            self._leased = True
+            self._leased, self._gathered = True, False
         try:
             context.parallelize(range(self._wanted), self._wanted).foreachPartition(partial(_host, self._plan))
         finally:
@@ -181,23 +207,27 @@ class SparkEngine:
     def _accept(self, listener: Listener) -> None:
         """Take in hosts as they connect."""
         while not self._stopping.is_set():
+            self._greeting.acquire()
             try:
                 connection = listener.accept()
-            except OSError:
-                return
+            except OSError as error:
+                self._greeting.release()
+                if not self._stopping.wait(_ACCEPT_PAUSE_S):
+                    _log.warning("A host of tasks could not be taken in: %s", error)
+                continue
             threading.Thread(target=self._take_in, args=(connection,), name="connect host", daemon=True).start()
 
-    def _take_in(self, connection: Any) -> None:
+    def _take_in(self, connection: Connection) -> None:
         """A host that proves that it knows the key; in a thread of its own, since a stranger may say nothing."""
         try:
-            deliver_challenge(connection, self._plan.key)
-            answer_challenge(connection, self._plan.key)
-        except (AuthenticationError, OSError, EOFError) as error:
+            greeted = sealed(connection, self._plan.key, is_worker=True)
+        except (OSError, EOFError) as error:
             _log.warning("Somebody who is no host of tasks has connected: %s", error)
-            connection.close()
             return
+        finally:
+            self._greeting.release()
         host = _Host()
-        host.peer = Peer(connection, _Told(host, self._reports), partial(self._lost, host))
+        host.peer = Peer(greeted, _Told(host, self._reports), partial(self._lost, host))
         with self._changed:
             self._hosts.append(host)
             self._changed.notify_all()
@@ -217,6 +247,8 @@ class SparkEngine:
         if not tasks or self._stopping.is_set():
             return
         _log.warning("A host of tasks was lost; its %s tasks are started elsewhere.", len(tasks))
+        for spec in tasks.values():
+            self._reports.state(spec, State.RESTARTING, None)
         if host.peer.was_silent:
             self._stopping.wait(SILENCE_S)
         with self._changed:

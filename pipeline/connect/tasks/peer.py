@@ -6,7 +6,7 @@ Rules:
    by `call` is done in a thread of its own, and the caller waits for the answer; errors come back as they were raised.
 2. Both ends show life every `BEAT_S`. An end that hears nothing for `SILENCE_S` takes the other for dead, as it does
    when the connection ends: waiting calls then raise `PeerLost`.
-3. Messages are pickles, so both ends have to prove first that they know the same key.
+3. Messages are pickles: they travel over a connection on which only the two can send (`Sealed`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from multiprocessing.connection import Connection
 from typing import Any, Final
 
 from pipeline.connect.errors import ConnectError
+from pipeline.connect.tasks.sealed import Sealed, Stranger
 
 __all__ = ["Peer", "PeerLost"]
 
@@ -43,7 +43,7 @@ class Peer:
     `on_lost` is called once, by a thread of the peer, when the other end is gone.
     """
 
-    def __init__(self, connection: Connection, target: object, on_lost: Callable[[], None]) -> None:
+    def __init__(self, connection: Sealed, target: object, on_lost: Callable[[], None]) -> None:
         self._connection = connection
         self._target = target
         self._on_lost = on_lost
@@ -92,6 +92,8 @@ class Peer:
             while self._connection.poll(SILENCE_S):
                 self._take(self._connection.recv())
             self.was_silent = True
+        except Stranger as error:
+            _log.error("The connection to another process is given up: %s. Is somebody in the network?", error)
         except (OSError, EOFError, ValueError):
             pass
         finally:

@@ -17,7 +17,8 @@ from typing import Any, Final
 from pipeline.connect.herder import State, TaskId
 from pipeline.connect.offsets import SourceOffset
 from pipeline.connect.tasks.host import TaskHost
-from pipeline.connect.tasks.peer import Peer
+from pipeline.connect.tasks.peer import Peer, PeerLost
+from pipeline.connect.tasks.sealed import sealed
 from pipeline.connect.tasks.spec import TaskSpec
 from pipeline.connect.worker_config import WorkerConfig
 
@@ -60,6 +61,7 @@ class _Calls:
     def __init__(self, host: TaskHost, over: threading.Event) -> None:
         self._host = host
         self._over = over
+        self.is_ended = False
 
     def start(self, spec: TaskSpec) -> None:
         self._host.start(spec)
@@ -74,20 +76,24 @@ class _Calls:
         self._host.stop(tasks, timeout_ms)
 
     def end(self) -> None:
+        self.is_ended = True
         self._over.set()
 
 
 def host_tasks(plan: HostPlan) -> None:
-    """Run tasks until the worker ends it. Raises OSError where the worker cannot be reached."""
+    """Run tasks until the worker ends it. Raises OSError where it cannot be reached, PeerLost where it is gone."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     over = threading.Event()
     reports = _Reports()
     host = TaskHost(plan.worker, reports)
-    connection = Client(plan.address, authkey=plan.key)
-    reports.peer = Peer(connection, _Calls(host, over), over.set)
+    connection = Client(plan.address)
+    calls = _Calls(host, over)
+    reports.peer = Peer(sealed(connection, plan.key, is_worker=False), calls, over.set)
     reports.peer.start()
     try:
         over.wait()
     finally:
         host.close(_LAST_STOP_MS)
         reports.peer.close()
+    if not calls.is_ended:
+        raise PeerLost("the worker is gone, or took this host for dead: Spark begins another host in its place")

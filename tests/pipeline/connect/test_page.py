@@ -6,16 +6,18 @@ import asyncio
 import os
 import re
 import shlex
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from broker import Broker
-from tests.pipeline.connect.workers import lines, standalone_worker, until
+from tests.pipeline.connect.workers import file_source, lines, standalone_worker, until
 
 PAGE = (Path(__file__).parents[3] / "docs" / "connect.md").read_text()
 LINES_MAX = 50
@@ -86,7 +88,7 @@ async def test_the_first_connectors_and_requests(connect_broker: Broker, tmp_pat
 async def test_a_connector_written_from_the_page(
     connect_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [program] = blocks("python")
+    program = next(text for text in blocks("python") if "class FolderSource(" in text)
     assert len(program.splitlines()) < LINES_MAX
     plugins, source, target = (tmp_path / name for name in ("plugins", "from", "to"))
     for folder in (plugins, source, target):
@@ -120,6 +122,39 @@ async def test_a_connector_written_from_the_page(
             await worker.ask("PUT", f"/connectors/{name}/config", config)
         assert await lines(target / "3.txt", 1) == ["third"]
         assert not (target / "1.txt").exists()
+
+
+async def test_an_exactly_once_sink_written_from_the_page(
+    connect_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = next(text for text in blocks("python") if "ExactlyOnceSinkTask" in text)
+    assert len(program.splitlines()) < LINES_MAX
+    (tmp_path / "rows.py").write_text(program)
+    (tmp_path / "in.txt").write_text("a\nb\n")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    sink = {"connector.class": "rows.Rows", "topics": "rows", "file": str(tmp_path / "database")}
+    wanted = {"in": file_source(tmp_path / "in.txt", "rows"), "out": sink}
+    database = tmp_path / "database"
+    for count, more in ((3, "c"), (4, "d")):  # what was written before is not written again
+        async with standalone_worker(connect_broker.bootstrap_servers, tmp_path, plugin_path=str(tmp_path)) as worker:
+            for name, config in wanted.items():
+                made = await worker.ask("PUT", f"/connectors/{name}/config", config)
+                assert made.status_code == 201, made.text
+            with (tmp_path / "in.txt").open("a") as file:
+                file.write(f"{more}\n")
+            await until(partial(asyncio.to_thread, rows, database), partial(has, count))
+    assert rows(database) == ["a", "b", "c", "d"]
+
+
+def has(count: int, found: list[str]) -> bool:
+    return len(found) >= count
+
+
+def rows(database: Path) -> list[str]:
+    """The values in the table that the page's sink fills."""
+    with sqlite3.connect(database) as connection:
+        there = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'rows'").fetchone()[0]
+        return [value for (value,) in connection.execute("SELECT value FROM rows")] if there else []
 
 
 def test_what_is_not_installed_is_said(tmp_path: Path) -> None:

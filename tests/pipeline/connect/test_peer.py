@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 
 import pytest
 
 from pipeline.connect.errors import ConnectError
+from pipeline.connect.tasks import sealed as seals
 from pipeline.connect.tasks.peer import Peer, PeerLost
+from pipeline.connect.tasks.sealed import Sealed, Stranger, sealed
 
 WAIT_S = 30.0
+KEY = b"k" * 32
 
 
 class End:
@@ -42,10 +48,17 @@ class End:
         return answer + 1
 
 
+def greeted(worker: Connection, host: Connection, keys: tuple[bytes, bytes] = (KEY, KEY)) -> tuple[Sealed, Sealed]:
+    """Both ends, once they have greeted each other."""
+    with ThreadPoolExecutor(1) as other:
+        there = other.submit(sealed, host, keys[1], is_worker=False)
+        return sealed(worker, keys[0], is_worker=True), there.result()
+
+
 @pytest.fixture
 def ends() -> Iterator[tuple[End, End]]:
     pair = (End(), End())
-    for end, connection in zip(pair, Pipe(), strict=True):
+    for end, connection in zip(pair, greeted(*Pipe()), strict=True):
         end.peer = Peer(connection, end, end.lost.set)
     for end in pair:
         end.peer.start()
@@ -102,3 +115,80 @@ def test_an_end_that_is_gone_ends_all_calls(ends: tuple[End, End]) -> None:
     assert not here.peer.was_silent
     with pytest.raises(PeerLost):
         here.peer.tell("note", 1)
+
+
+# What others could put in.
+
+
+class Harm:
+    """Read, it would do something."""
+
+    was_read = False
+
+    def __reduce__(self) -> tuple[object, tuple[()]]:
+        return _harm, ()
+
+
+def _harm() -> None:
+    Harm.was_read = True
+
+
+def test_nothing_is_read_of_who_does_not_know_the_key() -> None:
+    worker, host = Pipe()
+    with pytest.raises((Stranger, EOFError, OSError)):
+        greeted(worker, host, (KEY, b"another"))
+    assert worker.closed
+    worker, stranger = Pipe()
+    for said in (b"n" * 32, pickle.dumps(Harm())[:40]):
+        stranger.send_bytes(said)
+    with pytest.raises(Stranger):
+        sealed(worker, KEY, is_worker=True)
+    worker, stranger = Pipe()
+    stranger.send_bytes(b"n" * 33)
+    with pytest.raises(OSError, match="bad message length"):
+        sealed(worker, KEY, is_worker=True)
+    assert not Harm.was_read
+
+
+def test_who_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seals, "GREETING_S", 1)
+    worker, stranger = Pipe()
+    with pytest.raises(BlockingIOError):
+        sealed(worker, KEY, is_worker=True)
+    assert worker.closed
+    stranger.close()
+
+
+def hand_on(one: Connection, other: Connection) -> None:
+    for _ in range(2):
+        other.send_bytes(one.recv_bytes())
+
+
+@pytest.mark.parametrize("change", ["made up", "changed", "repeated", "sent back", "left out"])
+def test_messages_that_were_tampered_with_end_the_connection(change: str) -> None:
+    worker_end, near = Pipe()
+    far, host_end = Pipe()
+    with ThreadPoolExecutor(2) as relays:  # somebody between the two, who hands on how they greet each other
+        for one, other in ((near, far), (far, near)):
+            relays.submit(hand_on, one, other)
+        worker, host = greeted(worker_end, host_end)
+    for number in (1, 2):
+        worker.send(("tell", "note", number))
+    first, second = near.recv_bytes(), near.recv_bytes()
+    match change:
+        case "made up":
+            far.send_bytes(b"s" * 32 + pickle.dumps(Harm()))
+        case "changed":
+            far.send_bytes(first[:-3] + b"X" + first[-2:])
+        case "repeated":
+            far.send_bytes(first)
+            assert host.recv() == ("tell", "note", 1)
+            far.send_bytes(first)
+        case "sent back":
+            near.send_bytes(first)
+            host = worker
+        case "left out":
+            far.send_bytes(second)
+    with pytest.raises(Stranger):
+        host.recv()
+    assert not Harm.was_read
