@@ -5,7 +5,8 @@ A `Sender` lives on a cluster's event loop. Rules:
 * Batches of a partition are numbered as they are added (KIP-98), and are written in that order and once, whatever is
   sent again: a broker knows a batch that it has by its number.
 * At most `WINDOW` batches of a partition are under way, since a broker remembers as many (KIP-679). After an error that
-  may pass, those that failed are sent again in their order, the first of them alone.
+  may pass, those that failed are sent again in their order, each alone: they may be written already, and the broker
+  would not know them any more if others came in before.
 * All bytes that wait or are under way are bounded; `add` waits for room.
 * A batch that is larger than its topic allows is cut, and written in parts: only a single record can be too large.
 * An error that does not pass, or a batch that is not written within its time, ends the sender: what follows in that
@@ -62,6 +63,8 @@ class _Batch:
     deadline: float
     alone: bool = False
     """Whether it was sent while no other of its partition was under way."""
+    again: bool = False
+    """Whether it was sent before."""
     task: asyncio.Task[int] | None = None
 
     @property
@@ -77,7 +80,6 @@ class _Lane:
     next_sequence: int = 0
     waiting: deque[_Batch] = field(default_factory=deque)
     flying: deque[_Batch] = field(default_factory=deque)
-    window: int = WINDOW
     pause: float = _BACKOFF_FIRST_S
     driver: asyncio.Task[None] | None = None
 
@@ -174,7 +176,7 @@ class Sender:
                 await asyncio.wait((first.task,))
                 if first.error is None:
                     lane.flying.popleft()
-                    lane.window, lane.pause = WINDOW, _BACKOFF_FIRST_S
+                    lane.pause = _BACKOFF_FIRST_S
                     await self._settle(lane, first)
                 else:
                     await self._recover(lane, first)
@@ -186,7 +188,9 @@ class Sender:
             lane.driver = None
 
     def _launch(self, lane: _Lane) -> None:
-        while lane.waiting and len(lane.flying) < lane.window:
+        while lane.waiting and len(lane.flying) < WINDOW:
+            if lane.flying and (lane.flying[-1].again or lane.waiting[0].again):
+                return
             batch = self._fitting(lane)
             batch.alone = not lane.flying
             batch.task = asyncio.create_task(self._send(lane.partition, batch.data))
@@ -233,11 +237,11 @@ class Sender:
         await asyncio.wait([batch.task for batch in lane.flying if batch.task is not None])
         failed = [batch for batch in lane.flying if batch.error is not None]
         for batch in lane.flying:
+            batch.again = True
             if batch.error is None:
                 await self._settle(lane, batch)
         lane.flying.clear()
         lane.waiting.extendleft(reversed(failed))
-        lane.window = 1
         if too_large:
             return
         await asyncio.sleep(lane.pause)

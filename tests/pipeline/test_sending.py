@@ -1,0 +1,87 @@
+"""A sender whose requests and answers get lost, before a leader that knows the last five batches as a broker does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, cast
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from pipeline import sending
+from pipeline.fetching import TopicPartition
+from pipeline.sending import WINDOW, ProducerId, Sender
+from protocol.client import Client
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.produce import ProduceRequest, ProduceResponse
+from protocol.records.batch import Record, build, records
+from protocol.records.header import read_header
+
+PLACE = TopicPartition("t", 0)
+WRITTEN, UNANSWERED, LOST = "written", "unanswered", "lost"
+
+
+class Leader:
+    """What becomes of each request is told by ``fates``; of all that come after them: they are written."""
+
+    def __init__(self, fates: list[str]) -> None:
+        self._fates = iter(fates)
+        self._known: deque[tuple[int, int]] = deque(maxlen=WINDOW)
+        self.values: list[bytes | None] = []
+
+    async def leader(self, topic: str, partition: int) -> int:
+        return 1
+
+    async def metadata(self, topics: list[str]) -> None:
+        pass
+
+    async def version_for(self, request: type[ProduceRequest], *, node: int) -> int:
+        return 11
+
+    async def send(self, request: ProduceRequest, **_: Any) -> ProduceResponse:
+        fate = next(self._fates, WRITTEN)
+        data = cast(bytearray, request.topic_data[0].partition_data[0].records)
+        code = ErrorCode.NONE if fate == LOST else self._append(data)
+        await asyncio.sleep(0)
+        if fate != WRITTEN:
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, fate)
+        one = ProduceResponse.PartitionProduceResponse(index=0, error_code=code, base_offset=-1)
+        return ProduceResponse(responses=[ProduceResponse.TopicProduceResponse(name="t", partition_responses=[one])])
+
+    def _append(self, data: bytearray) -> ErrorCode:
+        header = read_header(data)
+        if (header.base_sequence, header.record_count) in self._known:
+            return ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+        if header.base_sequence != len(self.values):
+            return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        self._known.append((header.base_sequence, header.record_count))
+        self.values += [record.value for record in records(data)]
+        return ErrorCode.NONE
+
+
+async def sent(leader: Leader, count: int) -> None:
+    sender = Sender(
+        cast(Client, leader),
+        ProducerId(1, 0),
+        transactional_id=None,
+        in_flight_bytes=1 << 20,
+        request_timeout_s=30,
+        delivery_timeout_s=30,
+    )
+    batches = [build([Record(0, 1, None, b"%d" % number)]) for number in range(count)]
+    await sender.add([(PLACE, batch) for batch in batches])
+    await sender.drain()
+
+
+@settings(max_examples=100)
+@example(fates=[UNANSWERED, UNANSWERED, *[WRITTEN] * 4, *[UNANSWERED] * 5])
+@given(st.lists(st.sampled_from((WRITTEN, UNANSWERED, LOST)), max_size=30))
+def test_each_batch_is_written_once_and_in_order(fates: list[str]) -> None:
+    leader = Leader(fates)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sending, "_BACKOFF_FIRST_S", 0.0)
+        patch.setattr(sending, "_BACKOFF_MAX_S", 0.0)
+        asyncio.run(sent(leader, 12))
+    assert leader.values == [b"%d" % number for number in range(12)]
