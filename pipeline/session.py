@@ -10,6 +10,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -75,3 +76,32 @@ def spark_session(
             f"Spark did not start as {master or 'this machine'}; what it says above tells why."
         ) from error
     return session
+
+
+def is_running(session: SparkSession) -> bool:
+    """Whether Spark takes jobs: it has not stopped by itself, and its Java has not ended."""
+    try:
+        return not session.sparkContext._jsc.sc().isStopped()
+    except Exception:  # what a dead Java raises depends on where it died
+        return False
+
+
+def forget_session(session: SparkSession) -> None:
+    """Forget a Spark that does not run any longer, so that `spark_session` starts another in this process.
+
+    PySpark has no way to do that once its Java has ended: it asks the old one for everything, for ever.
+    """
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    with suppress(Exception):
+        session.stop()
+    with SparkContext._lock:
+        gateway = SparkContext._gateway
+        java = getattr(gateway, "proc", None)
+        SparkContext._active_spark_context = None
+        if gateway is not None and java is not None and java.poll() is not None:
+            with suppress(Exception):
+                gateway.shutdown()
+            SparkContext._gateway = SparkContext._jvm = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
