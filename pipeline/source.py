@@ -9,12 +9,13 @@ Rules:
 * A stream's small ranges share tasks, because a task in Python costs far more than reading a few rows.
 * What is lost is never silent: with ``failOnDataLoss`` the query fails and the text says what is gone; without it each
   loss is a warning.
-* Where batch 0 begins is part of the position that it ends with (`_BEGINNING`): Spark keeps only where batches end, and
+* Where batch 0 begins is part of the position that it ends with (`_beginning`): Spark keeps only where batches end, and
   asks for the beginning anew after a restart, when ``latest`` has become another.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -70,8 +71,6 @@ _COLUMNS: Final = (
     .add("timestampType", IntegerType())
 )
 _HEADERS: Final = ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))
-_BEGINNING: Final = ""
-"""In the position at the end of batch 0, beside the topics (none has an empty name): the position at its beginning."""
 
 _log = logging.getLogger(__name__)
 
@@ -152,7 +151,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        begin = _offsets(start)
+        begin = from_json(start)
         self._latest = self._ask_latest() if self._target is None else self._target
         if not isinstance(limit, ReadAllAvailable) and self._is_too_early(begin, self._latest):
             return start
@@ -161,7 +160,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = limited(limit.max_rows, begin, end, self._earliest(end.keys() - begin.keys()))
         if end == begin:
             return start
-        return as_json(end) | ({_BEGINNING: start} if start == self._first else {})
+        return as_json(end) | ({json.dumps(start): {}} if start == self._first else {})
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return None if self._latest is None else as_json(self._latest)
@@ -198,7 +197,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # What a batch is.
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        begin, behind = _offsets(end.get(_BEGINNING, start)), _offsets(end)
+        begin, behind = from_json(_beginning(end, start)), from_json(end)
         first = self._earliest(behind.keys() - begin.keys())
         for loss in losses(begin, behind, first):
             _lost(loss.text, self._options)
@@ -211,8 +210,13 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(partition, self._options)
 
 
-def _offsets(position: dict[str, Any]) -> dict[TopicPartition, int]:
-    return from_json({topic: of for topic, of in position.items() if topic != _BEGINNING})
+def _beginning(end: dict[str, Any], start: dict[str, Any]) -> dict[str, Any]:
+    """The position at the beginning of the batch with this end; ``start`` is what Spark takes it to be.
+
+    Of batch 0 it is a topic without partitions, named by the JSON of it: Spark's Kafka source, which may take the
+    checkpoint over, finds nothing in that, and no topic has such a name.
+    """
+    return next((json.loads(name) for name in end if name.startswith("{")), start)
 
 
 def _cut(whole: list[Range], options: SourceOptions) -> list[Range]:

@@ -89,13 +89,13 @@ def test_a_stream_goes_on_from_its_checkpoint(
     )
 
 
-def test_a_query_changes_from_their_format_to_ours_and_back(
+def test_a_query_changes_from_our_format_to_theirs_and_back(
     spark: SparkSession, kafka_broker: KafkaBroker, tmp_path: Path
 ) -> None:
     """The same checkpoint: nothing is read twice or left out."""
     bootstrap = kafka_broker.bootstrap_servers
     source, target = (kafka_broker.create_topic(f"changed-{name}", partitions=2) for name in ("from", "to"))
-    for number, kind in enumerate(("kafka", "parley", "kafka")):
+    for number, kind in enumerate(("parley", "kafka", "parley")):
         produce(bootstrap, source, 100, first=100 * number, partitions=2)
         rows = stream(spark, kind, bootstrap, subscribe=source)
         finish(copy_stream(rows, kind, bootstrap, target, tmp_path).trigger(availableNow=True).start())
