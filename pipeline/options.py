@@ -1,18 +1,20 @@
 """What a user may say to ``format("parley")``: the options of Spark's Kafka source and sink, by the same names.
 
 Rules: names are read without regard to case, as Spark does; an option that Spark refuses is refused, one that Spark
-ignores is ignored. ``kafka.*`` are the Java client's settings: those in ``_USED_*`` have their meaning here, those that
-would change what is read or written in a way that is not built are refused, and all others only tune the Java client
-and are ignored. Every `OptionError` says what to write instead.
+ignores is ignored, with a warning if it looks like one that is not. ``kafka.*`` are settings of the Java client: those
+in ``_USED_*`` have their meaning here, those that would change what is read or written in a way that is not built are
+refused, and all others only tune the Java client and are ignored. Every `OptionError` says what to write instead.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import Enum
 from typing import Any, Final
 
@@ -58,7 +60,18 @@ _REFUSED_OF_SINK: Final = {
     "partitioner.class": "rows go where Kafka's own partitioner puts them, or where a column 'partition' says",
     "transactional.id": "each task has a producer of its own; see the option 'deliveryGuarantee'",
 }
+_OF_SOURCE: Final = (
+    *_CHOICES, "kafka.bootstrap.servers", "startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp",
+    "startingOffsetsByTimestampStrategy", "endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp",
+    "failOnDataLoss", "includeHeaders", "minPartitions", "maxRecordsPerPartition", "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger", "maxTriggerDelay", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs", "groupIdPrefix",
+)  # fmt: skip
+_OF_SINK: Final = ("kafka.bootstrap.servers", "topic", "deliveryGuarantee", "checkpointLocation")
 _UNITS_MS: Final = {"us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+_log = logging.getLogger(__name__)
 
 
 class OptionError(ValueError):
@@ -137,6 +150,7 @@ class SourceOptions:
 def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """Read the options of a source. Raises `OptionError`."""
     given = {key.lower(): value for key, value in options.items()}
+    _warn_of_misspelt(given, _OF_SOURCE)
     client = _client_settings(given, _REFUSED_AS_SPARK)
     fewest = _positive(given, "minOffsetsPerTrigger")
     most = _positive(given, "maxOffsetsPerTrigger")
@@ -178,6 +192,7 @@ class SinkOptions:
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
     """Read the options of a sink. Raises `OptionError`."""
     given = {key.lower(): value for key, value in options.items()}
+    _warn_of_misspelt(given, _OF_SINK)
     client = _client_settings(given, _REFUSED_OF_SINK)
     guarantee = given.get("deliveryguarantee", "exactly-once").strip().lower()
     if guarantee not in ("at-least-once", "exactly-once"):
@@ -205,6 +220,13 @@ def _writing(client: Mapping[str, str]) -> Writing:
         batch_bytes=_bounded(client, "batch.size", defaults.batch_bytes),
         delivery_timeout_ms=delivery_ms,
     )
+
+
+def _warn_of_misspelt(given: Mapping[str, str], names: tuple[str, ...]) -> None:
+    known = {name.lower(): name for name in names}
+    for name in given.keys() - known.keys():
+        if meant := get_close_matches(name, known, 1, 0.8):
+            _log.warning("The option '%s' is not known, and ignored: is '%s' meant?", name, known[meant[0]])
 
 
 # What is read.

@@ -151,3 +151,10 @@ def test_a_stream_has_no_end() -> None:
     for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
         with pytest.raises(OptionError, match="for batch queries"):
             _stream(**{name: "latest"})
+
+
+def test_an_option_that_is_misspelt_is_asked_about(caplog: pytest.LogCaptureFixture) -> None:
+    _batch(startingOffset="earliest", path="x", anything="y")
+    assert [record.getMessage() for record in caplog.records] == [
+        "The option 'startingoffset' is not known, and ignored: is 'startingOffsets' meant?"
+    ]
