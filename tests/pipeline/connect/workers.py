@@ -73,9 +73,9 @@ class RunningWorker:
         await until(lambda: self.states(name), lambda found: found == (connector, list(tasks)))
 
 
-async def until(look: Callable[[], Awaitable[T]], is_right: Callable[[T], bool]) -> T:
+async def until(look: Callable[[], Awaitable[T]], is_right: Callable[[T], bool], seconds: float = WAIT_SECONDS) -> T:
     """What is found when it is right; looked at again and again, for a long time."""
-    give_up = time.monotonic() + WAIT_SECONDS
+    give_up = time.monotonic() + seconds
     while not is_right(found := await look()):
         assert time.monotonic() < give_up, f"still {found!r}"
         await asyncio.sleep(_POLL_SECONDS)
