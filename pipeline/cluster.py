@@ -9,6 +9,9 @@ Rules:
 * What may pass (a leader that moves, a broker that dies and comes back) is retried with fresh metadata until
   ``api_timeout_ms`` has gone by without progress; then the last error is raised, with what was being done. A topic that
   the cluster says it does not have is asked for only a few seconds.
+* `contact` waits for a cluster where nobody listens `FIRST_CONTACT_S` only, unless it has answered before: the address
+  is wrong, or no broker runs. Programs call it before they start anything that takes long; Spark's tasks, which work on
+  what was reached, never do.
 * Nothing else is retried: errors are `protocol.errors.KafkaError` with the code the broker gave.
 * A cluster that was closed stays so: whoever still calls it, a thread that nobody waits for, gets RuntimeError.
 * `fetch` holds at most two answers in memory: the one being decoded and the one behind it.
@@ -18,6 +21,8 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import logging
+import math
 import re
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
@@ -39,8 +44,9 @@ from pipeline.fetching import (
     check_end,
     fetch_once,
 )
-from protocol.client import Client, parse_bootstrap
+from protocol.client import Client, NobodyListens, parse_bootstrap
 from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.metadata import MetadataRequest
 from protocol.messages.offsets import ListOffsetsRequest
 from protocol.schema import Request
 
@@ -56,6 +62,8 @@ __all__ = [
     "TopicPartition",
 ]
 
+FIRST_CONTACT_S: Final = 10.0
+"""How long `Cluster.contact` waits for somebody to listen."""
 _BACKOFF_FIRST_S: Final = 0.05
 _BACKOFF_MAX_S: Final = 1.0
 _UNKNOWN_TOPIC_S: Final = 5.0
@@ -68,6 +76,8 @@ _LOG_END: Final = -2
 _NOT_RETRIED: Final = frozenset({ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD})
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +103,11 @@ class _Patience(NamedTuple):
 
     deadline: float
     unknown_topic_deadline: float
+    nobody_deadline: float
 
     def outlasts(self, error: KafkaError, now: float) -> bool:
+        if isinstance(error, NobodyListens):
+            return now < min(self.deadline, self.nobody_deadline)
         if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return now < min(self.deadline, self.unknown_topic_deadline)
         passing = error.code.retriable or error.code is ErrorCode.BROKER_NOT_AVAILABLE
@@ -115,6 +128,7 @@ class Cluster:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._client: Client | None = None
+        self._has_answered = False
 
     def __enter__(self) -> Self:
         return self
@@ -123,6 +137,24 @@ class Cluster:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def contact(self) -> None:
+        """Make sure that there is a cluster, see the rules; a log line says at once that it is waited for.
+
+        Raises KafkaError(BROKER_NOT_AVAILABLE).
+        """
+        if not self._has_answered:
+            self._submit(self._contact).result()
+
+    async def _contact(self, client: Client) -> None:
+        limit = min(FIRST_CONTACT_S, self.connection.api_timeout_ms / 1000)
+        try:
+            await client.version_for(MetadataRequest)
+        except NobodyListens:
+            _log.warning("no broker answers at %s, trying for %g s", self.connection.bootstrap, limit)
+        except KafkaError:
+            pass  # somebody is there, and gets the usual time
+        await self._patiently(client, lambda client: client.version_for(MetadataRequest), nobody_s=limit)
 
     # Any request.
 
@@ -274,16 +306,23 @@ class Cluster:
             thread.join()
 
     async def _patiently(
-        self, client: Client, work: Callable[[Client], Awaitable[T]], unknown_topic_s: float = _UNKNOWN_TOPIC_S
+        self,
+        client: Client,
+        work: Callable[[Client], Awaitable[T]],
+        unknown_topic_s: float = _UNKNOWN_TOPIC_S,
+        nobody_s: float = math.inf,
     ) -> T:
         """Call again while what is raised may pass, each time after a longer pause."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        patience = _Patience(begun + self.connection.api_timeout_ms / 1000, begun + unknown_topic_s)
+        deadline = begun + self.connection.api_timeout_ms / 1000
+        patience = _Patience(deadline, begun + unknown_topic_s, begun + nobody_s)
         pause = _BACKOFF_FIRST_S
         while True:
             try:
-                return await work(client)
+                answer = await work(client)
+                self._has_answered = True
+                return answer
             except KafkaError as error:
                 if not patience.outlasts(error, loop.time()):
                     raise

@@ -33,7 +33,11 @@ def _cluster_of(connection: Connection, process: int) -> Cluster:
 
 
 def chosen_partitions(cluster: Cluster, chosen: Chosen, *, missing_ok: bool = False) -> frozenset[TopicPartition]:
-    """The partitions that there are of those chosen. Raises `OptionError` for a named one that is not there."""
+    """The partitions that there are of those chosen. Raises `OptionError` for a named one that is not there.
+
+    Called when a query is planned: where nobody listens it fails soon (`Cluster.contact`).
+    """
+    cluster.contact()
     if chosen.pattern is not None:
         pattern = re.compile(chosen.pattern)
         found = {name: numbers for name, numbers in cluster.partitions(_ALL).items() if pattern.search(name)}

@@ -61,6 +61,7 @@ def scan_topic(
 ) -> Iterator[pa.RecordBatch]:
     """As `read_topic`, in Arrow batches as they come."""
     with Cluster(Connection(bootstrap=bootstrap)) as cluster:
+        cluster.contact()
         known = cluster.partitions([topic])[topic]
         chosen = known if partitions is None else tuple(partitions)
         for number in chosen:

@@ -8,7 +8,8 @@ the caller to read. `KafkaError` is raised only where there is no answer:
 - REQUEST_TIMED_OUT: no answer in time. The request may still be carried out; the connection stays usable, but what
   may go to any broker goes to another one, until this one speaks again.
 - UNSUPPORTED_VERSION: the broker does not have the API, or no version of it that we have.
-- BROKER_NOT_AVAILABLE: none of the bootstrap addresses answers, or the cluster has no broker with this id.
+- BROKER_NOT_AVAILABLE: none of the bootstrap addresses answers (as `NobodyListens` if none takes a connection), or the
+  cluster has no broker with this id.
 
 Nothing is retried. Connections are made when needed, and again after they have been lost.
 """
@@ -31,12 +32,16 @@ from protocol.messages.groups import FindCoordinatorRequest
 from protocol.messages.metadata import MetadataRequest, MetadataResponse
 from protocol.schema import Request, Response, VersionRange
 
-__all__ = ["Address", "Client", "parse_bootstrap"]
+__all__ = ["Address", "Client", "NobodyListens", "parse_bootstrap"]
 
 _FRAME_BYTES_MAX: Final = 256 * 1024 * 1024
 _TIMEOUT_S: Final = 30.0
 _CONNECT_TIMEOUT_S: Final = 10.0
 _DEFAULT_PORT: Final = 9092
+
+
+class NobodyListens(KafkaError):
+    """Every address refuses connections, or its host is unknown: a wrong address, or no broker is running."""
 
 
 class Address(NamedTuple):
@@ -369,8 +374,10 @@ class Client:
             try:
                 return await self._connect(address)
             except KafkaError as error:
-                failures.append(error.message)
-        raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "no broker answers: " + "; ".join(failures))
+                failures.append(error)
+        nobody = all(isinstance(error.__cause__, OSError) for error in failures)
+        text = "no broker answers: " + "; ".join(error.message for error in failures)
+        raise (NobodyListens if nobody else KafkaError)(ErrorCode.BROKER_NOT_AVAILABLE, text)
 
     async def _connect_node(self, node: int) -> _Link:
         if node not in self._brokers:

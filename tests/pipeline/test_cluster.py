@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import pickle
 import re
+import socket
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pyarrow as pa
 import pytest
@@ -115,3 +117,39 @@ def test_cluster_that_is_closed_stays_closed(cluster: Cluster) -> None:
         cluster.partitions([])
     assert threading.active_count() == threads
     cluster.close()
+
+
+def test_where_nobody_listens_is_said_at_once_and_soon_given_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("pipeline.cluster.FIRST_CONTACT_S", 0.3)
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # and not listening
+        bootstrap = f"127.0.0.1:{held.getsockname()[1]}"
+        # Ten minutes, as long as it would be tried otherwise, are longer than this test may take.
+        connection = Connection(bootstrap=bootstrap, api_timeout_ms=600_000)
+        with Cluster(connection) as cluster, pytest.raises(KafkaError, match=f"cannot connect to {bootstrap}"):
+            cluster.contact()
+    assert [record.getMessage() for record in caplog.records] == [f"no broker answers at {bootstrap}, trying for 0.3 s"]
+
+
+def test_a_cluster_that_has_answered_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.cluster.FIRST_CONTACT_S", 0.0)
+    with ExitStack() as stack:
+        with Broker() as broker:
+            cluster = stack.enter_context(Cluster(Connection(bootstrap=broker.bootstrap_servers)))
+            cluster.contact()
+        cluster.contact()  # it may come back: this is for the call that needs it to find out
+
+
+def test_a_broker_that_starts_meanwhile_is_found() -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+    contacted = threading.Event()
+    with Cluster(Connection(bootstrap=f"127.0.0.1:{port}")) as cluster:
+        asking = threading.Thread(target=lambda: (cluster.contact(), contacted.set()))
+        asking.start()
+        with Broker({"listeners": f"PLAINTEXT://127.0.0.1:{port}"}):
+            asking.join()
+    assert contacted.is_set()
