@@ -181,7 +181,10 @@ class _Chunk:
         if count < 0:
             raise InvalidRecord(f"a batch says that it has {count} records, which cannot be")
         if not -TIMESTAMP_MAX <= header.max_timestamp <= TIMESTAMP_MAX:
-            raise InvalidRecord("a timestamp is too far away to be shown")
+            raise InvalidRecord(
+                f"the timestamp {header.max_timestamp} is too far away to be shown; Kafka's are milliseconds,"
+                " and these may be micro- or nanoseconds"
+            )
         self._rows.locate(piece, 0, len(piece), self.size_bytes, count, base_offset, base_timestamp)
         self._pieces.append(piece)
         self.size_bytes += len(piece)
