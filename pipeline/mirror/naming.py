@@ -9,6 +9,7 @@ in a circle, and `MirrorSettings` refuses it for two flows that are each other's
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -17,6 +18,7 @@ HEARTBEATS: Final = "heartbeats"
 DEFAULT_POLICY: Final = "org.apache.kafka.connect.mirror.DefaultReplicationPolicy"
 IDENTITY_POLICY: Final = "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"
 _DOT: Final = "."
+_FLAGS: Final = re.compile(r"\(\?([imsx]+)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +71,9 @@ class ReplicationPolicy:
         return self.original(topic) == HEARTBEATS
 
     def is_internal(self, topic: str) -> bool:
-        """Whether it is one of Kafka, Connect or a mirror itself, which is never mirrored."""
-        return topic.startswith(("__", _DOT)) or topic.endswith(
-            (f"{self.internal_separator}internal", ".internal", "-internal")
-        )
+        """Whether it is one of Kafka or of a mirror itself, never mirrored; a user's may be called internal, too."""
+        of_mirrors = topic.startswith("mm2") and topic.endswith((f"{self.internal_separator}internal", ".internal"))
+        return of_mirrors or topic.startswith(("__", _DOT)) or topic.endswith(self.checkpoints(""))
 
     def offset_syncs(self, other: str) -> str:
         """The topic that says which offset became which; ``other`` is the cluster on the far side of it."""
@@ -117,17 +118,22 @@ class Selection:
 
 
 def compiled(patterns: str) -> re.Pattern[str] | None:
-    """One expression of all that stand between the commas; None of none, which matches nothing.
+    """One expression of all that stand between the commas; None of none, which matches nothing. Raises BadPattern."""
+    parts = [_group(part) for part in re.split(r"\s*,\s*", patterns.strip()) if part]
+    return re.compile("|".join(parts)) if parts else None
 
-    Raises BadPattern.
-    """
-    parts = [part for part in re.split(r"\s*,\s*", patterns.strip()) if part]
-    for part in parts:
-        try:
-            re.compile(part)
-        except re.error as error:
-            raise BadPattern(f"{part!r} is no regular expression: {error}") from None
-    return re.compile("|".join(f"(?:{part})" for part in parts)) if parts else None
+
+def _group(part: str) -> str:
+    """An expression that can stand among others; flags at its beginning, ``(?i)``, hold for it alone."""
+    flags = _FLAGS.match(part)
+    group = f"(?{flags[1]}:{part[flags.end() :]})" if flags else f"(?:{part})"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", FutureWarning)  # sets within sets, which mean something else in Java
+            re.compile(group)
+    except (re.error, FutureWarning) as error:
+        raise BadPattern(f"{part!r} is no regular expression: {error}") from None
+    return group
 
 
 @dataclass(frozen=True, slots=True)

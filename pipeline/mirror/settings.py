@@ -20,11 +20,12 @@ from typing import Any, Final, NamedTuple
 from pipeline.mirror.naming import DEFAULT_POLICY, IDENTITY_POLICY, ReplicationPolicy, Selection, TopicChoice
 from pipeline.mirror.topics import SettingsChoice
 
-TOPICS_EXCLUDED: Final = r".*[\-\.]internal, .*\.replica, __.*"
+TOPICS_EXCLUDED: Final = r"mm2.*\.internal, .*\.replica, __.*"
 GROUPS_EXCLUDED: Final = "console-consumer-.*, connect-.*, __.*"
 SETTINGS_EXCLUDED: Final = (
     r"follower\.replication\.throttled\.replicas, leader\.replication\.throttled\.replicas, "
-    r"message\.timestamp\.difference\.max\.ms, message\.timestamp\.type, unclean\.leader\.election\.enable, "
+    r"message\.timestamp\.difference\.max\.ms, log\.message\.timestamp\.before\.max\.ms, "
+    r"log\.message\.timestamp\.after\.max\.ms, message\.timestamp\.type, unclean\.leader\.election\.enable, "
     r"min\.insync\.replicas"
 )
 _SECURITY: Final = ("security.protocol", "sasl.", "ssl.")

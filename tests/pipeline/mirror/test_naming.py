@@ -50,8 +50,9 @@ def test_what_came_from_the_target_is_not_sent_back() -> None:
 
 def test_internal_topics_and_excluded_ones_stay() -> None:
     choice = TopicChoice(DEFAULT, Selection(".*", r".*\.replica, secret"), "B")
-    there = ["__consumer_offsets", "mm2-offsets.A.internal", "connect-internal", ".hidden", "x.replica", "secret", "t"]
-    assert choice.of(there) == ["t"]
+    there = ["__consumer_offsets", "mm2-offsets.A.internal", "Z.checkpoints.internal", ".hidden", "x.replica", "secret",
+             "connect-internal", "my.internal", "t"]  # fmt: skip
+    assert choice.of(there) == ["connect-internal", "my.internal", "t"]
 
 
 def test_heartbeats_are_mirrored_whatever_is_chosen() -> None:
@@ -67,6 +68,17 @@ def test_a_pattern_matches_whole_names() -> None:
     assert [name for name in ("a", "ab", "b", "bx", "c", "xc", "") if name in chosen] == ["a", "b", "bx", "c"]
     assert "" not in Selection("")
     assert "a" not in Selection(" ")
+
+
+def test_flags_hold_for_their_expression() -> None:
+    chosen = Selection("a, (?i)b.*|c")
+    assert [name for name in ("a", "A", "bx", "Bx", "C") if name in chosen] == ["a", "bx", "Bx", "C"]
+
+
+@pytest.mark.parametrize("pattern", ["[a-z&&[^b]]", "[[a]", r"\Qa\E", "(?<name>a)"])
+def test_what_means_something_else_in_java_is_refused(pattern: str) -> None:
+    with pytest.raises(BadPattern, match="no regular expression"):
+        Selection(pattern)
 
 
 def test_a_bad_pattern_is_named() -> None:
