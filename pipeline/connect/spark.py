@@ -6,9 +6,19 @@ tasks in threads, as this worker tells it over a connection. Rules:
 
 1. A batch lasts as long as the worker wants its tasks to run. Starting, pausing or stopping one task is a message to
    its host and touches no other task; there is no round that a slow task could hold up.
-2. A host that dies (its executor, its machine) is begun anew by Spark, which retries the partition; its tasks start on
-   the hosts that are left, from the offsets committed last. Until a lost host must have noticed that it is lost, its
-   tasks are not started elsewhere.
+2. A task runs in one host at most. A host acts for its tasks only as long as the worker has answered it within the
+   last `SILENCE_S`, by the host's own clock and by when it asked: one that comes back from a long pause, or reads old
+   answers from its buffers, knows that its time is over before it does anything. Then it has `STOP_S` to stop its
+   tasks, or ends with them. A worker that takes a host for lost (nothing heard, or the connection ended) answers it no
+   more, and starts its tasks elsewhere, or lets another worker of the group start them, only after `FENCE_S`, which is
+   longer than both together by a margin for what is under way. That holds for whoever asks: a restart, a stop, a
+   rebalance (:mod:`pipeline.connect.placement` decides, :mod:`pipeline.connect.tasks.peer` has the times,
+   :mod:`pipeline.connect.tasks.guard` is asked by each task). Two things no worker can fence: what a call that hangs
+   has already given to a target, which exactly-once sinks settle with the target; and a group that gives away the tasks
+   of a worker that it does not hear: ``session.timeout.ms`` and ``scheduled.rebalance.max.delay.ms`` together must be
+   longer than what its hosts need to notice, as they are by default.
+   A host that dies (its executor, its machine) is begun anew by Spark, which retries the partition. A task whose hosts
+   die again and again has failed, so that it does not take the others with it for ever.
 3. If the query itself fails it is started again, after a pause, and all tasks with it; Spark too, if it has stopped
    or its Java has ended, unless somebody else has started it.
 4. Progress is kept in Kafka and in the offset store, never in the query's checkpoint, which is a temporary folder.
@@ -23,14 +33,17 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection, Listener
 from typing import TYPE_CHECKING, Any, Final
 
+from pipeline.connect import placement
 from pipeline.connect.errors import ConnectError
 from pipeline.connect.herder import State, TaskId
-from pipeline.connect.tasks.peer import SILENCE_S, Peer, PeerLost
+from pipeline.connect.offsets import SourceOffset
+from pipeline.connect.placement import Host, Placement
+from pipeline.connect.tasks.peer import Peer, PeerLost, clock_s
 from pipeline.connect.tasks.remote import HostPlan, host_tasks
 from pipeline.connect.tasks.sealed import sealed
 from pipeline.connect.tasks.spec import Reports, TaskSpec
@@ -48,35 +61,45 @@ _RESTART_S: Final = 5.0
 _ACCEPT_PAUSE_S: Final = 1.0
 _GREETINGS_AT_ONCE: Final = 64
 _LOOPBACK: Final = "127.0.0.1"
+_KILLED: Final = (
+    "The process that ran this task has ended or fallen silent each time shortly after it had begun the task, which is "
+    "not started again by itself since it would take the other tasks of the process with it. The log of Spark's "
+    "executor says how the process ended: often its memory was at an end. Restart the task once that is mended."
+)
 _OWN_KEYS: Final = frozenset({"spark.master", "spark.hosts"})
 _log = logging.getLogger(__name__)
 
 
-class _Host:
-    """A host as the worker sees it. Everything but the peer belongs to the engine's lock."""
+@dataclass(eq=False, slots=True, kw_only=True)
+class _Host(Host):
+    """A host with the connection to it. Everything else belongs to the engine's lock."""
 
-    peer: Peer
-
-    def __init__(self) -> None:
-        self.tasks: dict[TaskId, TaskSpec] = {}
-        self.failed: set[int] = set()
-        """Incarnations that have failed: they are started again by whoever asks for it, not because a host is lost."""
+    peer: Peer = field(init=False)
 
 
 class _Told:
-    """What a host may call: the worker's reports, failures noted."""
+    """What a host may call: the worker's reports, as long as the host has the task that they are of."""
 
-    def __init__(self, host: _Host, reports: Reports) -> None:
-        self._host = host
-        self.topic_used = reports.topic_used
+    def __init__(self, owns: Callable[[TaskSpec], bool], failed: Callable[[TaskSpec], None], reports: Reports) -> None:
+        self._owns = owns
+        self._failed = failed
+        self._reports = reports
         self.stored = reports.stored
-        self.store = reports.store
-        self._state = reports.state
 
     def state(self, spec: TaskSpec, state: State, trace: str | None) -> None:
-        if state is State.FAILED:
-            self._host.failed.add(spec.incarnation)
-        self._state(spec, state, trace)
+        if self._owns(spec):
+            if state is State.FAILED:
+                self._failed(spec)
+            self._reports.state(spec, state, trace)
+
+    def topic_used(self, spec: TaskSpec, topic: str) -> None:
+        if self._owns(spec):
+            self._reports.topic_used(spec, topic)
+
+    def store(self, spec: TaskSpec, offsets: Sequence[SourceOffset]) -> None:
+        if not self._owns(spec):
+            raise ConnectError(f"task {spec.id} has been given to another host")
+        self._reports.store(spec, offsets)
 
 
 class SparkEngine:
@@ -84,11 +107,7 @@ class SparkEngine:
 
     def __init__(self, worker: WorkerConfig) -> None:
         self._worker = worker
-        self._hosts: list[_Host] = []
-        self._homeless: dict[TaskId, TaskSpec] = {}
-        """Tasks that wait for a host."""
-        self._live: dict[TaskId, int] = {}
-        """Tasks that are to run, with their incarnations."""
+        self._placement = Placement[_Host]()
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._greeting = threading.Semaphore(_GREETINGS_AT_ONCE)
@@ -138,7 +157,7 @@ class SparkEngine:
         """Stop all tasks, the query, and Spark if it was started here."""
         with self._changed:
             self._stopping.set()
-            hosts = list(self._hosts)
+            hosts = list(self._placement.hosts)
             self._changed.notify_all()
         for one in hosts:
             with suppress(PeerLost):
@@ -227,63 +246,65 @@ class SparkEngine:
         finally:
             self._greeting.release()
         host = _Host()
-        host.peer = Peer(greeted, _Told(host, self._reports), partial(self._lost, host))
+        told = _Told(partial(self._owns, host), partial(self._failed, host), self._reports)
+        host.peer = Peer(greeted, told, partial(self._lost, host))
         with self._changed:
-            self._hosts.append(host)
+            self._placement.hosts.append(host)
             self._changed.notify_all()
         host.peer.start()
         if self._stopping.is_set():
             with suppress(PeerLost):
                 host.peer.tell("end")
 
+    def _owns(self, host: _Host, spec: TaskSpec) -> bool:
+        with self._changed:
+            return self._placement.owns(host, spec)
+
+    def _failed(self, host: _Host, spec: TaskSpec) -> None:
+        with self._changed:
+            self._placement.failed(host, spec)
+
     def _lost(self, host: _Host) -> None:
         """A host is gone: its tasks need another one, once it must know that itself."""
         with self._changed:
-            if host in self._hosts:
-                self._hosts.remove(host)
-            tasks = {task: spec for task, spec in host.tasks.items() if spec.incarnation not in host.failed}
-            host.tasks = {}
+            tasks = [spec for spec in host.tasks.values() if spec.id not in host.failed]
+            guilty = self._placement.lost(host, clock_s())
             self._changed.notify_all()
         if not tasks or self._stopping.is_set():
             return
-        _log.warning("A host of tasks was lost; its %s tasks are started elsewhere.", len(tasks))
-        for spec in tasks.values():
-            self._reports.state(spec, State.RESTARTING, None)
-        if host.peer.was_silent:
-            self._stopping.wait(SILENCE_S)
-        with self._changed:
-            wanted = {task: spec for task, spec in tasks.items() if self._live.get(task) == spec.incarnation}
-            self._homeless.update(wanted)
-            self._changed.notify_all()
+        _log.warning("A host of tasks was lost; its %s tasks start elsewhere in %g s.", len(tasks), placement.FENCE_S)
+        for spec in tasks:
+            state, trace = (State.FAILED, _KILLED) if spec in guilty else (State.RESTARTING, None)
+            self._reports.state(spec, state, trace)
 
     def _house(self) -> None:
-        """Give tasks that wait to the host that has the fewest, once all hosts are there."""
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._stopping.is_set() or (self._homeless and self._hosts))
-                if self._stopping.is_set():
-                    return
-                if not self._gathered:
-                    self._changed.wait_for(
-                        lambda: self._stopping.is_set() or len(self._hosts) >= self._wanted, _GATHER_S
-                    )
-                    self._gathered = True
+        """Give tasks that wait to hosts, once all hosts are there."""
+        with self._changed:
+            while not self._stopping.is_set():
+                placed = None
+                if self._placement.has_waiting and self._placement.hosts:
+                    self._gather()
+                    placed = self._placement.next(clock_s())
+                if placed is None:
+                    self._changed.wait(self._placement.wait_s(clock_s()))
                     continue
-                task, spec = self._homeless.popitem()
-                host = min(self._hosts, key=lambda one: len(one.tasks))
-                host.tasks[task] = spec
-            with suppress(PeerLost):
-                host.peer.tell("start", spec)
+                host, spec = placed
+                with suppress(PeerLost):
+                    host.peer.tell("start", spec)  # under the lock: what is told later of the task comes later
 
-    def _host_of(self, task: TaskId) -> _Host | None:
-        return next((one for one in self._hosts if task in one.tasks), None)
+    def _gather(self) -> None:
+        """Wait a while for all hosts when they have just been begun."""
+        if not self._gathered:
+            self._changed.wait_for(
+                lambda: self._stopping.is_set() or len(self._placement.hosts) >= self._wanted, _GATHER_S
+            )
+            self._gathered = True
 
     # Tasks.
 
     def start_task(self, spec: TaskSpec) -> None:
         with self._changed:
-            self._live[spec.id] = spec.incarnation
-            self._homeless[spec.id] = spec
+            self._placement.want(spec)
             self._changed.notify_all()
 
     def pause_task(self, task: TaskId) -> None:
@@ -293,25 +314,15 @@ class SparkEngine:
         self._set_paused(task, is_paused=False)
 
     def _set_paused(self, task: TaskId, *, is_paused: bool) -> None:
-        with self._changed:
-            host = self._host_of(task)
-            specs = self._homeless if host is None else host.tasks
-            if task not in specs:
-                return
-            specs[task] = replace(specs[task], is_paused=is_paused)
-        if host is not None:
-            with suppress(PeerLost):
+        with self._changed, suppress(PeerLost):
+            host = self._placement.set_paused(task, is_paused=is_paused)
+            if host is not None:
                 host.peer.tell("pause" if is_paused else "resume", task)
 
     def stop_tasks(self, tasks: Sequence[TaskId], timeout_ms: int) -> None:
-        by_host: dict[_Host, list[TaskId]] = {}
+        """As TaskEngine; comes back only when those of hosts that were lost run no longer."""
         with self._changed:
-            for task in tasks:
-                self._live.pop(task, None)
-                self._homeless.pop(task, None)
-                host = self._host_of(task)
-                if host is not None:
-                    by_host.setdefault(host, []).append(task)
+            by_host = self._placement.give_up(tasks)
         stops = [
             threading.Thread(target=self._stop_on, args=(host, ones, timeout_ms)) for host, ones in by_host.items()
         ]
@@ -319,13 +330,19 @@ class SparkEngine:
             one.start()
         for one in stops:
             one.join()
+        with self._changed:
+            while not self._stopping.is_set() and (fence_s := self._placement.fence_s(tasks, clock_s())) > 0:
+                self._changed.wait(fence_s)
 
     def _stop_on(self, host: _Host, tasks: list[TaskId], timeout_ms: int) -> None:
-        with suppress(ConnectError):
+        try:
             host.peer.call("stop", tasks, timeout_ms)
+        except ConnectError as error:  # what became of the tasks is not known
+            _log.warning("A host of tasks does not stop some, and is given up: %s", error)
+            host.peer.close()
+            self._lost(host)
         with self._changed:
-            for task in tasks:
-                host.tasks.pop(task, None)
+            self._placement.stopped(host, tasks)
 
 
 def _thread(work: Callable[..., None], *arguments: Any) -> threading.Thread:

@@ -20,10 +20,12 @@ from pipeline.connect.distributed.statuses import StatusStore
 from pipeline.connect.errors import ConnectError
 from pipeline.connect.herder import Herder
 from pipeline.connect.offsets import FileOffsetStore, OffsetStore
+from pipeline.connect.placement import FENCE_S
 from pipeline.connect.plugins import Plugins
 from pipeline.connect.rest.app import application
 from pipeline.connect.rest.forwarding import Forwarder
 from pipeline.connect.rest.server import Listener, RestServer, parse_listeners
+from pipeline.connect.tasks.peer import SILENCE_S
 from pipeline.connect.worker import Worker, WorkerEvents
 from pipeline.connect.worker_config import WorkerConfig
 from protocol.client import Client
@@ -33,6 +35,9 @@ __all__ = ["MakeWorker", "distributed", "standalone"]
 
 _STOP_EXTRA_MS: Final = 5_000
 """How long a connector may take to stop besides what its tasks may."""
+_LOST_HOST_MS: Final = int((SILENCE_S + FENCE_S) * 1000)
+"""How long it takes until nothing can run any longer in a host of tasks that does not answer (`pipeline.connect.spark`).
+It is less than ``rebalance.timeout.ms`` by default: a group may have to wait for it before others take the tasks over."""
 
 MakeWorker = Callable[[WorkerConfig, Plugins, OffsetStore, WorkerEvents], Worker]
 _log = logging.getLogger(__name__)
@@ -145,11 +150,12 @@ async def _cancelled_with(running: asyncio.Task[None]) -> AsyncIterator[None]:
 
 
 def _settings(config: WorkerConfig, url: str, cluster_id: str, group_id: str) -> HerderSettings:
+    lost_host_ms = 0 if config["tasks.engine"] == "threads" else _LOST_HOST_MS
     tracking = config["topic.tracking.enable"], config["topic.tracking.allow.reset"]
     alone = HerderSettings(
         url,
         cluster_id,
-        stop_timeout_ms=config["task.shutdown.graceful.timeout.ms"] + _STOP_EXTRA_MS,
+        stop_timeout_ms=config["task.shutdown.graceful.timeout.ms"] + _STOP_EXTRA_MS + lost_host_ms,
         tracks_topics=tracking[0],
         allows_topic_reset=tracking[1],
     )

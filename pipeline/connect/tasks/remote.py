@@ -1,30 +1,33 @@
 """A host of tasks in an executor: what a Spark task runs, for as long as the worker wants it to.
 
-It connects to the worker, does what it is told, and ends when the worker says so or is gone: tasks never outlive the
-worker that started them by more than `pipeline.connect.tasks.peer.SILENCE_S`.
+It connects to the worker, does what it is told, and ends when the worker says so or is gone. Its tasks may act as long
+as it is leased (:mod:`pipeline.connect.tasks.peer`): no longer than `SILENCE_S` after the worker has given it up. Then
+it has `STOP_S` to stop them; if one is stuck, the process ends under it.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Client
-from typing import Any, Final
+from typing import Any
 
+from pipeline.connect.errors import stack_trace
 from pipeline.connect.herder import State, TaskId
 from pipeline.connect.offsets import SourceOffset
 from pipeline.connect.tasks.host import TaskHost
-from pipeline.connect.tasks.peer import Peer, PeerLost
+from pipeline.connect.tasks.peer import STOP_S, Peer, PeerLost
 from pipeline.connect.tasks.sealed import sealed
 from pipeline.connect.tasks.spec import TaskSpec
 from pipeline.connect.worker_config import WorkerConfig
 
 __all__ = ["HostPlan", "host_tasks"]
 
-_LAST_STOP_MS: Final = 5_000
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +61,17 @@ class _Reports:
 class _Calls:
     """What the worker may call."""
 
-    def __init__(self, host: TaskHost, over: threading.Event) -> None:
+    def __init__(self, host: TaskHost, reports: _Reports, over: threading.Event) -> None:
         self._host = host
+        self._reports = reports
         self._over = over
         self.is_ended = False
 
     def start(self, spec: TaskSpec) -> None:
-        self._host.start(spec)
+        try:
+            self._host.start(spec)
+        except Exception as error:
+            self._reports.state(spec, State.FAILED, stack_trace(error))
 
     def pause(self, task: TaskId) -> None:
         self._host.pause(task)
@@ -85,15 +92,18 @@ def host_tasks(plan: HostPlan) -> None:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     over = threading.Event()
     reports = _Reports()
-    host = TaskHost(plan.worker, reports)
+    host = TaskHost(plan.worker, reports, is_leased=lambda: reports.peer.is_leased)
     connection = Client(plan.address)
-    calls = _Calls(host, over)
+    calls = _Calls(host, reports, over)
     reports.peer = Peer(sealed(connection, plan.key, is_worker=False), calls, over.set)
     reports.peer.start()
     try:
         over.wait()
     finally:
-        host.close(_LAST_STOP_MS)
+        have_ended = host.close(int(STOP_S * 1000))
         reports.peer.close()
     if not calls.is_ended:
+        if not have_ended:
+            _log.error("A task does not stop, and its worker may start it elsewhere: this process ends.")
+            os._exit(1)
         raise PeerLost("the worker is gone, or took this host for dead: Spark begins another host in its place")

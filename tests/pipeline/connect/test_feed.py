@@ -32,7 +32,8 @@ def test_a_partition_that_fails_holds_up_no_other(
     create(connect_broker.bootstrap_servers, "feed", 3)
     for partition in range(3):
         produce(connect_broker.bootstrap_servers, "feed", ["a"], partition=partition)
-    real, failures = feed._hand_over, []
+    real = feed._hand_over
+    failures: list[TopicPartition] = []
 
     async def hand_over(client: Any, subscription: Any, data: FetchResponse.PartitionData) -> None:
         if subscription.partition.partition < 2 and len(failures) < 4:
@@ -47,7 +48,7 @@ def test_a_partition_that_fails_holds_up_no_other(
     inbox = Inbox()
     for partition in range(3):
         feed.subscribe(TopicPartition("feed", partition), 0, inbox)
-    got = []
+    got: list[int] = []
     while len(got) < 3:
         found = inbox.take(WAIT_S)
         assert found is not None

@@ -17,7 +17,7 @@ from uuid import uuid4
 import pytest
 
 from broker import Broker
-from pipeline.connect import spark
+from pipeline.connect import placement
 from pipeline.connect.herder import State, TargetState, TaskId
 from pipeline.connect.offsets import FileOffsetStore
 from pipeline.connect.plugins import Plugins
@@ -31,7 +31,7 @@ from tests.pipeline.connect.driving import Driven, Told, create, produce, until
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
-SILENCE_S, BEAT_S = 2.0, 0.2
+SILENCE_S, BEAT_S, FENCE_S = 2.0, 0.2, 3.0
 SINKS = 4
 PROGRAM = (
     "import pickle, sys; from pipeline.connect.tasks import peer, remote; "
@@ -70,7 +70,7 @@ class HostsEngine(SparkEngine):
 
     def begun(self) -> int:
         """How many have come."""
-        return len(self._hosts)
+        return len(self._placement.hosts)
 
 
 class Run:
@@ -104,8 +104,8 @@ class Run:
 
 @pytest.fixture
 def run(connect_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    for module in (peer, spark):
-        monkeypatch.setattr(module, "SILENCE_S", SILENCE_S)
+    monkeypatch.setattr(peer, "SILENCE_S", SILENCE_S)
+    monkeypatch.setattr(placement, "FENCE_S", FENCE_S)
     monkeypatch.setattr(peer, "BEAT_S", BEAT_S)
     given = {
         "bootstrap.servers": connect_broker.bootstrap_servers,

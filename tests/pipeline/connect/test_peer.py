@@ -13,7 +13,7 @@ import pytest
 
 from pipeline.connect.errors import ConnectError
 from pipeline.connect.tasks import sealed as seals
-from pipeline.connect.tasks.peer import Peer, PeerLost
+from pipeline.connect.tasks.peer import SILENCE_S, Peer, PeerLost
 from pipeline.connect.tasks.sealed import Sealed, Stranger, sealed
 
 WAIT_S = 30.0
@@ -112,9 +112,103 @@ def test_an_end_that_is_gone_ends_all_calls(ends: tuple[End, End]) -> None:
     assert here.lost.wait(WAIT_S)
     assert there.lost.is_set()
     assert len(failures) == 1
-    assert not here.peer.was_silent
+    assert not here.peer.is_leased
     with pytest.raises(PeerLost):
         here.peer.tell("note", 1)
+
+
+# What cannot be sent.
+
+
+class Unreadable:
+    """It can be sent, but not be read."""
+
+    def __reduce__(self) -> tuple[object, tuple[()]]:
+        return _fail, ()
+
+
+def _fail() -> None:
+    raise ValueError("cannot be read")
+
+
+def test_what_cannot_be_pickled_or_read_fails_its_call_and_no_other(ends: tuple[End, End]) -> None:
+    here, there = ends
+    there.answer = lambda: threading.Lock()  # type: ignore[attr-defined]
+    there.unreadable = Unreadable  # type: ignore[attr-defined]
+    with pytest.raises(ConnectError, match="pickle"):
+        here.peer.call("double", threading.Lock())
+    with pytest.raises(ConnectError, match="pickle"):
+        here.peer.tell("note", threading.Lock())
+    with pytest.raises(ConnectError, match="pickle"):
+        here.peer.call("answer")
+    with pytest.raises(ConnectError, match="cannot be read"):
+        here.peer.call("unreadable")
+    with pytest.raises(ConnectError, match="cannot be read"):
+        here.peer.call("double", Unreadable())
+    here.peer.tell("note", Unreadable())
+    assert here.peer.call("double", 21) == 42
+
+
+# Silence.
+
+
+class Clock:
+    """A clock that somebody else sets."""
+
+    now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def leased(end: End) -> bool:
+    return end.peer.is_leased
+
+
+def test_who_was_stopped_for_a_while_knows_before_it_reads_anything() -> None:
+    clock, end, other = Clock(), End(), End()
+    host, worker = greeted(*Pipe())
+    end.peer = Peer(host, end, end.lost.set, now_s=clock)
+    other.peer = Peer(worker, other, other.lost.set)
+    assert leased(end)
+    clock.now_s += SILENCE_S
+    other.peer.start()  # beats that were sent meanwhile wait to be read, and those of long ago are sent back
+    other.peer.tell("note", 1)
+    assert not leased(end)
+    end.peer.start()
+    assert end.lost.wait(WAIT_S)
+    assert end.told == []
+    other.peer.close()
+
+
+def test_a_beat_counts_from_when_it_was_sent() -> None:
+    clock, end = Clock(), End()
+    near, far = greeted(*Pipe())
+    end.peer = Peer(near, end, end.lost.set, now_s=clock)
+    end.peer.start()
+    kind, sent_s, _ = far.recv()
+    assert (kind, sent_s) == ("beat", 1000.0)
+    clock.now_s = 1000 + SILENCE_S - 0.1
+    far.send(("heard", sent_s, b""))  # a late answer is one of long ago
+    far.send(("call", (0, "double"), pickle.dumps((1,))))
+    while (answer := far.recv())[0] != "done":
+        sent_s = answer[1]
+    assert leased(end)
+    clock.now_s = 1000 + SILENCE_S
+    assert not leased(end)
+    assert end.lost.wait(WAIT_S)
+
+
+def test_nobody_waits_for_a_connection_that_takes_nothing() -> None:
+    end = End()
+    near, far = greeted(*Pipe())
+    end.peer = Peer(near, end, end.lost.set)
+    end.peer.start()
+    for _ in range(100):
+        end.peer.tell("note", b"x" * 100_000)
+    end.peer.close()
+    assert end.lost.is_set()
+    far.close()
 
 
 # What others could put in.

@@ -145,7 +145,11 @@ def begin(bootstrap: str, tmp_path: Path) -> Iterator[Begin]:
 
 
 def stepped(run: SinkRun, is_right: Callable[[], bool]) -> None:
-    until(lambda: (run.step(STEP_S), is_right())[1], bool)
+    def step() -> bool:
+        run.step(STEP_S)
+        return is_right()
+
+    until(step, bool)
 
 
 def test_a_batch_to_be_put_again_goes_back_with_what_was_lost(
