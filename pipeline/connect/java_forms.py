@@ -1,14 +1,17 @@
-"""Java's forms in configurations: regular expressions, their replacements, and patterns of dates."""
+"""Java's forms: regular expressions, their replacements, patterns of dates, and values as Java prints them."""
 
 from __future__ import annotations
 
 import datetime as dt
+import math
 import re
+from decimal import Decimal
 from typing import Any, Final
 
+from pipeline.connect.data import Struct
 from pipeline.connect.errors import ConfigError, DataError
 
-__all__ = ["JavaDateFormat", "java_pattern", "java_regex", "java_replacement"]
+__all__ = ["JavaDateFormat", "java_pattern", "java_regex", "java_replacement", "java_text"]
 
 _NAMED_GROUP: Final = re.compile(r"\(\?<(?=[a-zA-Z])")
 _REPLACEMENT: Final = re.compile(r"\\(.)|\$(\d+)|\$\{(\w+)\}|([^\\$]+)|(.)", re.DOTALL)
@@ -169,3 +172,34 @@ def _offset(zone: str) -> dt.timedelta:
         return dt.timedelta()
     offset = dt.timedelta(hours=int(found[2]), minutes=int(found[3] or 0))
     return -offset if found[1] == "-" else offset
+
+
+def java_text(value: Any) -> str:
+    """A value as Java prints it (``{a=1, b=[x, null]}``, ``Struct{a=1}``); bytes as the text in them."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case float():
+            return _java_float(value)
+        case bytes():
+            return value.decode(errors="replace")
+        case dict():
+            return "{" + ", ".join(f"{java_text(key)}={java_text(one)}" for key, one in value.items()) + "}"
+        case list() | tuple():
+            return "[" + ", ".join(map(java_text, value)) + "]"
+        case Struct():
+            there = ((name, one) for name, one in value.items() if one is not None)
+            return "Struct{" + ",".join(f"{name}={java_text(one)}" for name, one in there) + "}"
+        case _:
+            return str(value)
+
+
+def _java_float(number: float) -> str:
+    if number != number or number in (math.inf, -math.inf):
+        return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(number, "NaN")
+    if number == 0 or 1e-3 <= abs(number) < 1e7:
+        return repr(number)
+    mantissa, _, exponent = f"{Decimal(repr(number)).normalize():E}".partition("E")
+    return f"{mantissa if '.' in mantissa else mantissa + '.0'}E{int(exponent)}"

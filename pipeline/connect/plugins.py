@@ -25,7 +25,7 @@ from pipeline.connect.converters import Converter, HeaderConverter
 from pipeline.connect.errors import ConfigError
 from pipeline.connect.transforms import KeyOrValue, Predicate, Side, Transform
 
-__all__ = ["Plugin", "Plugins"]
+__all__ = ["Plugin", "Plugins", "kafkas_name"]
 
 GROUP: Final = "parley.connect"
 _KINDS: Final[Mapping[str, type]] = {
@@ -151,6 +151,18 @@ class Plugins:
         if "." in name or ":" in name:
             return name
         raise ConfigError(f"Class {name} could not be found.")
+
+
+def kafkas_name(kind: type) -> str:
+    """The name that a class has in Kafka, without the side that a transform works on; else where it is."""
+    return _KAFKAS.get((kind.__module__, kind.__qualname__)) or f"{kind.__module__}.{kind.__qualname__}"
+
+
+_KAFKAS: Final = {
+    tuple(place.partition("$")[0].split(":")): name.partition("$")[0]
+    for name, place in SHIPPED.items()
+    if not name.startswith(_HERE)
+}
 
 
 def _aliases(name: str) -> Iterator[str]:

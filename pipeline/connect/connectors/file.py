@@ -18,6 +18,7 @@ from pipeline.connect.config import ConfigDef, ConfigType, Importance, at_least,
 from pipeline.connect.connector import ExactlyOnceSupport, SinkConnector, SinkTask, SourceConnector, SourceTask
 from pipeline.connect.data import STRING
 from pipeline.connect.errors import ConnectError
+from pipeline.connect.java_forms import java_text
 from pipeline.connect.records import SinkRecord, SourceRecord, TopicPartition
 
 __all__ = ["FileStreamSinkConnector", "FileStreamSinkTask", "FileStreamSourceConnector", "FileStreamSourceTask"]
@@ -176,7 +177,7 @@ class FileStreamSinkTask(SinkTask):
             raise ConnectError(f"Couldn't find or create file '{path}' for FileStreamSinkTask: {error}") from error
 
     def put(self, records: Sequence[SinkRecord]) -> None:
-        self._file.writelines(f"{_line(record.value)}\n" for record in records)
+        self._file.writelines(f"{java_text(record.value)}\n" for record in records)
         if self._is_stdout:
             self._file.flush()
 
@@ -188,15 +189,6 @@ class FileStreamSinkTask(SinkTask):
     def stop(self) -> None:
         if not self._is_stdout:
             self._file.close()
-
-
-def _line(value: Any) -> str:
-    """A value as a line, as Java prints it where that says something."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 class FileStreamSinkConnector(SinkConnector):

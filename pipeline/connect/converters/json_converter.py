@@ -180,7 +180,7 @@ class JsonConverter(ConverterOfBoth):
     # From bytes.
 
     def to_connect(self, topic: str, data: bytes | None) -> SchemaAndValue:
-        if data is None:
+        if data is None or not (self._has_schemas or data.strip()):
             return NO_VALUE
         try:
             given = json.loads(data, parse_float=Decimal) if self._has_schemas else json.loads(data)

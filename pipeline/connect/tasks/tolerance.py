@@ -18,13 +18,20 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-from pipeline.connect.errors import ConnectError, RetriableError, stack_trace
+from pipeline.connect.errors import ConfigError, ConnectError, DataError, RetriableError, stack_trace
 from pipeline.connect.herder import TaskId
+from pipeline.connect.plugins import kafkas_name
 
 __all__ = ["DeadLetters", "LeftOut", "Raw", "Stage", "Tolerance"]
 
 PREFIX: Final = "__connect.errors."
 """Of the headers that say what was wrong with a record."""
+_EXCEPTIONS: Final[Mapping[type, str]] = {
+    ConnectError: "org.apache.kafka.connect.errors.ConnectException",
+    DataError: "org.apache.kafka.connect.errors.DataException",
+    RetriableError: "org.apache.kafka.connect.errors.RetriableException",
+    ConfigError: "org.apache.kafka.common.config.ConfigException",
+}
 _FIRST_PAUSE_MS: Final = 300
 _log = logging.getLogger(__name__)
 
@@ -145,5 +152,6 @@ class Tolerance:
 
 
 def _class_name(one: object) -> str:
+    """The class of an object, by Kafka's name if it has one: programs that read dead letters know those."""
     kind = type(one)
-    return f"{kind.__module__}.{kind.__qualname__}"
+    return _EXCEPTIONS.get(kind) or kafkas_name(kind)

@@ -21,7 +21,10 @@ _LIMITS: Final = {SchemaType.INT8: 7, SchemaType.INT16: 15, SchemaType.INT32: 31
 
 
 class MaskField(KeyOrValue):
-    """Puts a null value of a field's type (0, false, an empty text), or a replacement, in the place of its value."""
+    """Puts a null value of a field's type (0, false, an empty text), or a replacement, in the place of its value.
+
+    A tombstone is refused, as Kafka's does: use it with the predicate `RecordIsTombstone` and ``negate``.
+    """
 
     config_def = (
         ConfigDef()
@@ -43,8 +46,6 @@ class MaskField(KeyOrValue):
 
     def apply(self, record: R) -> R | None:
         value, schema = self.value_of(record), self.schema_of(record)
-        if value is None:
-            return record
         if schema is None:
             given = as_map(value, "mask fields")
             masked = {name: self._mask(one) if name in self._fields else one for name, one in given.items()}

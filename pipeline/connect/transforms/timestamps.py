@@ -80,13 +80,13 @@ class TimestampConverter(KeyOrValue):
             return self._apply_plain(record, value, name)
         if not name:
             return self.changed(record, self._typed(schema), self._convert(value, _form_of(schema)))
-        if value is None:
-            return record
-        struct = as_struct(value, "converting timestamp formats")
         updated = self._schemas.get(schema)
         if updated is None:
             fields = {one.name: self._typed(one.schema) if one.name == name else one.schema for one in schema.fields}
             updated = self._schemas[schema] = struct_like(schema, fields)
+        if value is None:
+            return self.changed(record, updated, None)
+        struct = as_struct(value, "converting timestamp formats")
         made = Struct(updated)
         for field in schema.fields:
             one = read(struct, field, self.config)

@@ -85,6 +85,7 @@ WITHOUT_MAP = {
     "schema": SCHEMA | {"fields": [one for one in SCHEMA["fields"] if one["field"] != "counts"]},
     "payload": {name: value for name, value in PAYLOAD.items() if name != "counts"},
 }
+NULL: dict[str, Any] = {"schema": None, "payload": None}
 NOTHING = {"schema": SCHEMA | {"optional": True}, "payload": None}
 
 CASES: list[tuple[str, dict[str, str], list[dict[str, Any]]]] = [
@@ -195,10 +196,12 @@ class Kafka:
             )
             transform.configure(self.map(config))
             done = transform.apply(self.record(envelope))
+            return None if done is None else self.parts(done)
         except Py4JJavaError:
             return "refused"
-        if done is None:
-            return None
+
+    def parts(self, done: Any) -> Any:
+        """Topic, key, value and headers of a record."""
         headers, each = [], done.headers().iterator()
         while each.hasNext():
             one = each.next()
@@ -255,18 +258,18 @@ def applied(name: str, config: dict[str, str], envelope: dict[str, Any]) -> Any:
         transform: Transform = Plugins().make(PACKAGE + name, Transform)  # type: ignore[type-abstract]
         transform.configure(config)
         done = transform.apply(record)
+        if done is None:
+            return None
+        headers = [(one.key, one.schema and one.schema.type.value, one.value) for one in done.headers]
+        return done.topic, written(done.key_schema, done.key), written(done.value_schema, done.value), headers
     except ConnectError:
         return "refused"
-    if done is None:
-        return None
-    headers = [(one.key, one.schema and one.schema.type.value, one.value) for one in done.headers]
-    return done.topic, written(done.key_schema, done.key), written(done.value_schema, done.value), headers
 
 
 def test_transforms_do_to_a_record_what_kafkas_do(kafka: Kafka) -> None:
     different = []
     for name, config, envelopes in CASES:
-        for envelope in envelopes:
+        for envelope in (*envelopes, NOTHING, NULL):
             theirs, ours = kafka.apply(name, config, envelope), applied(name, config, envelope)
             if ours != theirs:
                 different.append({"transform": name, "config": config, "theirs": theirs, "ours": ours})

@@ -14,7 +14,7 @@ from pipeline.connect.converters import Converter
 from pipeline.connect.converters.json_converter import JsonConverter
 from pipeline.connect.data import Schema, Struct, array, decimal, map_of, struct
 from pipeline.connect.errors import ConfigError, DataError
-from pipeline.connect.java_forms import JavaDateFormat, java_replacement
+from pipeline.connect.java_forms import JavaDateFormat, java_replacement, java_text
 from pipeline.connect.offsets import FileOffsetStore
 from pipeline.connect.plugins import Plugins
 from pipeline.connect.records import Header, SourceRecord
@@ -70,6 +70,21 @@ def test_json_brings_everything_back(config: dict[str, str]) -> None:
     assert found.value == VALUE
     assert data_ is not None
     assert json.loads(data_)["payload"]["cost"] == (-12.3 if config else "+zI=")
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0.0, "0.0"), (1.5, "1.5"), (0.001, "0.001"), (1e-4, "1.0E-4"), (12345678.9, "1.23456789E7"), (1e7, "1.0E7"),
+     (-1e300, "-1.0E300"), (float("nan"), "NaN"), (float("-inf"), "-Infinity")],
+)  # fmt: skip
+def test_numbers_as_java_prints_them(number: float, text: str) -> None:
+    assert java_text(number) == text
+
+
+def test_nothing_is_no_value_without_schemas() -> None:
+    assert converter("JsonConverter", schemas_enable="false").to_connect("t", b"").value is None
+    with pytest.raises(DataError):
+        converter("JsonConverter").to_connect("t", b"")
 
 
 def test_json_without_schemas() -> None:

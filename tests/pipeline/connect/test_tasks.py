@@ -241,8 +241,8 @@ def test_records_that_cannot_be_converted(run: Driven, bootstrap: str, tmp_path:
         "connector.name": topic,
         "task.id": "0",
         "stage": "VALUE_CONVERTER",
-        "class.name": "pipeline.connect.converters.json_converter.JsonConverter",
-        "exception.class.name": "pipeline.connect.errors.DataError",
+        "class.name": "org.apache.kafka.connect.json.JsonConverter",
+        "exception.class.name": "org.apache.kafka.connect.errors.DataException",
     }
 
 

@@ -97,10 +97,11 @@ def test_records_as_lines(tmp_path: Path) -> None:
     path = tmp_path / "out"
     task = started(FileStreamSinkTask(), {"file": str(path)})
     shape = struct({"a": INT32})
-    values = ["text", b"bytes", 1, True, None, Struct(shape, {"a": 1}), "ä"]
+    values = ["text", b"bytes", 1, True, None, Struct(shape, {"a": 1}), {"a": [None, {"b": False}], "c": 1e16}, "ä"]
     task.put([record(number, value) for number, value in enumerate(values)])
     task.flush({})
-    assert path.read_text(encoding="utf-8").splitlines() == ["text", "bytes", "1", "true", "null", "Struct{a=1}", "ä"]
+    shown = ["text", "bytes", "1", "true", "null", "Struct{a=1}", "{a=[null, {b=false}], c=1.0E16}", "ä"]
+    assert path.read_text(encoding="utf-8").splitlines() == shown
     task.stop()
     task = started(FileStreamSinkTask(), {"file": str(path)})
     task.put([record(7, "more")])
