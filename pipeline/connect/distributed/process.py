@@ -36,8 +36,8 @@ __all__ = ["MakeWorker", "distributed", "standalone"]
 _STOP_EXTRA_MS: Final = 5_000
 """How long a connector may take to stop besides what its tasks may."""
 _LOST_HOST_MS: Final = int((SILENCE_S + FENCE_S) * 1000)
-"""How long it takes until nothing can run any longer in a host of tasks that does not answer (`pipeline.connect.spark`).
-It is less than ``rebalance.timeout.ms`` by default: a group may have to wait for it before others take the tasks over."""
+"""Until when nothing can run any longer in a host of tasks that does not answer (:mod:`pipeline.connect.spark`); less
+than ``rebalance.timeout.ms`` by default, since a group may have to wait for it before others take the tasks over."""
 
 MakeWorker = Callable[[WorkerConfig, Plugins, OffsetStore, WorkerEvents], Worker]
 _log = logging.getLogger(__name__)
