@@ -23,7 +23,7 @@ The smallest connector is a task and two lines::
         task_class = PrintTask
         config_def = ConfigDef()
 
-The model is Kafka Connect's (KIP-26, KIP-618, KIP-875), its methods named as Python does.
+The model is Kafka Connect's (KIP-26, KIP-875), its methods named as Python does.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, ClassVar, Protocol
 
 from pipeline.connect.config import ConfigDef, ConfigValue
@@ -41,9 +40,7 @@ from pipeline.connect.records import SinkRecord, SourceRecord, TopicPartition
 __all__ = [
     "Connector",
     "ConnectorContext",
-    "ConnectorTransactionBoundaries",
     "ExactlyOnceSinkTask",
-    "ExactlyOnceSupport",
     "OffsetRange",
     "OffsetReader",
     "SinkConnector",
@@ -127,32 +124,11 @@ class Connector(ABC):
         return self.config_def.validate(props)
 
 
-class ExactlyOnceSupport(Enum):
-    """What a source connector says of itself (KIP-618)."""
-
-    SUPPORTED = "SUPPORTED"
-    UNSUPPORTED = "UNSUPPORTED"
-
-
-class ConnectorTransactionBoundaries(Enum):
-    """Whether a source connector can say where its transactions end (KIP-618)."""
-
-    SUPPORTED = "SUPPORTED"
-    UNSUPPORTED = "UNSUPPORTED"
-
-
 class SourceConnector(Connector):
     """A connector that fills topics. One task with the connector's own configuration, unless it says otherwise."""
 
     def task_configs(self, max_tasks: int) -> Sequence[Mapping[str, str]]:
         return [self.props]
-
-    def exactly_once_support(self, props: Mapping[str, str]) -> ExactlyOnceSupport | None:
-        """Whether its offsets say exactly where to go on; None: it does not know."""
-        return None
-
-    def can_define_transaction_boundaries(self, props: Mapping[str, str]) -> ConnectorTransactionBoundaries:
-        return ConnectorTransactionBoundaries.UNSUPPORTED
 
     def alter_offsets(
         self, props: Mapping[str, str], offsets: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any] | None]]
@@ -314,9 +290,9 @@ class ExactlyOnceSinkTask(SinkTask):
     """Writes each record once: the target itself knows how far it has come.
 
     The runtime asks `committed` whenever partitions are opened and goes on from there, whatever the consumer group
-    says; and it hands over whole ranges of offsets, one partition at a time and without gaps between them. `put_range`
-    must make the records and the range's end visible together, or neither: a transaction with a row for the partition,
-    a file named by the range, a table's commit that carries it.
+    says; and it hands over whole ranges of offsets, one partition at a time, each beginning where the last has ended.
+    `put_range` must make the records and the range's end visible together, or neither: a transaction with a row for the
+    partition, a file named by the range, a table's commit that carries it.
     """
 
     range_records: int = 10_000
@@ -332,7 +308,11 @@ class ExactlyOnceSinkTask(SinkTask):
 
     @abstractmethod
     def put_range(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> None:
-        """Write the records of the range; there may be none of them (dropped by a filter), which counts too."""
+        """Write the records of the range.
+
+        There may be none of them, all dropped by a filter: then it may do nothing, and `committed` may still say the
+        end of the range before. Ranges may come that begin behind what it has.
+        """
 
     def put(self, records: Sequence[SinkRecord]) -> None:
         raise ConnectError("an exactly-once task takes ranges")

@@ -172,10 +172,6 @@ class Schema:
         """This schema, but its values may be missing."""
         return replace(self, optional=True, default=default)
 
-    def as_required(self) -> Schema:
-        """This schema, but its values are always there, or its default."""
-        return replace(self, optional=False)
-
     def named(self, name: str, version: int | None = None, doc: str | None = None) -> Schema:
         """This schema with a name, and a version of it."""
         return replace(self, name=name, version=version, doc=doc)

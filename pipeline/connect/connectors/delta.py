@@ -14,9 +14,10 @@ from typing import Final
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError, TableNotFoundError
 
-from pipeline.connect.config import ConfigDef, ConfigType, Importance, at_least, non_empty
+from pipeline.connect.config import ConfigDef, ConfigType, Importance, non_empty
 from pipeline.connect.connector import ExactlyOnceSinkTask, OffsetRange, SinkConnector
 from pipeline.connect.connectors.columns import table_of
+from pipeline.connect.connectors.ranges import with_range_keys
 from pipeline.connect.errors import ConnectError, RetriableError
 from pipeline.connect.records import SinkRecord, TopicPartition
 
@@ -96,29 +97,14 @@ class DeltaSinkConnector(SinkConnector):
     version = _VERSION
     task_class = DeltaSinkTask
     config_def = (
-        ConfigDef()
-        .define(
-            "url",
-            ConfigType.STRING,
-            importance=_HIGH,
-            doc="The table: a folder, or s3://bucket/path, gs://..., abfs://...; storage.* are its store's settings.",
-            validator=non_empty,
-        )
-        .define(
-            "flush.size",
-            ConfigType.INT,
-            10_000,
-            _HIGH,
-            "After how many records of a partition they are committed.",
-            validator=at_least(1),
-        )
-        .define(
-            "rotate.interval.ms",
-            ConfigType.INT,
-            10_000,
-            _HIGH,
-            "After how many ms fewer records are committed.",
-            validator=at_least(0),
+        with_range_keys(
+            ConfigDef().define(
+                "url",
+                ConfigType.STRING,
+                importance=_HIGH,
+                doc="The table: a folder, or s3://bucket/path, gs://..., abfs://...; storage.* are its store's settings.",
+                validator=non_empty,
+            )
         )
         .define("partition.columns", ConfigType.LIST, [], _MEDIUM, "The columns a new table is divided by.")
         .define("schema.evolution", ConfigType.BOOLEAN, True, _MEDIUM, "Whether fields that are new become columns.")

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO, Final, TextIO
 
 from pipeline.connect.config import ConfigDef, ConfigType, Importance, at_least, non_empty
-from pipeline.connect.connector import ExactlyOnceSupport, SinkConnector, SinkTask, SourceConnector, SourceTask
+from pipeline.connect.connector import SinkConnector, SinkTask, SourceConnector, SourceTask
 from pipeline.connect.data import STRING
 from pipeline.connect.errors import ConnectError
 from pipeline.connect.java_forms import java_text
@@ -130,9 +130,6 @@ class FileStreamSourceConnector(SourceConnector):
             validator=at_least(1),
         )
     )
-
-    def exactly_once_support(self, props: Mapping[str, str]) -> ExactlyOnceSupport:
-        return ExactlyOnceSupport.SUPPORTED if props.get("file") else ExactlyOnceSupport.UNSUPPORTED
 
     def alter_offsets(
         self, props: Mapping[str, str], offsets: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any] | None]]

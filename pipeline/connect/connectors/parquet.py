@@ -26,9 +26,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from pipeline.connect.config import ConfigDef, ConfigType, ConfigValue, Importance, at_least, non_empty, one_of
+from pipeline.connect.config import ConfigDef, ConfigType, ConfigValue, Importance, non_empty, one_of
 from pipeline.connect.connector import ExactlyOnceSinkTask, OffsetRange, SinkConnector
 from pipeline.connect.connectors.columns import table_of
+from pipeline.connect.connectors.ranges import with_range_keys
 from pipeline.connect.errors import ConfigError, ConnectError, RetriableError
 from pipeline.connect.records import SinkRecord, TopicPartition
 
@@ -166,29 +167,14 @@ class ParquetSinkConnector(SinkConnector):
     version = _VERSION
     task_class = ParquetSinkTask
     config_def = (
-        ConfigDef()
-        .define(
-            "url",
-            ConfigType.STRING,
-            importance=_HIGH,
-            doc="Where the files go: a folder, or s3://bucket/path, gs://..., abfs://..., hdfs://...",
-            validator=non_empty,
-        )
-        .define(
-            "flush.size",
-            ConfigType.INT,
-            10_000,
-            _HIGH,
-            "After how many records of a partition a file is written.",
-            validator=at_least(1),
-        )
-        .define(
-            "rotate.interval.ms",
-            ConfigType.INT,
-            10_000,
-            _HIGH,
-            "After how many ms a file is written that has fewer records.",
-            validator=at_least(0),
+        with_range_keys(
+            ConfigDef().define(
+                "url",
+                ConfigType.STRING,
+                importance=_HIGH,
+                doc="Where the files go: a folder, or s3://bucket/path, gs://..., abfs://..., hdfs://...",
+                validator=non_empty,
+            )
         )
         .define(
             "parquet.codec",

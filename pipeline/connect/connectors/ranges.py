@@ -1,0 +1,26 @@
+"""The keys of sinks that write ranges of offsets, each as a whole: files, commits of a table."""
+
+from __future__ import annotations
+
+from pipeline.connect.config import ConfigDef, ConfigType, Importance, at_least
+
+__all__ = ["with_range_keys"]
+
+
+def with_range_keys(definition: ConfigDef) -> ConfigDef:
+    """The same with ``flush.size`` and ``rotate.interval.ms``."""
+    return definition.define(
+        "flush.size",
+        ConfigType.INT,
+        10_000,
+        Importance.HIGH,
+        "After how many records of a partition they are written.",
+        validator=at_least(1),
+    ).define(
+        "rotate.interval.ms",
+        ConfigType.INT,
+        10_000,
+        Importance.HIGH,
+        "After how many ms fewer records are written.",
+        validator=at_least(0),
+    )
