@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from pipeline.connect.errors import ConfigError, ConnectError, DataError, RetriableError, stack_trace
 from pipeline.connect.herder import TaskId
 from pipeline.connect.plugins import kafkas_name
+from pipeline.connect.transforms import KeyOrValue
 
 __all__ = ["DeadLetters", "LeftOut", "Raw", "Stage", "Tolerance"]
 
@@ -154,4 +155,5 @@ class Tolerance:
 def _class_name(one: object) -> str:
     """The class of an object, by Kafka's name if it has one: programs that read dead letters know those."""
     kind = type(one)
-    return _EXCEPTIONS.get(kind) or kafkas_name(kind)
+    side = f"${one.side.value}" if isinstance(one, KeyOrValue) else ""
+    return _EXCEPTIONS.get(kind) or kafkas_name(kind) + side

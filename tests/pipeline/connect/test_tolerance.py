@@ -11,6 +11,7 @@ import pytest
 from pipeline.connect.connector_config import SINK
 from pipeline.connect.errors import ConnectError, DataError, RetriableError
 from pipeline.connect.herder import TaskId
+from pipeline.connect.plugins import Plugins
 from pipeline.connect.tasks.tolerance import LeftOut, Raw, Stage, Tolerance
 
 RAW = Raw("t", 2, 7, 99, 0, b"k", b"v", ())
@@ -97,3 +98,28 @@ def test_what_does_not_pass_is_left_out_where_that_is_tolerated(caplog: pytest.L
     assert (raw, context["stage"], context["exception.message"]) == (RAW, "KEY_CONVERTER", "odd")
     assert "topic='t', partition=2, offset=7, timestamp=99" in caplog.text
     assert clock.pauses == []
+
+
+@pytest.mark.parametrize(
+    ("of", "error", "names"),
+    [
+        ("Cast$Key", DataError("x"), ("transforms.Cast$Key", "errors.DataException")),
+        ("RegexRouter", ConnectError("x"), ("transforms.RegexRouter", "errors.ConnectException")),
+        ("StringConverter", RetriableError("x"), ("storage.StringConverter", "errors.RetriableException")),
+    ],
+)
+def test_classes_have_kafkas_names(of: str, error: Exception, names: tuple[str, str]) -> None:
+    letters = Letters()
+    made = Plugins().make(of, object)
+    tolerance(Clock(), letters, errors_tolerance="all").failed(Stage.TRANSFORMATION, made, error, RAW)
+    [(_, context)] = letters.sent
+    found = (context["class.name"], context["exception.class.name"])
+    assert found == tuple(f"org.apache.kafka.connect.{name}" for name in names)
+
+
+def test_a_class_of_ones_own_is_named_by_where_it_is() -> None:
+    letters = Letters()
+    tolerance(Clock(), letters, errors_tolerance="all").failed(Stage.TASK_PUT, Step(0, ValueError()), ValueError(), RAW)
+    [(_, context)] = letters.sent
+    assert context["class.name"] == f"{__name__}.Step"
+    assert context["exception.class.name"] == "builtins.ValueError"
