@@ -14,7 +14,9 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
+from pipeline.cluster import Cluster, Connection
 from pipeline.session import spark_session
+from protocol.errors import KafkaError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -96,8 +98,13 @@ def main(arguments: list[str]) -> int:
     over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())
     small = {"spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false"}
-    spark = spark_session("make pipeline", master=options.master, settings=small)
-    spark.sparkContext.setLogLevel("ERROR")
+    with Cluster(Connection(bootstrap=options.bootstrap_server)) as cluster:
+        try:
+            cluster.contact()
+        except KafkaError as error:
+            print(f"The cluster cannot be used: {error}", file=sys.stderr)
+            return 1
+    spark = spark_session("make pipeline", master=options.master, settings=small, quiet=True)
     query = _query(spark, options)
     shown = -1
     while query.isActive and not over.wait(_LOOK_S):

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 AGAIN_S: Final = 10.0
 """How long to wait before a query that failed is begun again."""
+ATTEMPTS: Final = 3
+"""How often a mirror that runs once begins a query that fails, if it gets no further meanwhile."""
 _LOOK_S: Final = 0.2
 
 _log = logging.getLogger(__name__)
@@ -64,16 +66,19 @@ def run(
 
     session.dataSource.register(MirrorSource)
     with Mirror(settings, on_spark(session), now_ms=now_ms) as mirror, tempfile.TemporaryDirectory() as folder:
+        failed, copied = 0, 0
         while not over.is_set():
             trigger: dict[str, Any] = (
                 {"availableNow": True} if once else {"processingTime": f"{interval_ms} milliseconds"}
             )
             query = _query(session, mirror, checkpoint_dir or folder, tell, trigger)
             problem = _wait(query, over)
-            if once and problem:
-                raise MirrorFailed(problem)
-            if once:
+            if once and not problem:
                 break
+            records = sum(flow.records for flow in mirror.flows)
+            failed, copied = (failed + 1 if records == copied else 1), records
+            if once and failed == ATTEMPTS:
+                raise MirrorFailed(problem)
             if problem:
                 _log.error("the query is begun again in %g s: %s", AGAIN_S, problem)
                 over.wait(AGAIN_S)
@@ -101,10 +106,15 @@ def _query(
 
 def _wait(query: StreamingQuery, over: threading.Event) -> str:
     """Wait until the query ends, or stop it when all is over; why it failed, if it did."""
-    while query.isActive and not over.wait(_LOOK_S):
-        pass
-    if over.is_set():
-        query.stop()
-        return ""
-    failure = query.exception()
+    try:
+        while query.isActive and not over.wait(_LOOK_S):
+            pass
+        if over.is_set():
+            query.stop()
+            return ""
+        failure = query.exception()
+    except Exception:
+        if over.is_set():
+            return ""  # whoever has told us to end may have told Spark too
+        raise
     return "" if failure is None else str(failure)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.tools.conftest import Parley
+from broker import Broker
+from tests.tools.conftest import Parley, Typed
 from tools.cli.load import _below
 from tools.cli.mirror import _Progress
 from tools.cli.shapes import SHAPES, differences
@@ -102,3 +107,52 @@ def test_settings_without_effect_are_told_in_one_line(
 def test_each_of_several_topics_has_a_folder_below() -> None:
     assert _below("/data/", "t") == "/data/t"
     assert _below("s3://bucket/x?region=y", "t") == "s3://bucket/x/t?region=y"
+
+
+@pytest.fixture
+def nobody(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An address where nobody listens, which is found out soon."""
+    monkeypatch.setattr("pipeline.cluster.FIRST_CONTACT_S", 0.2)
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{held.getsockname()[1]}"
+
+
+def test_a_cluster_that_is_not_there_is_said_before_spark_is_started(
+    parley: Parley, on_broker: Parley, nobody: str, broker: Broker
+) -> None:
+    where = ("--output", "/nowhere")
+    assert_said(parley("load", "--bootstrap-server", nobody, "--topic", "t", *where), f"cannot connect to {nobody}")
+    ends = ("--source", broker.bootstrap_servers, "--target", nobody, "--source-alias", "A", "--target-alias", "B")
+    assert_said(parley("mirror", *ends, "--topics", "t"), "Cluster B cannot be mirrored: BROKER_NOT_AVAILABLE")
+    missing = "Topic 'nosuch' does not exist. `parley topics --list` shows those that do."
+    assert_said(on_broker("load", "--topic", "nosuch", *where), missing)
+    assert_said(on_broker("load", "--to-topic", "nosuch", "--input", "/nowhere"), missing)
+
+
+def assert_said(done: Typed, text: str) -> None:
+    assert done.code == 1
+    assert text in done.err
+    assert "Starting Spark" not in done.err
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize(
+    "words", [("load", "--topic", "t", "--output", "x"), ("mirror", "--source", "a", "--target", "b")]
+)
+def test_a_library_that_is_not_installed_is_said(words: tuple[str, ...]) -> None:
+    program = "import sys; sys.modules.update(numpy=None, pyarrow=None); from tools.cli import main; main(sys.argv[1:])"
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.endswith(f"is not installed, which parley {words[0]} needs: pip install 'parley[spark]'.")
+
+
+def test_ctrl_c_is_no_failure_of_the_command(parley: Parley, monkeypatch: pytest.MonkeyPatch, broker: Broker) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tools.cli.mirror.start_spark", interrupted)
+    address = broker.bootstrap_servers
+    done = parley("mirror", "--source", address, "--target", address, "--topics", "t")
+    assert (done.code, done.err) == (130, "Interrupted before anything was copied.\n")

@@ -7,14 +7,14 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tools.cli.app import App, example_text
+from tools.cli.on_spark import said_if_missing
 from tools.cli.options import client_properties
 from tools.cli.running import CommandError, pairs
 
@@ -43,6 +43,8 @@ app = App(
     examples=[each[0] for each in _EXAMPLES.values()],
 )
 
+_HOW = "'parley[connect]', or 'parley[spark]' to run tasks on Spark"
+
 _Worker = Annotated[Path, typer.Argument(metavar="WORKER.PROPERTIES", help="The worker's configuration.")]
 _Override = Annotated[
     list[str], typer.Option("--override", metavar="KEY=VALUE", help="A setting that counts more than the file.")
@@ -59,7 +61,7 @@ def standalone(
     override: _Override = [],  # noqa: B006 - read only
 ) -> None:
     """Run one worker with some connectors; source offsets are kept in a file."""
-    with _said_if_missing():
+    with said_if_missing("Connect", _HOW):
         from pipeline.connect.running import run_standalone
         from pipeline.connect.worker_config import STANDALONE
 
@@ -74,25 +76,12 @@ def distributed(
     override: _Override = [],  # noqa: B006 - read only
 ) -> None:
     """Run one worker of a group, which shares out connectors and tasks; all state is in topics."""
-    with _said_if_missing():
+    with said_if_missing("Connect", _HOW):
         from pipeline.connect.distributed.settings import DISTRIBUTED
         from pipeline.connect.running import run_distributed
 
     config = _configuration(worker, override, DISTRIBUTED)
     _run(lambda stopping: run_distributed(config, stopping, _ready))
-
-
-@contextmanager
-def _said_if_missing() -> Iterator[None]:
-    """Raises CommandError where a library is missing that Connect needs."""
-    try:
-        yield
-    except ModuleNotFoundError as missing:
-        library = (missing.name or str(missing)).partition(".")[0]
-        raise CommandError(
-            f"{library} is not installed, which Connect needs: pip install 'parley[connect]', or 'parley[spark]' to "
-            "run tasks on Spark."
-        ) from missing
 
 
 def _configuration(path: Path, overrides: list[str], definition: ConfigDef) -> WorkerConfig:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tools.cli.app import App
+from tools.cli.on_spark import said_if_missing, start_spark
 from tools.cli.options import DEFAULT_BOOTSTRAP, BootstrapServer
-from tools.cli.running import CommandError, pairs
+from tools.cli.running import CommandError
 
 if TYPE_CHECKING:
     from pipeline.load.columns import Layout
@@ -85,25 +86,27 @@ class Options:
 
 @app.only_command_with(Options)
 def load(options: Options) -> None:
-    from pipeline.java import JavaMissing
-    from pipeline.load.columns import BadLayout
-    from pipeline.load.manifest import LoadConflict
-    from pipeline.load.ranges import RecordsGone, TopicMadeAnew
-    from pipeline.load.spark import TaskFailed
-    from pipeline.session import SparkFailed, SparkMissing, spark_session
+    _check(options)
+    with said_if_missing("parley load", "'parley[spark]'"):
+        from pipeline.java import JavaMissing
+        from pipeline.load.columns import BadLayout
+        from pipeline.load.manifest import LoadConflict
+        from pipeline.load.ranges import RecordsGone, TopicMadeAnew
+        from pipeline.load.spark import TaskFailed
+        from pipeline.session import SparkFailed, SparkMissing, check_spark, stopped_at_the_end
     from protocol.errors import KafkaError
 
-    _check(options)
     try:
-        session = spark_session("parley load", master=options.master, settings=pairs(options.conf, "--conf"))
-        session.sparkContext.setLogLevel("ERROR")
-        try:
+        check_spark()
+        _check_topics(options)
+        with stopped_at_the_end(start_spark("parley load", options.master, options.conf)) as session:
             if options.to_topic:
                 _back(session, options)
             else:
                 _forth(session, options)
-        finally:
-            session.stop()
+    except KeyboardInterrupt:
+        print("Interrupted: what was committed stays; run it again for the rest.", file=sys.stderr)
+        raise
     except (SparkMissing, SparkFailed, JavaMissing) as error:
         raise CommandError(str(error)) from error
     except RecordsGone as error:
@@ -128,6 +131,24 @@ def _check(options: Options) -> None:
         raise CommandError("--isolation-level is read_committed or read_uncommitted.")
     if options.bad_records not in ("fail", "drop", "keep"):
         raise CommandError("--bad-records is fail, drop or keep.")
+
+
+def _check_topics(options: Options) -> None:
+    """Raises CommandError for a topic that is not there, and KafkaError where no broker answers."""
+    from pipeline.cluster import Cluster, Connection
+    from protocol.errors import ErrorCode, KafkaError
+
+    with Cluster(Connection(bootstrap=options.bootstrap_server, client_id="parley-load")) as cluster:
+        cluster.contact()
+        for topic in options.topic or [options.to_topic]:
+            try:
+                cluster.partitions([topic])
+            except KafkaError as error:
+                if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise
+                raise CommandError(
+                    f"Topic '{topic}' does not exist. `parley topics --list` shows those that do."
+                ) from None
 
 
 def _layout(options: Options) -> Layout:

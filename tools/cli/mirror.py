@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tools.cli.app import App
+from tools.cli.on_spark import said_if_missing, start_spark
 from tools.cli.options import AsJson, client_properties, warn_ignored
-from tools.cli.running import FAILED, CommandError, pairs
+from tools.cli.running import FAILED, CommandError
 
 if TYPE_CHECKING:
     from pipeline.mirror.rounds import Mirror
@@ -99,9 +100,11 @@ class Options:
 
 @app.only_command_with(Options)
 def mirror(options: Options) -> None:
-    from pipeline.java import JavaMissing
-    from pipeline.mirror.settings import BadSettings
-    from pipeline.session import SparkFailed, SparkMissing
+    with said_if_missing("parley mirror", "'parley[spark]'"):
+        from pipeline.java import JavaMissing
+        from pipeline.mirror.job import MirrorFailed
+        from pipeline.mirror.settings import BadSettings
+        from pipeline.session import SparkFailed, SparkMissing, check_spark
     from protocol.errors import KafkaError
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
@@ -109,11 +112,18 @@ def mirror(options: Options) -> None:
     try:
         settings = _settings(options)
         warn_ignored(settings.ignored, "settings")
+        check_spark()
+        _check_clusters(settings)
         _run(settings, options)
+    except KeyboardInterrupt:
+        print("Interrupted before anything was copied.", file=sys.stderr)
+        raise
     except BadSettings as error:
         raise CommandError(f"{error}.") from error
     except (SparkMissing, SparkFailed, JavaMissing) as error:
         raise CommandError(str(error)) from error
+    except MirrorFailed as error:
+        raise CommandError(f"Spark gave up: {error}") from error
     except KafkaError as error:
         raise CommandError(f"A cluster cannot be mirrored: {error.code.name}: {error.message}") from error
 
@@ -153,16 +163,34 @@ def _flags(options: Options) -> Mapping[str, str]:
     return found | {key: value for key, value in chosen.items() if value}
 
 
+def _check_clusters(settings: MirrorSettings) -> None:
+    """Raises CommandError where a cluster does not answer."""
+    from pipeline.cluster import Cluster, Connection
+    from protocol.errors import KafkaError
+
+    for one in dict.fromkeys(end for flow in settings.flows for end in (flow.source, flow.target)):
+        with Cluster(Connection(bootstrap=one.bootstrap, client_id="parley-mirror")) as cluster:
+            try:
+                cluster.contact()
+            except KafkaError as error:
+                text = f"Cluster {one.alias} cannot be mirrored: {error.code.name}: {error.message}"
+                raise CommandError(text) from error
+
+
 def _run(settings: MirrorSettings, options: Options) -> None:
-    from pipeline.mirror.job import MirrorFailed, run
-    from pipeline.session import spark_session
+    from pipeline.session import stopped_at_the_end
 
     master = options.master or (f"local[{options.num_streams},4]" if options.num_streams else None)
-    session = spark_session("parley mirror", master=master, settings=pairs(options.conf, "--conf"))
-    session.sparkContext.setLogLevel("ERROR")
-    over = Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: over.set())
+    with stopped_at_the_end(start_spark("parley mirror", master, options.conf)) as session:
+        over = Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: over.set())
+        _mirror(session, settings, options, over)
+
+
+def _mirror(session: Any, settings: MirrorSettings, options: Options, over: Event) -> None:
+    from pipeline.mirror.job import run
+
     tell = _Progress(options.json_output)
     aborts = (options.abort_on_send_failure or ("true" if options.consumer_config else "false")) == "true"
 
@@ -171,21 +199,16 @@ def _run(settings: MirrorSettings, options: Options) -> None:
         if aborts and any(flow.problems for flow in mirror.copying):
             over.set()
 
-    try:
-        done = run(
-            session,
-            settings,
-            now_ms=lambda: int(time.time() * 1000),
-            over=over,
-            tell=watch,
-            interval_ms=options.interval_ms,
-            once=options.once,
-            checkpoint_dir=options.checkpoint_dir,
-        )
-    except MirrorFailed as error:
-        raise CommandError(f"Spark gave up: {error}") from error
-    finally:
-        session.stop()
+    done = run(
+        session,
+        settings,
+        now_ms=lambda: int(time.time() * 1000),
+        over=over,
+        tell=watch,
+        interval_ms=options.interval_ms,
+        once=options.once,
+        checkpoint_dir=options.checkpoint_dir,
+    )
     tell(done, last=True)
     refused = [f"{place}: {problem}" for flow in done.copying for place, problem in flow.problems.items()]
     if aborts and refused:

@@ -25,6 +25,8 @@ def _invoke(app: App, name: str, arguments: Sequence[str]) -> int:
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):  # the option parser calls it a failure
             raise end.__context__ from None
+        if end.code == INTERRUPTED:
+            return INTERRUPTED
         return FAILED if end.code not in (0, None) else 0
     return 0
 

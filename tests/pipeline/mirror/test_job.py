@@ -1,0 +1,66 @@
+"""When a mirror's query is begun again, tried without Spark."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pipeline.mirror import job
+from pipeline.mirror.settings import MirrorSettings
+
+PASSING = "Python worker failed to connect back"
+
+
+class Query:
+    """A streaming query that fails of something, or ends well."""
+
+    def __init__(self, problem: str) -> None:
+        self.isActive = False
+        self._problem = problem
+
+    def exception(self) -> str | None:
+        return self._problem or None
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What became of the queries to come, in order; taken away as they are begun."""
+    problems: list[str] = []
+    monkeypatch.setattr(job, "AGAIN_S", 0.0)
+    monkeypatch.setattr(job, "_query", lambda *_: Query(problems.pop(0)))
+    return problems
+
+
+def once() -> None:
+    session: Any = SimpleNamespace(dataSource=SimpleNamespace(register=lambda _: None), sparkContext=None)
+    job.run(session, MirrorSettings(()), now_ms=lambda: 0, over=threading.Event(), tell=lambda _: None, once=True)
+
+
+def test_what_may_pass_is_tried_again_when_it_runs_once_too(begun: list[str]) -> None:
+    begun += [PASSING, PASSING, "", "not begun"]
+    once()
+    assert begun == ["not begun"]
+
+
+def test_what_does_not_pass_is_given_up(begun: list[str]) -> None:
+    begun += [PASSING] * job.ATTEMPTS + ["not begun"]
+    with pytest.raises(job.MirrorFailed, match=PASSING):
+        once()
+    assert begun == ["not begun"]
+
+
+def test_an_end_that_spark_was_told_of_too_is_no_failure() -> None:
+    over = threading.Event()
+
+    class Ending:
+        def __getattr__(self, _: str) -> Any:
+            over.set()
+            raise ConnectionRefusedError(111, "Connection refused")
+
+    ending: Any = Ending()
+    assert job._wait(ending, over) == ""

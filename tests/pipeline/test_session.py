@@ -1,0 +1,80 @@
+"""The start and the end of Spark, tried without one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pipeline.session import _java_ends_if_interrupted, _quietly, stopped_at_the_end
+
+pytest.importorskip("pyspark")
+
+from pyspark import java_gateway
+
+from pipeline.session import SparkFailed
+
+JAVA = "spark.driver.extraJavaOptions"
+LONG = [sys.executable, "-c", "import time; time.sleep(600)"]
+
+
+def start_and_raise(error: BaseException, started: list[Any]) -> None:
+    with _java_ends_if_interrupted():
+        started.append(java_gateway.Popen(LONG))
+        raise error
+
+
+def test_who_is_interrupted_while_spark_starts_leaves_no_java_behind() -> None:
+    started: list[Any] = []
+    before = java_gateway.Popen
+    with pytest.raises(KeyboardInterrupt):
+        start_and_raise(KeyboardInterrupt(), started)
+    assert started[0].poll() is not None
+    assert java_gateway.Popen is before
+
+
+def test_a_java_whose_spark_failed_is_there_for_the_next_one() -> None:
+    started: list[Any] = []
+    with pytest.raises(ValueError, match="no such master"):
+        start_and_raise(ValueError("no such master"), started)
+    assert started[0].poll() is None
+    started[0].kill()
+    started[0].wait()
+
+
+def test_quiet_spark_is_told_how_to_log_unless_the_user_says_it() -> None:
+    (option,) = _quietly({}, {}).values()
+    assert Path(option.strip('"').partition("=")[2]).is_file()
+    assert _quietly({JAVA: "-Xss4m"}, {})[JAVA].startswith('-Xss4m "-Dlog4j2.configurationFile=')
+    own = {JAVA: "-Dlog4j2.configurationFile=mine.xml"}
+    assert _quietly(own, {}) == own
+    assert _quietly({}, {"SPARK_CONF_DIR": "/etc/spark"}) == {}
+
+
+class Spark:
+    """As much of a session as its end needs; ``java`` is what asking its Java answers."""
+
+    def __init__(self, java: Any) -> None:
+        self.stops = 0
+        self.sparkContext = SimpleNamespace(_jsc=SimpleNamespace(sc=java))
+
+    def stop(self) -> None:
+        self.stops += 1
+        self.sparkContext._jsc.sc()
+
+
+def gone() -> None:
+    raise ConnectionRefusedError(111, "Connection refused")
+
+
+def test_a_spark_that_has_ended_is_told_from_files_that_cannot_be_written() -> None:
+    dead: Any = Spark(gone)
+    with pytest.raises(SparkFailed, match="Spark has ended"), stopped_at_the_end(dead):
+        gone()
+    alive: Any = Spark(lambda: SimpleNamespace(isStopped=lambda: False))
+    with pytest.raises(PermissionError), stopped_at_the_end(alive):
+        raise PermissionError(13, "Permission denied")
+    assert (dead.stops, alive.stops) == (1, 1)
