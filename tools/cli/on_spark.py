@@ -22,7 +22,10 @@ def said_if_missing(who: str, how: str) -> Iterator[None]:
 
 
 def start_spark(name: str, master: str | None, conf: Sequence[str]) -> Any:
-    """A session of Spark that says errors only. Raises SparkMissing, SparkFailed, JavaMissing, and SystemExit for SIGTERM."""
+    """A session of Spark that logs errors only.
+
+    Raises SparkMissing, SparkFailed, JavaMissing, and SystemExit for SIGTERM.
+    """
     from pipeline.session import spark_session
 
     settings = pairs(conf, "--conf")
