@@ -4,20 +4,24 @@ A row's partition is its column ``partition``, where the topic has it, else that
 would choose it, else one for each file in turn. Key, value, timestamp and headers are taken from the columns of these
 names, with or without an underscore; a row without ``value`` is a record of its other columns as JSON.
 
-How far it is, the topic itself says: before the first record is sent, the ends of the partitions' logs are noted in
-``_parley/back`` beside the files, together with the files. Records are appended as a mirror appends them
-(`pipeline.mirror.appending`), so that a task counts what is there behind the noted end and goes on with the next row.
-When all is done the note says so, and the next load sends the files that are new.
+How far it is, the topic itself says: before the first record is sent, a note in ``_parley/back`` beside the files names
+the files, the ends of the partitions' logs, and a producer id that is used for nothing else. Records are appended under
+it as a mirror appends them, numbered in the order of the rows (`pipeline.mirror.appending`, where the guarantee is): so
+a task sees what is there, whoever else writes to the partition, and goes on with the next row. When all is done the
+note says so, and the next load sends the files that are new, under the next note. Who finds the number of his note
+taken goes on by the other's: the log takes every row once from both.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import logging
 import os
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,12 +33,14 @@ import pyarrow.parquet as pa_parquet
 from pipeline.cluster import LATEST, Cluster, Connection, TopicPartition
 from pipeline.load.columns import BadRecord
 from pipeline.load.files import EXTENSIONS, OURS, data_files, filesystem
-from pipeline.load.manifest import LoadConflict, named_files
+from pipeline.load.manifest import LoadConflict, named_files, write_new
 from pipeline.load.ranges import range_of
 from pipeline.load.spark import run_tasks
 from pipeline.load.values import moment
-from pipeline.mirror.appending import Appender, Batch, Overtaken, ours_between, tail
+from pipeline.mirror import admin
+from pipeline.mirror.appending import Appender, Batch, Overtaken, new_producer, tail
 from pipeline.partitioner import partition_of
+from pipeline.sending import ProducerId
 from protocol.records.batch import build
 from protocol.records.compression import Compression
 from protocol.records.header import HEADER_SIZE, read_header
@@ -47,6 +53,7 @@ _ROWS: Final = 500
 """Rows that become one batch."""
 _BATCHES: Final = 20
 _ATTEMPTS: Final = 5
+_NOBODY: Final = ProducerId(-1, -1)
 _HIDDEN: Final = ("topic", "offset", "timestampType", "partition", "timestamp", "key", "headers")
 _TEXTS: Final = ("key", "value", "headers", "timestamp")
 _AS_WRITTEN: Final = pa_csv.ConvertOptions(
@@ -57,15 +64,21 @@ _AS_WRITTEN: Final = pa_csv.ConvertOptions(
 )
 """What is read of CSV as it was written: 007 is no number, and what is empty is not null if it is quoted."""
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class BackTask:
-    """The rows of one partition of the topic: those of ``files`` that belong there, in their order."""
+    """The rows of one partition of the topic: those of ``files`` that belong there, in their order.
+
+    They are numbered as the records of ``producer``, who has none in the partition before offset ``start``.
+    """
 
     connection: Connection
     partition: TopicPartition
     partitions: int
     start: int
+    producer: ProducerId
     uri: str
     format: str
     files: tuple[str, ...]
@@ -91,56 +104,128 @@ def on_spark(session: SparkSession) -> Run:
     return lambda tasks: run_tasks(session, send_rows, tasks)
 
 
+@dataclass(frozen=True, slots=True)
+class _Note:
+    """A load into a topic: ``files`` are its own, ``sent`` those of the loads before."""
+
+    number: int
+    finished: bool
+    files: list[str]
+    sent: list[str]
+    starts: list[int]
+    producer: ProducerId
+    topic_id: str = ""
+
+
 def send_back(settings: BackSettings, run: Run) -> int:
     """Send the files that were not sent to the topic yet; the number of records that were missing.
 
-    Raises KafkaError, OSError, and ValueError for a folder without such files.
+    Raises KafkaError, OSError, LoadConflict, and ValueError for a folder without such files.
     """
     system, root = filesystem(settings.uri)
-    note_path = f"{root}/{OURS}/back-{settings.topic}.json"
-    note = _read_note(system, note_path)
+    notes = _Notes(system, root, settings.topic)
     with Cluster(settings.connection) as cluster:
         count = len(cluster.partitions([settings.topic])[settings.topic])
-        if note is None or note["finished"]:
-            sent = [] if note is None else note["sent"] + note["files"]
-            files = [path for path in _files(settings, system, root) if path not in set(sent)]
-            ends = cluster.offsets({TopicPartition(settings.topic, one): LATEST for one in range(count)})
-            starts = [ends[TopicPartition(settings.topic, one)] for one in range(count)]
-            note = {"finished": False, "files": files, "sent": sent, "starts": starts}
-            _write_note(system, note_path, note)
-    if len(note["starts"]) != count:
+        note = _begin(settings, cluster, count, notes)
+    if note is None:
+        return 0
+    if len(note.starts) != count:
         raise LoadConflict(f"{settings.topic} has got partitions since this load was begun: it cannot be finished")
     tasks = [
         BackTask(
             settings.connection,
             TopicPartition(settings.topic, one),
             count,
-            note["starts"][one],
+            start,
+            note.producer,
             settings.uri,
             settings.format,
-            tuple(note["files"]),
+            tuple(note.files),
             settings.base64,
         )
-        for one in range(count)
+        for one, start in enumerate(note.starts)
     ]
-    records = sum(run(tasks)) if note["files"] else 0
-    _write_note(system, note_path, {**note, "finished": True})
+    records = sum(run(tasks))
+    notes.finish(note)
     return records
 
 
-def _read_note(system: pa_fs.FileSystem, path: str) -> Any:
-    if system.get_file_info(path).type is pa_fs.FileType.NotFound:
-        return None
-    with system.open_input_stream(path) as stream:
-        return json.loads(stream.read())
+def _begin(settings: BackSettings, cluster: Cluster, partitions: int, notes: _Notes) -> _Note | None:
+    """The note to go by: that of a load that was not finished, or a new one; None if there is nothing to send."""
+    topic_id = admin.overview(cluster).ids.get(settings.topic, "")
+    while True:
+        last = notes.last()
+        if last is not None and last.topic_id not in ("", topic_id):
+            _log.warning("%s was made anew since rows were sent to it: all of them are sent again", settings.topic)
+            last = replace(last, finished=True, files=[], sent=[])
+        if last is not None and not last.finished and last.producer != _NOBODY:
+            return last
+        if last is not None and not last.finished:
+            _log.warning(
+                "an older version has begun to send rows to %s and has not noted under which producer id: they are sent"
+                " again, and some may be there twice",
+                settings.topic,
+            )
+            last = replace(last, files=[])
+        sent = [] if last is None else last.sent + last.files
+        files = [path for path in _files(settings, notes.system, notes.root) if path not in set(sent)]
+        if not files:
+            return None
+        places = [TopicPartition(settings.topic, one) for one in range(partitions)]
+        ends = cluster.offsets(dict.fromkeys(places, LATEST))
+        starts = [ends[place] for place in places]
+        number = 1 if last is None else last.number + 1
+        note = _Note(number, False, files, sent, starts, new_producer(cluster), topic_id)
+        if notes.add(note):
+            return note
 
 
-def _write_note(system: pa_fs.FileSystem, path: str, note: Any) -> None:
-    system.create_dir(os.path.dirname(path), recursive=True)
-    temporary = f"{path}.new"
-    with system.open_output_stream(temporary) as stream:
-        stream.write(json.dumps(note).encode())
-    system.move(temporary, path)
+class _Notes:
+    """The notes of the loads into a topic: ``_parley/back/<topic>/<number>.json``, numbered without a gap.
+
+    An older version had one file for all of them, in which no producer id is named.
+    """
+
+    def __init__(self, system: pa_fs.FileSystem, root: str, topic: str) -> None:
+        self.system = system
+        self.root = root
+        self._folder = f"{root}/{OURS}/back/{topic}"
+        self._older = f"{root}/{OURS}/back-{topic}.json"
+
+    def last(self) -> _Note | None:
+        """The newest."""
+        found = self.system.get_file_info(pa_fs.FileSelector(self._folder, allow_not_found=True))
+        paths = sorted(info.path for info in found if info.path.endswith(".json"))
+        if paths:
+            known = self._read(paths[-1])
+            return _Note(**{**known, "producer": ProducerId(*known["producer"])})
+        if self.system.get_file_info(self._older).type is pa_fs.FileType.NotFound:
+            return None
+        return _Note(number=0, producer=_NOBODY, **self._read(self._older))
+
+    def _read(self, path: str) -> Any:
+        with self.system.open_input_stream(path) as stream:
+            return json.loads(stream.read())
+
+    def add(self, note: _Note) -> bool:
+        """Write a new one; False if somebody else has taken its number."""
+        self.system.create_dir(self._folder, recursive=True)
+        try:
+            write_new(self.system, self._path(note), json.dumps(asdict(note)).encode())
+        except LoadConflict:
+            return False
+        return True
+
+    def finish(self, note: _Note) -> None:
+        """Say that all of it was sent."""
+        path = self._path(note)
+        temporary = f"{path}.{uuid.uuid4().hex}"
+        with self.system.open_output_stream(temporary) as stream:
+            stream.write(json.dumps(asdict(replace(note, finished=True))).encode())
+        self.system.move(temporary, path)
+
+    def _path(self, note: _Note) -> str:
+        return f"{self._folder}/{note.number:010d}.json"
 
 
 def _files(settings: BackSettings, system: pa_fs.FileSystem, root: str) -> list[str]:
@@ -164,22 +249,32 @@ def _files(settings: BackSettings, system: pa_fs.FileSystem, root: str) -> list[
 
 
 def send_rows(task: BackTask) -> int:
-    """Send what is missing of one partition's rows; how many records that were. Raises KafkaError and OSError."""
+    """Send what is missing of one partition's rows; how many records that were. Raises KafkaError and OSError, and
+    Overtaken if the topic does not go on where the note says."""
     with Cluster(task.connection) as cluster:
-        for attempt in range(_ATTEMPTS):
+        refused: list[int] = []
+        while len(refused) < _ATTEMPTS:
             try:
                 return _send(cluster, task)
-            except Overtaken:
-                if attempt == _ATTEMPTS - 1:
-                    raise
-    raise AssertionError("the last attempt returns or raises")
+            except Overtaken as overtaken:
+                if refused and refused[-1] != overtaken.sequence:  # the other one gets on
+                    refused.clear()
+                refused.append(overtaken.sequence)
+    raise Overtaken(
+        refused[-1],
+        f"{task.partition} refuses the next row: either another load of these files is at work, then start this one"
+        f" again when it has ended; or what was sent has been deleted from it, then remove {OURS}/back/"
+        f"{task.partition.topic} from the folder, to send all rows again",
+    )
 
 
 def _send(cluster: Cluster, task: BackTask) -> int:
-    found = tail(cluster, task.partition)
-    there = ours_between(cluster, task.partition, task.start, found.end)
-    missing = islice(_records(task), there, None)
-    appender = Appender(cluster, task.partition, found)
+    found = tail(cluster, task.partition, task.producer, task.start)
+    if found.end < task.start:
+        _log.warning("%s has lost records since this load was begun: it ends at %d", task.partition, found.end)
+        found = tail(cluster, task.partition, task.producer, 0)
+    missing = islice(_records(task), found.count_since(0), None)
+    appender = Appender(cluster, task.partition, task.producer, found.sequence or 0, found.end)
     sent = 0
     while some := list(islice(missing, _ROWS * _BATCHES)):
         batches = [_batch(some[at : at + _ROWS]) for at in range(0, len(some), _ROWS)]

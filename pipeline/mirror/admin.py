@@ -5,15 +5,16 @@ Every function blocks and raises `protocol.errors.KafkaError`; what may pass is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from pipeline import committed as asked
+from pipeline import committed as group_offsets
 from pipeline.cluster import EARLIEST, LATEST, Cluster
 from pipeline.committed import Committed
 from pipeline.fetching import TopicPartition
-from pipeline.mirror.internal_records import Encoded
+from pipeline.mirror.internal_records import Encoded, MalformedRecord
 from pipeline.mirror.topics import Change, Setting
 from protocol.client import Client
 from protocol.errors import ErrorCode, KafkaError
@@ -24,6 +25,7 @@ from protocol.messages.topics import CreatePartitionsRequest, CreateTopicsReques
 from protocol.records.batch import build, records
 from protocol.records.header import headers
 from protocol.records.record import Record
+from protocol.schema import ZERO_UUID
 
 _TOPIC: Final = 2
 _SET, _DELETE = 0, 1
@@ -31,13 +33,23 @@ _TIMEOUT_MS: Final = 30_000
 _PRODUCE_NAMES_MAX: Final = 12
 _RECORDS_AT_ONCE: Final = 1000
 
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """Brokers, and the topics with their number of partitions."""
+    """Brokers, and the topics with their number of partitions.
+
+    ``ids`` are the topics' ids (KIP-516) as text, empty where the brokers give none; a topic made anew has another.
+    ``leaderless`` are the partitions that nobody leads at the moment.
+    """
 
     brokers: tuple[int, ...]
     topics: dict[str, int]
+    ids: dict[str, str]
+    leaderless: frozenset[TopicPartition]
 
 
 def _check(code: int, what: str) -> None:
@@ -50,8 +62,18 @@ def overview(cluster: Cluster) -> Overview:
 
     async def ask(client: Client) -> Overview:
         answer = await client.metadata()
-        topics = {topic.name: len(topic.partitions) for topic in answer.topics if topic.name and topic.partitions}
-        return Overview(tuple(broker.node_id for broker in answer.brokers), topics)
+        topics = {topic.name: topic for topic in answer.topics if topic.name and topic.partitions}
+        return Overview(
+            tuple(broker.node_id for broker in answer.brokers),
+            {name: len(topic.partitions) for name, topic in topics.items()},
+            {name: "" if topic.topic_id == ZERO_UUID else str(topic.topic_id) for name, topic in topics.items()},
+            frozenset(
+                TopicPartition(name, one.partition_index)
+                for name, topic in topics.items()
+                for one in topic.partitions
+                if one.leader_id < 0
+            ),
+        )
 
     return cluster.retry(ask)
 
@@ -188,12 +210,12 @@ def group_state(cluster: Cluster, group: str) -> str:
 
 def committed(cluster: Cluster, group: str) -> dict[TopicPartition, Committed]:
     """All offsets that a group has committed."""
-    return cluster.retry(lambda client: asked.committed(client, group))
+    return cluster.retry(lambda client: group_offsets.committed(client, group))
 
 
 def commit(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, str]:
     """Commit offsets for a group that has no members; answers what was refused."""
-    refused = cluster.retry(lambda client: asked.commit(client, group, offsets)) if offsets else {}
+    refused = cluster.retry(lambda client: group_offsets.commit(client, group, offsets)) if offsets else {}
     return {place: ErrorCode(code).name for place, code in refused.items()}
 
 
@@ -232,3 +254,15 @@ def read_all(cluster: Cluster, topic: str, partitions: int) -> Iterator[Record]:
             for pos, header in headers(fetched.records):
                 if not header.is_control:
                     yield from records(fetched.records, pos)
+
+
+def read_decoded(cluster: Cluster, topic: str, decode: Callable[[bytes | None, bytes | None], T]) -> Iterator[T]:
+    """What an internal topic says, without records that do not belong there."""
+    partitions = overview(cluster).topics.get(topic, 0)
+    for record in read_all(cluster, topic, partitions):
+        if record.value is None:
+            continue
+        try:
+            yield decode(record.key, record.value)
+        except MalformedRecord as error:
+            _log.warning("offset %d of %s is passed over: %s", record.offset, topic, error)

@@ -1,14 +1,20 @@
 """Batches appended to a partition in such a way that its log refuses what it has already.
 
-An idempotent producer's batches carry a sequence number, and the log takes only the one that follows (KIP-98). Here
-**the sequence number of a record is its offset**: so a batch is appended where it was meant to stand or not at all. A
-copier that was killed, and whose last request is still on its way, a second one started by mistake, a request that is
-sent again because no answer came: none of them can append anything twice. And who looks at a batch in the log sees
-whether it was written like this: then its producer id is taken up where it left off (`tail`), since the log
-keeps its state for the id, or, having forgotten it, takes any sequence number (KIP-360).
+An idempotent producer's batches carry sequence numbers, and the log takes only the one that follows (KIP-98). Here **a
+sequence number says which record it is**: of those written under one producer id the n-th has the number n. So a batch
+is appended where it belongs among them or not at all. A copier that was killed, and whose last request is still on its
+way, a second one started by mistake, a request that is sent again because no answer came: none of them can append
+anything twice. And the last batch of the id in the log says how many there are (`tail`), whatever others have written
+between them and whatever compaction has taken away.
 
-When others write to the same partition a batch may land behind where it was meant to. That is seen in the answer; a new
-producer id is taken from there on.
+Rules:
+
+* Whoever begins notes the producer id where the next one finds it (the note) **before** anything is written under it,
+  and only a noted id is gone on with: nobody else can have it, since brokers give each one only once.
+* A log that has forgotten an id takes any sequence number (KIP-360): the first batch goes alone, lest the second is
+  taken where the first was not.
+* An id whose batches are refused though the log has nothing more of it than was seen (`is_settled`) is of no use any
+  more: the note needs a new one.
 """
 
 from __future__ import annotations
@@ -16,14 +22,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from pipeline.cluster import EARLIEST, LATEST, Cluster
-from pipeline.fetching import TopicPartition
+from pipeline.fetching import Isolation, OffsetOutOfRange, TopicPartition, fetch_once
+from pipeline.sending import ProducerId
+from pipeline.transactions import producer_id
 from protocol.client import Client
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.produce import ProduceRequest
-from protocol.messages.producers import InitProducerIdRequest
 from protocol.records.batch import assemble
 from protocol.records.header import (
     INT32_MAX,
@@ -37,11 +45,23 @@ IN_FLIGHT: Final = 5
 """A log remembers the last five batches of a producer, so no more may need to be recognised."""
 _TIMEOUT_MS: Final = 30_000
 _NAMES_VERSION_MAX: Final = 12
-_DISPLACED: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.DUPLICATE_SEQUENCE_NUMBER})
+_DISPLACED: Final = frozenset(
+    {
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+    }
+)
 
 
 class Overtaken(Exception):
-    """Somebody else has appended what was to be appended: begin again at the log's end."""
+    """The log does not take what was to be appended as what follows: somebody else has appended that, or the log was
+    cut. Look again. ``sequence`` is the number that was refused, or one shortly before it."""
+
+    def __init__(self, sequence: int, text: str) -> None:
+        super().__init__(text)
+        self.sequence = sequence
 
 
 class Batch(NamedTuple):
@@ -51,68 +71,92 @@ class Batch(NamedTuple):
     body: Buffer
 
 
-class ProducerId(NamedTuple):
-    """A producer id and its epoch."""
-
-    id: int
-    epoch: int
-
-
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The end of a partition's log; ``producer`` wrote the last batch, if it was written as this module does."""
+    """The end of a partition's log, seen from offset ``start`` on, and the last batch of a producer id before it.
 
-    end: int
-    producer: ProducerId | None
-
-
-def is_ours(header: BatchHeader) -> bool:
-    """Whether a batch was written by an `Appender`, at the offset it was meant for."""
-    return header.has_producer and header.base_sequence == header.base_offset & INT32_MAX
-
-
-def tail(cluster: Cluster, partition: TopicPartition) -> Tail:
-    """Look at the end of a log. Raises KafkaError."""
-    end = cluster.offsets({partition: LATEST})[partition]
-    last: BatchHeader | None = None
-    try:
-        for fetched in cluster.fetch(partition, end - 1, end) if end else ():
-            last = [header for _, header in headers(fetched.records)][-1]
-    except KafkaError as error:
-        if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:  # nothing is left in the log
-            raise
-    if last is None or not is_ours(last):
-        return Tail(end, None)
-    return Tail(end, ProducerId(last.producer_id, last.producer_epoch))
-
-
-def ours_between(cluster: Cluster, partition: TopicPartition, start: int, end: int) -> int:
-    """How many records from ``start`` on were written by an `Appender`. Raises KafkaError.
-
-    Those that retention has taken away by now are counted as such.
+    ``sequence`` is the number that follows that batch and ``last`` the offset of its last record; None if there is
+    no such batch from ``start`` on. Where the log ends before ``start``, the batch is looked for in all of it.
     """
-    begin = min(max(start, cluster.offsets({partition: EARLIEST})[partition]), end)
-    return begin - start + sum(_ours(cluster, partition, begin, end))
+
+    start: int
+    end: int
+    sequence: int | None = None
+    last: int | None = None
+
+    def count_since(self, sequence: int) -> int:
+        """How many records the producer id has in the log from ``start`` on, if the first had this number.
+
+        Negative if records that stood before ``start`` are gone. The numbers begin again after 2**31: so there may be
+        2**31 records of others among them, but no more.
+        """
+        if self.sequence is None:
+            return 0
+        span = self.end - self.start
+        return span - ((span - (self.sequence - sequence)) & INT32_MAX)
 
 
-def _ours(cluster: Cluster, partition: TopicPartition, start: int, end: int) -> Iterator[int]:
+def tail(cluster: Cluster, partition: TopicPartition, producer: ProducerId, start: int) -> Tail:
+    """Look at the end of a log for what a producer has written from ``start`` on. Raises KafkaError.
+
+    Mostly the last batch is its own; if it is another's, everything from ``start`` on is read.
+    """
+    end = cluster.offsets({partition: LATEST})[partition]
+    if end == start:
+        return Tail(start, end)
+    first = cluster.offsets({partition: EARLIEST})[partition]
+    for begin in (end - 1, start if start < end else first):
+        last = _last_of(cluster, partition, producer, max(begin, first), end)
+        if last is not None:
+            return Tail(start, end, (last.last_sequence + 1) & INT32_MAX, last.last_offset)
+    return Tail(start, end)
+
+
+def _last_of(
+    cluster: Cluster, partition: TopicPartition, producer: ProducerId, start: int, end: int
+) -> BatchHeader | None:
+    found = None
     for fetched in cluster.fetch(partition, start, end):
         for _, header in headers(fetched.records):
-            if is_ours(header) and header.base_offset < end:
-                yield header.next_offset - max(header.base_offset, start)
+            if written_by(producer, header):
+                found = header
+    return found
+
+
+def written_by(producer: ProducerId, header: BatchHeader) -> bool:
+    """Whether a batch was written under this id."""
+    return (header.producer_id, header.producer_epoch) == producer and not header.is_control
+
+
+def is_settled(cluster: Cluster, partition: TopicPartition) -> bool:
+    """Whether everything in the log can be read: nothing waits for being replicated. Raises KafkaError."""
+    end = cluster.offsets({partition: LATEST})[partition]
+    try:
+        cluster.retry(partial(_peek, partition=partition, offset=end + 1))
+    except OffsetOutOfRange:
+        return True
+    return False
+
+
+async def _peek(client: Client, *, partition: TopicPartition, offset: int) -> None:
+    await fetch_once(client, partition, offset, Isolation.READ_UNCOMMITTED, 1)
 
 
 class Appender:
-    """Appends to one partition, from an offset on that is the end of its log."""
+    """Appends to one partition under a producer id that was noted, from a sequence number on.
+
+    ``next_offset`` is the offset behind the last record appended, ``sequence`` the number of the next.
+    """
 
     def __init__(
-        self, cluster: Cluster, partition: TopicPartition, found: Tail, producer: ProducerId | None = None
+        self, cluster: Cluster, partition: TopicPartition, producer: ProducerId, sequence: int, next_offset: int
     ) -> None:
-        """``producer`` is the id to go on with where the end of the log tells none; without it a new one is taken."""
         self.partition = partition
-        self.next_offset = found.end
+        self.sequence = sequence
+        self.next_offset = next_offset
         self._cluster = cluster
-        self._producer = found.producer or producer
+        self._producer = producer
+        self._at_once = 1
 
     def append(self, batches: Sequence[Batch]) -> list[int]:
         """Append in this order; the offset that each begins at.
@@ -121,25 +165,27 @@ class Appender:
         """
         places: list[int] = []
         while len(places) < len(batches):
-            if self._producer is None:
-                self._producer = new_producer(self._cluster)
-            window = batches[len(places) : len(places) + IN_FLIGHT]
-            places += self._cluster.retry(_Window(self.partition, self._producer, self.next_offset, window).send)
-            expected = places[-1] + window[-1].header.last_offset_delta + 1
-            if expected != self.next_offset + sum(batch.header.last_offset_delta + 1 for batch in window):
-                self._producer = None
-            self.next_offset = expected
+            window = batches[len(places) : len(places) + self._at_once]
+            places += self._cluster.retry(_Window(self.partition, self._producer, self.sequence, window).send)
+            self._at_once = IN_FLIGHT
+            self.sequence = (self.sequence + sum(map(_length, window))) & INT32_MAX
+            self.next_offset = places[-1] + _length(window[-1])
         return places
+
+
+def _length(batch: Batch) -> int:
+    return batch.header.last_offset_delta + 1
 
 
 class _Window:
     """A few batches, sent at once and again until all are there."""
 
     def __init__(
-        self, partition: TopicPartition, producer: ProducerId, next_offset: int, batches: Sequence[Batch]
+        self, partition: TopicPartition, producer: ProducerId, sequence: int, batches: Sequence[Batch]
     ) -> None:
         self._partition = partition
-        self._requests = list(_requests(partition, producer, next_offset, batches))
+        self._sequence = sequence
+        self._requests = list(_requests(partition, producer, sequence, batches))
         self._places: dict[int, int] = {}
         self._tried = False
 
@@ -157,7 +203,7 @@ class _Window:
         if first is None:
             return [self._places[index] for index in range(len(self._requests))]
         if first.code in _DISPLACED:
-            raise Overtaken(f"{self._partition} has been written to by another copier")
+            raise Overtaken(self._sequence, f"{self._partition} has been written to by another copier")
         raise first
 
     def _take(self, index: int, answer: Any) -> KafkaError | None:
@@ -173,36 +219,28 @@ class _Window:
 
 
 def _requests(
-    partition: TopicPartition, producer: ProducerId, next_offset: int, batches: Iterable[Batch]
+    partition: TopicPartition, producer: ProducerId, sequence: int, batches: Iterable[Batch]
 ) -> Iterator[ProduceRequest]:
     for batch in batches:
-        records = stamped(batch, producer, next_offset)
-        next_offset += batch.header.last_offset_delta + 1
+        records = stamped(batch, producer, sequence)
+        sequence += _length(batch)
         data = ProduceRequest.PartitionProduceData(index=partition.partition, records=records)
         topic = ProduceRequest.TopicProduceData(name=partition.topic, partition_data=[data])
         yield ProduceRequest(acks=-1, timeout_ms=_TIMEOUT_MS, topic_data=[topic])
 
 
-def stamped(batch: Batch, producer: ProducerId, offset: int) -> bytes:
-    """The batch as it is sent: of this producer, with the sequence numbers of the offsets it is meant for."""
+def stamped(batch: Batch, producer: ProducerId, sequence: int) -> bytes:
+    """The batch as it is sent: of this producer, its first record with this number."""
     header = batch.header._replace(
         base_offset=0,
         partition_leader_epoch=NO_LEADER_EPOCH,
-        producer_id=producer.id,
+        producer_id=producer.producer_id,
         producer_epoch=producer.epoch,
-        base_sequence=offset & INT32_MAX,
+        base_sequence=sequence & INT32_MAX,
     )
     return bytes(assemble(header, batch.body))
 
 
 def new_producer(cluster: Cluster) -> ProducerId:
     """An id that nobody else has. Raises KafkaError."""
-
-    async def ask(client: Client) -> ProducerId:
-        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=_TIMEOUT_MS)
-        answer = await client.send(request)
-        if answer.error_code:
-            raise KafkaError(ErrorCode(answer.error_code), "no producer id was given")
-        return ProducerId(answer.producer_id, answer.producer_epoch)
-
-    return cluster.retry(ask)
+    return cluster.retry(lambda client: producer_id(client, None, _TIMEOUT_MS))

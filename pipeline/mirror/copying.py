@@ -1,13 +1,17 @@
 """One range of one partition copied: what a Spark task does.
 
 Where to begin is not taken from a checkpoint but from the target's log. The driver says that record ``upstream`` of the
-source is the next to be copied once the target's log ends at ``downstream`` (the anchor). Has the log grown since,
-then as many records from ``upstream`` on are there already as an `appending.Appender` wrote behind the anchor: they
-are counted, by the headers of their batches. So it does not matter when a copier was killed, or how often.
+source is the next to be copied, with the number ``sequence`` of a producer id, once the target's log ends at
+``downstream`` (the anchor). Has the log more of that id by now, its last batch says how many records (`appending`), and
+as many from ``upstream`` on are there already. So it does not matter when a copier was killed, or how often, or who
+else writes there.
+
+Rule: where it is not certain which record was the last (`_resume`), some are copied again, and none is left out.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -17,11 +21,13 @@ from typing import Final
 from pipeline.cluster import Cluster, Connection
 from pipeline.decode import visible
 from pipeline.fetching import Isolation, OffsetOutOfRange, TopicPartition
-from pipeline.mirror.appending import Appender, Overtaken, ProducerId, Tail, ours_between, tail
+from pipeline.mirror.appending import Appender, Overtaken, Tail, is_settled, tail, written_by
 from pipeline.mirror.batches import Piece, join, pieces
 from pipeline.mirror.translation import Run
-from protocol.errors import KafkaError
+from pipeline.sending import ProducerId
+from protocol.errors import ErrorCode, KafkaError
 from protocol.records.batch import records
+from protocol.records.header import headers
 from protocol.records.record import Record
 
 ATTEMPTS: Final = 5
@@ -29,13 +35,18 @@ ATTEMPTS: Final = 5
 _AT_ONCE: Final = 20
 """Batches handed to the appender together."""
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """Record ``upstream`` is to be copied next, if the target's log ends at ``downstream``."""
+    """Record ``upstream`` is to be copied next, as number ``sequence`` of ``producer``, if the target's log has nothing
+    of this producer from ``downstream`` on. It was noted before the first use of the id."""
 
     upstream: int
     downstream: int
+    producer: ProducerId
+    sequence: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +65,6 @@ class Range:
     end: int
     reach: int
     isolation: Isolation = Isolation.READ_UNCOMMITTED
-    producer: ProducerId | None = None
 
 
 @dataclass(slots=True)
@@ -70,6 +80,12 @@ class Copied:
     problem: str = ""
     out_of_range: tuple[int, int] | None = None
     """The offsets that the source has, where it no longer has those asked for."""
+    cut_at: int | None = None
+    """If something is gone from the target that the anchor says was there: the offset up to which all is there."""
+    refused: bool = False
+    """The target takes nothing more of the anchor's producer id: another one is needed."""
+    waited: bool = False
+    """It took all the time that there is for trying: a broker did not answer."""
 
 
 @cache
@@ -82,96 +98,111 @@ def copy(wanted: Range) -> Copied:
     """Copy a range; what goes wrong is told in the outcome, so that it stops no other range."""
     done = Copied(wanted.flow, wanted.partition, wanted.anchor)
     try:
-        for attempt in range(ATTEMPTS):
-            try:
-                # A producer id that somebody else has used since is given up, for a new one.
-                _copy(wanted if attempt < 2 else replace(wanted, producer=None), done)
-            except Overtaken as overtaken:
-                done.problem = str(overtaken)
-            else:
-                done.problem = ""
-                break
+        _try(wanted, done)
     except OffsetOutOfRange as error:
         done.problem, done.out_of_range = error.message, (error.log_start, error.log_end)
     except KafkaError as error:
         done.problem = f"{error.code.name}: {error.message}"
+        done.waited = error.code.retriable or error.code is ErrorCode.BROKER_NOT_AVAILABLE
     return done
 
 
+def _try(wanted: Range, done: Copied) -> None:
+    tried: set[int] = set()
+    for _ in range(ATTEMPTS):
+        try:
+            _copy(wanted, done)
+        except Overtaken as overtaken:
+            done.problem = str(overtaken)
+            tried.add(done.anchor.sequence)
+        else:
+            return
+    if len(tried) == 1:
+        # Nobody has moved on meanwhile. Unless something waits for its replicas, nobody will.
+        target, anchor = cluster(wanted.target), done.anchor
+        if is_settled(target, wanted.remote):
+            found = tail(target, wanted.remote, anchor.producer, anchor.downstream)
+            done.refused = found.count_since(anchor.sequence) == 0
+
+
 def _copy(wanted: Range, done: Copied) -> None:
-    target = cluster(wanted.target)
-    found = tail(target, wanted.remote)
-    _resume(replace(wanted, anchor=done.anchor), found, done)
-    appender = Appender(target, wanted.remote, found, wanted.producer)
+    target, producer = cluster(wanted.target), done.anchor.producer
+    found = tail(target, wanted.remote, producer, done.anchor.downstream)
+    there = found.count_since(done.anchor.sequence)
+    if found.end < done.anchor.downstream or there < 0:
+        done.cut_at = 0 if found.last is None else found.last + 1
+        done.problem = f"{wanted.remote} has lost records from offset {done.cut_at} on that were copied"
+        return
+    _resume(wanted, found, there, done)
+    appender = Appender(target, wanted.remote, producer, done.anchor.sequence, found.end)
     for some in _chunks(_pieces(wanted, done.anchor.upstream, wanted.end)):
         places = appender.append([piece.batch for piece in some])
         for piece, place in zip(some, places, strict=True):
             join(done.runs, piece.runs(place))
             done.records += piece.count
             done.size_bytes += piece.size_bytes
-        done.anchor = Anchor(some[-1].next_offset, appender.next_offset)
+        done.anchor = Anchor(some[-1].next_offset, appender.next_offset, producer, appender.sequence)
     # Behind the last record copied there may be markers, which nobody has to look at again.
-    done.anchor = Anchor(max(done.anchor.upstream, wanted.end), done.anchor.downstream)
+    done.anchor = replace(done.anchor, upstream=max(done.anchor.upstream, wanted.end))
+    done.problem = ""
 
 
-def _resume(wanted: Range, found: Tail, done: Copied) -> None:
-    """Move the anchor to the end of the target's log."""
-    start = wanted.anchor.downstream
-    there = ours_between(cluster(wanted.target), wanted.remote, start, found.end) if found.end > start else 0
-    if not there:
-        done.anchor = Anchor(wanted.anchor.upstream, found.end)
-        return
-    runs: list[Run] = []
-    last, left = None, there
-    for piece in _pieces(wanted, wanted.anchor.upstream, wanted.reach):
-        join(runs, piece.runs(start + there - left))
-        last = _nth(piece, min(left, piece.count) - 1)
-        left -= min(left, piece.count)
-        if not left:
-            break
-    if found.producer is not None and not _is_last(wanted, last, found.end - 1):
-        # Records counted as copied were compacted away since: then others were counted in their place.
-        last = _last_like(wanted, found.end - 1)
-    elif there == found.end - start:  # nobody else has written behind the anchor
-        join(done.runs, _up_to(runs, last))
-    done.anchor = Anchor(wanted.anchor.upstream if last is None else last + 1, found.end)
+def _resume(wanted: Range, found: Tail, there: int, done: Copied) -> None:
+    """Move the anchor to the end of the target's log, which has so many records from the anchor on.
 
-
-def _is_last(wanted: Range, offset: int | None, downstream: int) -> bool:
-    """Whether the record at ``offset`` of the source is the one at ``downstream`` of the target."""
-    if offset is None:
-        return False
-    there = _record(cluster(wanted.target), wanted.remote, downstream)
-    return there is not None and _same(_record(cluster(wanted.source), wanted.partition, offset), there)
-
-
-def _last_like(wanted: Range, downstream: int) -> int | None:
-    """The last record of the source, from the anchor on, that is as the one at ``downstream`` of the target.
-
-    None where there is none: then it is better to copy again than to leave out.
+    The offset of the last one is at least that of as many records without a gap. If it is more, records are missing on
+    the source: either they were when it was copied, or compaction has taken some away since, and then others that were
+    not copied would be counted in their place. So there it is compared what was copied.
     """
-    there = _record(cluster(wanted.target), wanted.remote, downstream)
-    found = None
-    for fetched in cluster(wanted.source).fetch(wanted.partition, wanted.anchor.upstream, wanted.end, wanted.isolation):
-        for pos, _ in visible(fetched, wanted.anchor.upstream):
+    start = done.anchor
+    least = start.upstream + there
+    sequence = start.sequence if found.sequence is None else found.sequence
+    upstream = least
+    if there:
+        runs: list[Run] = []
+        last, left = None, there
+        for piece in _pieces(wanted, start.upstream, wanted.reach):
+            join(runs, piece.runs(start.downstream + there - left))
+            last = _nth(piece, min(left, piece.count) - 1)
+            left -= min(left, piece.count)
+            if not left:
+                break
+        if last is not None and not left and (last + 1 == least or _alike(wanted, start, found, last)):
+            upstream = last + 1
+            if there == found.end - start.downstream:  # nobody else has written behind the anchor
+                join(done.runs, _up_to(runs, last))
+        else:
+            _log.warning(
+                "%s goes on at offset %d: the log was compacted since it was copied, so that some records behind it may"
+                " be copied twice",
+                wanted.partition,
+                least,
+            )
+    done.anchor = Anchor(upstream, found.end, start.producer, sequence)
+
+
+def _alike(wanted: Range, start: Anchor, found: Tail, last: int) -> bool:
+    """Whether the records of the source up to ``last`` are those on the target, one after the other."""
+    there = _written(wanted, start, found)
+    for fetched in cluster(wanted.source).fetch(wanted.partition, start.upstream, last + 1, wanted.isolation):
+        for pos, _ in visible(fetched, start.upstream, last + 1):
             for record in records(fetched.records, pos):
-                if record.offset >= wanted.anchor.upstream and _same(record, there):
-                    found = record.offset
-    return found
+                if start.upstream <= record.offset <= last and not _same(record, next(there, None)):
+                    return False
+    return next(there, None) is None
 
 
-def _same(one: Record | None, other: Record | None) -> bool:
+def _written(wanted: Range, start: Anchor, found: Tail) -> Iterator[Record]:
+    """The records of the target that were copied behind the anchor."""
+    for fetched in cluster(wanted.target).fetch(wanted.remote, start.downstream, found.end):
+        for pos, header in headers(fetched.records):
+            if written_by(start.producer, header):
+                yield from records(fetched.records, pos)
+
+
+def _same(one: Record, other: Record | None) -> bool:
     """Whether two records carry the same; a target may stamp them with a time of its own."""
-    return one is not None and other is not None and one[2:] == other[2:]
-
-
-def _record(where: Cluster, partition: TopicPartition, offset: int) -> Record | None:
-    for fetched in where.fetch(partition, offset, offset + 1):
-        for pos, _ in visible(fetched, offset, offset + 1):
-            for record in records(fetched.records, pos):
-                if record.offset == offset:
-                    return record
-    return None
+    return other is not None and one[2:] == other[2:]
 
 
 def _up_to(runs: list[Run], last: int | None) -> Iterator[Run]:

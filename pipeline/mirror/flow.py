@@ -1,8 +1,11 @@
 """Everything known of one pair of clusters, and what is done for it besides copying records.
 
 A `Flow` lives in the driver. How far each partition is copied it learns from the topic of stored offsets on the target
-(the anchors of `copying`), which offset became which from the offset syncs; both are written again from time to time,
-late rather than early: what was copied since is found in the target's log. Nothing is kept on the mirror's own machine.
+(`notes`, with the anchors of `copying`), which offset became which from the offset syncs; both are written again from
+time to time. Nothing is kept on the mirror's own machine.
+
+What does not answer is left out for a while (`HELD_BACK_MS`), and for as long as it has no leader: all flows copy in
+the same rounds, and wait for each other there.
 
 Locking: copying and the regular work run in two threads; what both look at is changed under the flow's lock.
 """
@@ -12,49 +15,36 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from pipeline.cluster import EARLIEST, LATEST, Cluster, Connection
 from pipeline.committed import Committed
 from pipeline.fetching import Isolation, OffsetOutOfRange, TopicPartition, fetch_once
 from pipeline.mirror import admin
-from pipeline.mirror.appending import ProducerId, new_producer
+from pipeline.mirror.appending import new_producer
 from pipeline.mirror.copying import Anchor, Copied, Range
 from pipeline.mirror.groups import new_checkpoints, to_commit
-from pipeline.mirror.internal_records import (
-    Checkpoint,
-    Encoded,
-    Heartbeat,
-    MalformedRecord,
-    OffsetSync,
-    StoredOffset,
-)
+from pipeline.mirror.internal_records import Checkpoint, Encoded, Heartbeat, OffsetSync
 from pipeline.mirror.naming import HEARTBEATS
+from pipeline.mirror.notes import Notes, Place
 from pipeline.mirror.settings import FlowSettings
 from pipeline.mirror.topics import missing
 from pipeline.mirror.translation import Translations
-from pipeline.partitioner import partition_of
 from protocol.client import Client
+from protocol.errors import KafkaError
 
 COPIED_AT_ONCE: Final = 200_000
 """Offsets of one partition that one round copies: then its progress is shown and may be written down."""
 OFFSETS_PARTITIONS: Final = 25
 """Of the topic of stored offsets, as Connect makes it: a record is in the partition of its key."""
+PATIENCE_MS: Final = 20_000
+"""How long a cluster is asked again without an answer: as long may one partition hold up a round."""
+HELD_BACK_MS: Final = 30_000
 _COMPACT: Final = {"cleanup.policy": "compact"}
 
 _log = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a partition stands: from where to go on, and the producer id to do it with if the target tells none."""
-
-    anchor: Anchor
-    producer: ProducerId | None = None
 
 
 class Flow:
@@ -63,7 +53,9 @@ class Flow:
     def __init__(self, number: int, settings: FlowSettings, now_ms: Callable[[], int]) -> None:
         self.number = number
         self.settings = settings
-        self.source_connection = Connection(bootstrap=settings.source.bootstrap, client_id=f"mirror-{settings.name}")
+        self.source_connection = Connection(
+            bootstrap=settings.source.bootstrap, client_id=f"mirror-{settings.name}", api_timeout_ms=PATIENCE_MS
+        )
         self.target_connection = replace(self.source_connection, bootstrap=settings.target.bootstrap)
         self.source = Cluster(self.source_connection)
         self.target = Cluster(self.target_connection)
@@ -74,12 +66,15 @@ class Flow:
         self._lock = threading.Lock()
         self._places: dict[TopicPartition, Place] = {}
         self._ends: dict[TopicPartition, int] = {}
-        self._stored: dict[TopicPartition, StoredOffset] = {}
+        self._topic_ids: Mapping[str, str] = {}
+        self._leaderless: frozenset[TopicPartition] = frozenset()
+        self._held_back: dict[TopicPartition, int] = {}
+        alias = settings.source.alias
+        self._notes = Notes(self.target, settings.policy.offsets(alias), alias, now_ms)
         self._translations = Translations()
         self._syncs: list[OffsetSync] = []
         self._checkpoints: dict[tuple[str, TopicPartition], Checkpoint] = {}
         self._groups: list[str] = []
-        self._offsets_partitions = OFFSETS_PARTITIONS
         self._problems: dict[TopicPartition, str] = {}
 
     def close(self) -> None:
@@ -97,22 +92,18 @@ class Flow:
             self._make(self.target, HEARTBEATS, "heartbeats.topic.replication.factor", target)
         if not choices.enabled:
             return
-        offsets = settings.policy.offsets(settings.source.alias)
-        self._make(self.target, offsets, "replication.factor", target, OFFSETS_PARTITIONS)
-        self._offsets_partitions = target.topics.get(offsets, OFFSETS_PARTITIONS)
+        self._make(self.target, self._notes.topic, "replication.factor", target, OFFSETS_PARTITIONS)
         if choices.emit_offset_syncs:
             there = (self.source, source) if settings.offset_syncs_at_source else (self.target, target)
             self._make(there[0], settings.offset_syncs_topic, "offset-syncs.topic.replication.factor", there[1])
-            for sync in _read(there[0], settings.offset_syncs_topic, OffsetSync.decode):
+            for sync in admin.read_decoded(there[0], settings.offset_syncs_topic, OffsetSync.decode):
                 self._translations.add(sync)
         if choices.emit_checkpoints:
             topic = settings.policy.checkpoints(settings.source.alias)
             self._make(self.target, topic, "checkpoints.topic.replication.factor", target)
-            for one in _read(self.target, topic, Checkpoint.decode):
+            for one in admin.read_decoded(self.target, topic, Checkpoint.decode):
                 self._checkpoints[one.group, TopicPartition(one.topic, one.partition)] = one
-        for stored in _read(self.target, offsets, StoredOffset.decode):
-            if stored is not None and stored.cluster == settings.source.alias:
-                self._stored[TopicPartition(stored.topic, stored.partition)] = stored
+        self._notes.read(target.topics.get(self._notes.topic, OFFSETS_PARTITIONS))
         self.refresh_topics()
         if choices.emit_checkpoints:
             self.refresh_groups()
@@ -150,7 +141,8 @@ class Flow:
         for topic in made_from.values():
             _log.info("%s: %s is copied to %s", settings.name, topic, names[topic])
         ready = [topic for topic in names if names[topic] not in problems]
-        self._begin(TopicPartition(topic, number) for topic in ready for number in range(source.topics[topic]))
+        partitions = (TopicPartition(topic, number) for topic in ready for number in range(source.topics[topic]))
+        self._begin(partitions, source.ids)
         gone = {place for place in self._places if place.topic not in source.topics}
         with self._lock:
             for place in gone:
@@ -172,7 +164,7 @@ class Flow:
         with self._lock:
             return sorted({place.topic for place in self._places})
 
-    def _begin(self, partitions: Iterable[TopicPartition]) -> None:
+    def _begin(self, partitions: Iterable[TopicPartition], topic_ids: Mapping[str, str]) -> None:
         """See where the partitions that are new begin, and write it down before anything is copied of them."""
         new = [place for place in partitions if place not in self._places]
         if not new:
@@ -181,32 +173,21 @@ class Flow:
         first = self.source.offsets(dict.fromkeys(new, LATEST if latest else EARLIEST))
         ends = self.target.offsets(dict.fromkeys(map(self.remote, new), LATEST))
         group = admin.committed(self.source, self.settings.commits_as) if self.settings.commits_as else {}
-        found = {place: known for place in new if (known := _place(self._stored.get(place))) is not None}
+        found = {place: known for place in new if (known := self._notes.place(place)) is not None}
         fresh = [place for place in new if place not in found]
         if fresh:
             producer = new_producer(self.target)
             for place in fresh:
-                stored = self._stored.get(place)
                 begin = group[place].offset if place in group else first[place]
-                upstream = begin if stored is None else stored.offset + 1
-                found[place] = Place(Anchor(upstream, ends[self.remote(place)]), producer)
-            self._store({place: found[place] for place in fresh})
-            found |= self._first_stored(fresh)
+                noted = self._notes.upstream(place)
+                anchor = Anchor(begin if noted is None else noted, ends[self.remote(place)], producer)
+                found[place] = Place(anchor, topic_ids.get(place.topic, ""))
+            self._notes.write({place: found[place] for place in fresh})
+            agreed = self._notes.first(fresh)
+            self._notes.write({place: known for place, known in agreed.items() if known != found[place]})
+            found |= agreed
         with self._lock:
             self._places |= found
-
-    def _first_stored(self, fresh: Iterable[TopicPartition]) -> dict[TopicPartition, Place]:
-        """What was written down first of partitions that nobody had begun to copy: of mirrors started at the same
-        moment, all go by it."""
-        wanted = set(fresh)
-        found: dict[TopicPartition, Place] = {}
-        for stored in _read(self.target, self.settings.policy.offsets(self.settings.source.alias), StoredOffset.decode):
-            if stored is None or stored.cluster != self.settings.source.alias:
-                continue
-            place, known = TopicPartition(stored.topic, stored.partition), _place(stored)
-            if place in wanted and known is not None:
-                found.setdefault(place, known)
-        return found
 
     def remote(self, partition: TopicPartition) -> TopicPartition:
         """The partition on the target that a source's is copied to."""
@@ -221,8 +202,35 @@ class Flow:
             places = list(self._places)
         return self.source.offsets(dict.fromkeys(places, LATEST), self.isolation) if places else {}
 
-    def look_back(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Begin anew where a source's log ends before what was copied of it."""
+    def look(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Take note of these ends of the source's logs, and see whether all that was copied is still what is there."""
+        with self._lock:
+            self._ends |= {place: end for place, end in ends.items() if place in self._places}
+        source, target = admin.overview(self.source), admin.overview(self.target)
+        with self._lock:
+            self._topic_ids = source.ids
+            self._leaderless = source.leaderless | {
+                place for place in self._places if self.remote(place) in target.leaderless
+            }
+        self._find_made_anew()
+        self._find_shorter(ends)
+
+    def _find_made_anew(self) -> None:
+        """Begin anew where a topic of the source is another one than that which was copied."""
+        with self._lock:
+            ids = {place: self._topic_ids.get(place.topic, "") for place in self._places}
+            anew = [place for place, known in self._places.items() if known.topic_id not in ("", ids[place])]
+            for place, known in self._places.items():
+                if not known.topic_id:
+                    self._places[place] = replace(known, topic_id=ids[place])
+        latest = self.settings.choices.reset == "latest"
+        for place in anew:
+            if ids[place]:
+                begin = self.source.offsets({place: LATEST if latest else EARLIEST})[place]
+                self._begin_anew(place, begin, "the topic was made anew")
+
+    def _find_shorter(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Begin anew where a log of the source ends before what was copied of it."""
         with self._lock:
             shorter = {
                 place: known.anchor
@@ -236,10 +244,24 @@ class Flow:
             except OffsetOutOfRange as error:
                 self._reset(place, anchor, error.log_start, error.log_end)
 
+    def hold_back(self) -> None:
+        """Copy nothing for a while: one of the clusters does not answer."""
+        with self._lock:
+            self._held_back |= dict.fromkeys(self._places, self._now_ms() + HELD_BACK_MS)
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether nothing is to be copied now."""
+        now = self._now_ms()
+        with self._lock:
+            return bool(self._places) and all(self._held_back.get(place, 0) > now for place in self._places)
+
     def plan(self, ends: Mapping[TopicPartition, int]) -> list[Range]:
         """What one round is to copy of what is missing up to these ends."""
+        now = self._now_ms()
         with self._lock:
-            self._ends |= {place: end for place, end in ends.items() if place in self._places}
+            held = {place for place, until in self._held_back.items() if until > now}
+            held |= self._leaderless & self._problems.keys()
             return [
                 Range(
                     self.number,
@@ -251,10 +273,9 @@ class Flow:
                     min(end, known.anchor.upstream + COPIED_AT_ONCE),
                     end,
                     self.isolation,
-                    known.producer,
                 )
                 for place, end in sorted(ends.items())
-                if (known := self._places.get(place)) is not None and known.anchor.upstream < end
+                if (known := self._places.get(place)) is not None and known.anchor.upstream < end and place not in held
             ]
 
     def take(self, done: Copied) -> bool:
@@ -269,10 +290,19 @@ class Flow:
                 self._add(done.partition, run.last, run.last - run.distance)
             self.records += done.records
             self.size_bytes += done.size_bytes
+            if done.waited:
+                self._held_back[done.partition] = self._now_ms() + HELD_BACK_MS
         if done.out_of_range is not None:
-            return self._reset(done.partition, done.anchor, *done.out_of_range)
-        self._tell(done)
-        return not done.problem
+            self._reset(done.partition, done.anchor, *done.out_of_range)
+        elif done.cut_at is not None:
+            self._copy_again(done.partition, done.cut_at, done.problem)
+        elif done.refused:
+            why = "the target refuses what follows: some records behind it may be copied twice"
+            self._begin_anew(done.partition, done.anchor.upstream, why)
+        else:
+            self._tell(done)
+            return not done.problem
+        return True
 
     def _add(self, place: TopicPartition, upstream: int, downstream: int) -> None:
         before = self._translations.latest(*place)
@@ -286,20 +316,35 @@ class Flow:
             self._syncs.pop()
         self._syncs.append(sync)
 
-    def _reset(self, place: TopicPartition, anchor: Anchor, log_start: int, log_end: int) -> bool:
+    def _reset(self, place: TopicPartition, anchor: Anchor, log_start: int, log_end: int) -> None:
         """The source does not have the records to go on with: begin where it has some."""
         if anchor.upstream < log_start:
-            begin, why = log_start, "records were deleted before they were copied"
+            self._begin_anew(place, log_start, "records were deleted before they were copied")
         else:
             begin = log_end if self.settings.choices.reset == "latest" else log_start
-            why = "the topic was made anew, or its log was cut"
-        _log.warning("%s: %s goes on at offset %d, not %d: %s", self.settings.name, place, begin, anchor.upstream, why)
-        end = self.target.offsets({self.remote(place): LATEST})[self.remote(place)]
+            self._begin_anew(place, begin, "the topic was made anew, or its log was cut")
+
+    def _copy_again(self, place: TopicPartition, cut_at: int, problem: str) -> None:
+        """The target has lost what was copied: begin with the first record that is gone, or with all if that is not
+        known."""
         with self._lock:
-            found = Place(Anchor(begin, end), new_producer(self.target))
+            upstream = self._translations.upstream(*place, cut_at)
+        if upstream is None:
+            upstream = self.source.offsets({place: EARLIEST})[place]
+        self._begin_anew(place, upstream, problem)
+
+    def _begin_anew(self, place: TopicPartition, upstream: int, why: str) -> None:
+        """Go on at another offset, under a producer id of its own, which is noted before it is used."""
+        remote = self.remote(place)
+        end = self.target.offsets({remote: LATEST})[remote]
+        found = Place(Anchor(upstream, end, new_producer(self.target)), self._topic_ids.get(place.topic, ""))
+        self._notes.write({place: found})
+        with self._lock:
+            before = self._places.get(place, found)
             self._places[place] = found
-        self._store({place: found})
-        return True
+        _log.warning(
+            "%s: %s goes on at offset %d, not %d: %s", self.settings.name, place, upstream, before.anchor.upstream, why
+        )
 
     def _tell(self, done: Copied) -> None:
         before = self._problems.pop(done.partition, "")
@@ -328,32 +373,20 @@ class Flow:
         settings = self.settings
         with self._lock:
             syncs, self._syncs = self._syncs, []
-            places = {place: known for place, known in self._places.items() if _place(self._stored.get(place)) != known}
+            places = {place: known for place, known in self._places.items() if self._notes.place(place) != known}
         if syncs and settings.choices.emit_offset_syncs:
             cluster = self.source if settings.offset_syncs_at_source else self.target
-            self._write(cluster, settings.offset_syncs_topic, [sync.encode() for sync in syncs])
-        self._store(places)
+            try:
+                self._write(cluster, settings.offset_syncs_topic, [sync.encode() for sync in syncs])
+            except KafkaError:
+                with self._lock:
+                    self._syncs[:0] = syncs
+                raise
+        self._notes.write(places)
         if settings.commits_as and places:
             offsets = {place: Committed(known.anchor.upstream) for place, known in places.items()}
             for place, problem in admin.commit(self.source, settings.commits_as, offsets).items():
                 _log.warning("%s: group %s: %s: %s", settings.name, settings.commits_as, place, problem)
-
-    def _store(self, places: Mapping[TopicPartition, Place]) -> None:
-        if not places:
-            return
-        alias = self.settings.source.alias
-        stored = {
-            place: StoredOffset(alias, *place, known.anchor.upstream - 1, known.anchor.downstream, known.producer)
-            for place, known in places.items()
-        }
-        topic = self.settings.policy.offsets(alias)
-        by_partition: dict[int, list[Encoded]] = {}
-        for one in stored.values():
-            encoded = one.encode()
-            by_partition.setdefault(partition_of(encoded.key, self._offsets_partitions), []).append(encoded)
-        for partition, some in by_partition.items():
-            admin.write(self.target, TopicPartition(topic, partition), some, self._now_ms())
-        self._stored |= stored
 
     def _write(self, cluster: Cluster, topic: str, some: list[Encoded]) -> None:
         admin.write(cluster, TopicPartition(topic, 0), some, self._now_ms())
@@ -412,23 +445,3 @@ def _same_run(one: OffsetSync, other: OffsetSync) -> bool:
     """Whether nothing is missing between two syncs."""
     same = (one.topic, one.partition) == (other.topic, other.partition)
     return same and one.upstream - one.downstream == other.upstream - other.downstream
-
-
-def _place(stored: StoredOffset | None) -> Place | None:
-    """Where a partition stands by what was written down of it; MirrorMaker 2 writes too little."""
-    if stored is None or stored.downstream is None:
-        return None
-    producer = None if stored.producer is None else ProducerId(*stored.producer)
-    return Place(Anchor(stored.offset + 1, stored.downstream), producer)
-
-
-def _read(cluster: Cluster, topic: str, decode: Callable[[bytes | None, bytes | None], T]) -> Iterable[T]:
-    """What an internal topic says, without records that do not belong there."""
-    partitions = admin.overview(cluster).topics.get(topic, 0)
-    for record in admin.read_all(cluster, topic, partitions):
-        if record.value is None:
-            continue
-        try:
-            yield decode(record.key, record.value)
-        except MalformedRecord as error:
-            _log.warning("offset %d of %s is passed over: %s", record.offset, topic, error)

@@ -137,9 +137,10 @@ class OffsetSync:
 class StoredOffset:
     """``offset`` is the last record of a source's partition that was copied, as Connect keeps it for MirrorMaker 2.
 
-    ``downstream`` is ours: what was copied since then began at this offset of the target's partition; so is
-    ``producer``, the id and epoch to append with where the partition does not tell. MirrorMaker 2 does not look at
-    them, and does not write them (None); it refuses offsets whose fields are other than numbers and strings.
+    The rest is ours. Record ``offset`` + 1 is copied next as number ``sequence`` of ``producer`` (id and epoch), if the
+    target's partition has nothing more of this producer from offset ``downstream`` on; ``topic_id`` is the source's
+    (empty if its brokers give none). MirrorMaker 2 does not look at that, and does not write it (None); it refuses
+    offsets whose fields are other than numbers and strings.
     """
 
     cluster: str
@@ -148,6 +149,8 @@ class StoredOffset:
     offset: int
     downstream: int | None = None
     producer: tuple[int, int] | None = None
+    sequence: int | None = None
+    topic_id: str = ""
 
     def encode(self) -> Encoded:
         where = {"cluster": self.cluster, "partition": self.partition, "topic": self.topic}
@@ -156,6 +159,10 @@ class StoredOffset:
             value["downstream"] = self.downstream
         if self.producer is not None:
             value["producerId"], value["producerEpoch"] = self.producer
+        if self.sequence is not None:
+            value["sequence"] = self.sequence
+        if self.topic_id:
+            value["topicId"] = self.topic_id
         return Encoded(_json([_CONNECTOR, where]), _json(value))
 
     @classmethod
@@ -168,7 +175,7 @@ class StoredOffset:
             offset = json.loads(value)
             if connector != _CONNECTOR or not isinstance(offset, dict):
                 return None
-            downstream, producer = offset.get("downstream"), offset.get("producerId")
+            downstream, producer, sequence = (offset.get(one) for one in ("downstream", "producerId", "sequence"))
             return cls(
                 where["cluster"],
                 where["topic"],
@@ -176,6 +183,8 @@ class StoredOffset:
                 int(offset["offset"]),
                 None if downstream is None else int(downstream),
                 None if producer is None else (int(producer), int(offset["producerEpoch"])),
+                None if sequence is None else int(sequence),
+                str(offset.get("topicId", "")),
             )
         except (ValueError, TypeError, LookupError) as error:
             raise MalformedRecord(f"this is no stored offset: {error}") from None

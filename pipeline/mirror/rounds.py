@@ -109,7 +109,11 @@ class Mirror:
         """Copy up to these ends, in rounds; ``tell`` is called after each. What got stuck is left for the next time."""
         wanted = {number: dict(some) for number, some in ends.items()}
         for flow in self.copying:
-            _guarded(flow, "looking back", partial(flow.look_back, wanted.get(flow.number, {})))
+            if flow.is_held_back:
+                wanted.pop(flow.number, None)
+            elif not _guarded(flow, "looking at both clusters", partial(flow.look, wanted.get(flow.number, {}))):
+                wanted.pop(flow.number, None)
+                flow.hold_back()
         while ranges := [one for flow in self.copying for one in flow.plan(wanted.get(flow.number, {}))]:
             for done in self._run(ranges):
                 if not self.flows[done.flow].take(done):
@@ -163,9 +167,11 @@ def _duties(flow: Flow) -> Iterable[_Duty]:
             yield _Duty(flow, name, every_s, work, now if at_once else now + every_s)
 
 
-def _guarded(flow: Flow, what: str, work: Callable[[], None]) -> None:
-    """Do it; what a cluster refuses is told, and tried again when its time comes."""
+def _guarded(flow: Flow, what: str, work: Callable[[], None]) -> bool:
+    """Do it; what a cluster refuses is told, and tried again when its time comes. Whether it was done."""
     try:
         work()
+        return True
     except KafkaError as error:
         _log.warning("%s: %s: %s: %s", flow.settings.name, what, error.code.name, error.message)
+        return False

@@ -82,6 +82,14 @@ class Translation:
         run = self._runs[at]
         return run.downstream + min(upstream, run.last + 1) - run.upstream
 
+    def upstream(self, downstream: int) -> int | None:
+        """From where on to copy again, if the log there was cut off at ``downstream``; None if that is not known."""
+        at = bisect_right(self._runs, downstream, key=lambda run: run.downstream) - 1
+        if at < 0:
+            return None
+        run = self._runs[at]
+        return run.upstream + min(downstream - run.downstream, run.last + 1 - run.upstream)
+
 
 class Translations:
     """The translations of all partitions of a source."""
@@ -101,3 +109,8 @@ class Translations:
         """As `Translation.downstream`."""
         found = self._of.get((topic, partition))
         return None if found is None else found.downstream(upstream)
+
+    def upstream(self, topic: str, partition: int, downstream: int) -> int | None:
+        """As `Translation.upstream`."""
+        found = self._of.get((topic, partition))
+        return None if found is None else found.upstream(downstream)

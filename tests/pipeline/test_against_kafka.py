@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pytest
 
 from pipeline.cluster import EARLIEST, LATEST, Cluster, Connection, Isolation, TopicPartition
 from pipeline.decode import decode
+from pipeline.mirror.appending import new_producer
 from pipeline.mirror.copying import Anchor, Range, copy
 from pipeline.writing import Producer, Writing
 from protocol.errors import ErrorCode, KafkaError
@@ -93,24 +95,46 @@ def test_mirrored_batches_hold_the_same_records(kafka: KafkaWithZooKeeper, clust
     create(kafka, target)
     partition, start, end = bounds(cluster, topic, Isolation.READ_COMMITTED)
     begin = start + 7
-    done = copy(
-        Range(
-            flow=0,
-            source=cluster.connection,
-            target=cluster.connection,
-            partition=partition,
-            remote=TopicPartition(target, 0),
-            anchor=Anchor(begin, 0),
-            end=end,
-            reach=end,
-            isolation=Isolation.READ_COMMITTED,
-        )
+    wanted = Range(
+        flow=0,
+        source=cluster.connection,
+        target=cluster.connection,
+        partition=partition,
+        remote=TopicPartition(target, 0),
+        anchor=Anchor(begin, 0, new_producer(cluster)),
+        end=end,
+        reach=end,
+        isolation=Isolation.READ_COMMITTED,
     )
-    assert not done.problem
+    for so_far in ((begin + end) // 2, end, end):  # as if killed twice: nobody says what was copied before
+        assert not copy(replace(wanted, end=so_far)).problem
     source = [one for one in consume(kafka, topic, committed=True) if one.offset >= begin]
     found = consume(kafka, target)
     assert [one[1:] for one in found] == [one[1:] for one in source]
     assert [one.offset for one in found] == list(range(len(source)))
+
+
+def test_a_compaction_between_two_copies_leaves_nothing_out(kafka: KafkaWithZooKeeper, cluster: Cluster) -> None:
+    """What a compaction leaves is in another topic, with an aborted transaction in the place of what it took. The last
+    record that was copied has an equal behind those that were not."""
+    for topic in ("before", "after", "of-both"):
+        create(kafka, topic)
+    with Producer(cluster) as producer:
+        producer.write(rows("taken", "on"), topic="before")
+    with Producer(cluster, Writing(transactional_id="compaction")) as producer:
+        producer.begin()
+        producer.write(rows("aborted"), topic="after")
+        producer.flush()
+        producer.abort()
+    with Producer(cluster) as producer:
+        producer.write(rows("x", "y", "z", "on"), topic="after")
+    before, after, both = (TopicPartition(topic, 0) for topic in ("before", "after", "of-both"))
+    anchor, connection = Anchor(0, 0, new_producer(cluster)), cluster.connection
+    wanted = Range(0, connection, connection, before, both, anchor, 2, 2, Isolation.READ_COMMITTED)
+    assert not copy(wanted).problem
+    done = copy(replace(wanted, partition=after, end=6, reach=6))
+    assert (done.problem, done.anchor.upstream) == ("", 6)
+    assert values(consume(kafka, "of-both")) == [b"taken", b"on", b"x", b"y", b"z", b"on"]
 
 
 def rows(*values: str) -> pa.RecordBatch:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pyarrow as pa
 import pyarrow.parquet as pa_parquet
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 
-from pipeline.cluster import Connection
+from pipeline.cluster import Cluster, Connection
 from pipeline.load.back import BackSettings, BackTask, send_back, send_rows
 from pipeline.load.columns import BadRecord, Layout
 from pipeline.load.files import Task, Written, write_range
 from pipeline.load.job import LoadSettings, load
-from tests.pipeline.mirror.clusters import Row, as_rows, create, produce, read, rows
+from pipeline.mirror.appending import Overtaken, new_producer
+from pipeline.sending import ProducerId
+from tests.pipeline.mirror.clusters import Row, as_rows, create, delete_records, produce, read, rows
 from tools.pytest_plugin import KafkaBroker
 
 
@@ -122,3 +129,122 @@ def test_a_folder_without_files_is_said(kafka_broker: KafkaBroker, tmp_path: Pat
             BackSettings(Connection(bootstrap=kafka_broker.bootstrap_servers), topic, str(tmp_path), "parquet"),
             in_process,
         )
+
+
+def some_files(folder: Path, number: int) -> list[bytes]:
+    """A file of so many rows; their values."""
+    values = [b"row %d" % one for one in range(number)]
+    pa_parquet.write_table(pa.table({"value": values}), folder / "x.parquet")
+    return values
+
+
+def test_who_was_alone_in_the_topic_is_no_load(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
+    """The sequence numbers of an application that wrote from the beginning are its offsets: it is not counted, and
+    keeps its producer id to itself."""
+    bootstrap = kafka_broker.bootstrap_servers
+    topic = create(bootstrap, "alone")
+    application = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+
+    def write(number: int) -> None:
+        for one in range(number):
+            application.produce(topic, b"other %d" % one, partition=0)
+        assert application.flush(30) == 0
+
+    def meanwhile(tasks: list[BackTask]) -> list[int]:
+        write(10)
+        return in_process(tasks)
+
+    write(100)
+    expected = some_files(tmp_path, 50)
+    settings = BackSettings(Connection(bootstrap=bootstrap), topic, str(tmp_path), "parquet")
+    assert send_back(settings, meanwhile) == 50
+    write(50)
+    found = [message.value() for message in read(bootstrap, topic)]
+    assert found[110:160] == expected
+    assert len(found) == 210
+
+
+def test_others_may_write_between_a_kill_and_the_next_start(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
+    bootstrap = kafka_broker.bootstrap_servers
+    topic = create(bootstrap, "between")
+    expected = some_files(tmp_path, 12_000)
+    settings = BackSettings(Connection(bootstrap=bootstrap), topic, str(tmp_path), "parquet")
+
+    def dying(tasks: list[BackTask]) -> list[int]:
+        produce(bootstrap, topic, [(None, b"other", 1, ())])
+        in_process(tasks)
+        produce(bootstrap, topic, [(None, b"other", 1, ())])
+        raise Killed
+
+    for _ in range(2):
+        with pytest.raises(Killed):
+            send_back(settings, dying)
+    assert send_back(settings, in_process) == 0
+    assert [value for one in read(bootstrap, topic) if (value := one.value()) != b"other"] == expected
+
+
+def test_two_loads_that_begin_at_the_same_moment_are_one(
+    kafka_broker: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bootstrap = kafka_broker.bootstrap_servers
+    topic = create(bootstrap, "both")
+    expected = some_files(tmp_path, 12_000)
+    settings = BackSettings(Connection(bootstrap=bootstrap), topic, str(tmp_path), "parquet")
+    both_there = Barrier(2)
+
+    def together(cluster: Cluster) -> ProducerId:
+        both_there.wait()  # neither has found the other's note
+        return new_producer(cluster)
+
+    monkeypatch.setattr("pipeline.load.back.new_producer", together)
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(lambda _: send_back(settings, in_process), range(2)))
+    assert [message.value() for message in read(bootstrap, topic)] == expected
+
+
+def test_a_topic_made_anew_gets_all_rows(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
+    bootstrap = kafka_broker.bootstrap_servers
+    topic = create(bootstrap, "anew")
+    expected = some_files(tmp_path, 10)
+    settings = BackSettings(Connection(bootstrap=bootstrap), topic, str(tmp_path), "parquet")
+    assert send_back(settings, in_process) == 10
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([topic])[topic].result(30)
+    create(bootstrap, topic)
+    assert send_back(settings, in_process) == 10
+    assert [message.value() for message in read(bootstrap, topic)] == expected
+
+
+def test_what_an_older_version_has_noted(
+    kafka_broker: KafkaBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it has finished is done; of what it has not, nobody knows how much is there."""
+    bootstrap = kafka_broker.bootstrap_servers
+    topic = create(bootstrap, "older")
+    some_files(tmp_path, 10)
+    settings = BackSettings(Connection(bootstrap=bootstrap), topic, str(tmp_path), "parquet")
+    older = tmp_path / "_parley" / f"back-{topic}.json"
+    older.parent.mkdir()
+    older.write_text(json.dumps({"finished": True, "files": ["x.parquet"], "sent": [], "starts": [0]}))
+    assert send_back(settings, in_process) == 0
+    older.write_text(json.dumps({"finished": False, "files": ["x.parquet"], "sent": [], "starts": [0]}))
+    assert send_back(settings, in_process) == 10
+    assert "may be there twice" in caplog.text
+    assert send_back(settings, in_process) == 0
+
+
+def test_rows_that_were_sent_and_deleted_are_not_guessed_at(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
+    bootstrap = kafka_broker.bootstrap_servers
+    topic = create(bootstrap, "guess")
+    some_files(tmp_path, 4000)  # more batches than a log remembers of a producer
+    settings = BackSettings(Connection(bootstrap=bootstrap), topic, str(tmp_path), "parquet")
+
+    def dying(tasks: list[BackTask]) -> list[int]:
+        in_process(tasks)
+        raise Killed
+
+    with pytest.raises(Killed):
+        send_back(settings, dying)
+    delete_records(bootstrap, topic, 0, 4000)
+    with pytest.raises(Overtaken, match="remove _parley/back/guess"):
+        send_back(settings, in_process)

@@ -9,14 +9,15 @@ import pytest
 
 from pipeline.decode import BadBatch
 from pipeline.fetching import Fetched, TopicPartition
-from pipeline.mirror.appending import Batch, ProducerId, is_ours, stamped
+from pipeline.mirror.appending import Batch, Tail, stamped
 from pipeline.mirror.batches import SMALL_BYTES, Piece, Span, join, pieces, spans
 from pipeline.mirror.translation import Run
+from pipeline.sending import ProducerId
 from protocol.records.batch import build, read_header, records
 from protocol.records.compression import Compression
 from protocol.records.control import ControlMarker, ControlType, build_marker
 from protocol.records.conversion import to_legacy
-from protocol.records.header import assign, seal
+from protocol.records.header import seal
 from protocol.records.record import Record
 
 LARGE = b"x" * SMALL_BYTES
@@ -55,15 +56,18 @@ def test_a_whole_batch_goes_as_it_is(codec: Compression) -> None:
         assert bytes(piece.batch.body) == bytes(given[61:])
 
 
-def test_a_batch_is_meant_for_its_place() -> None:
+def test_a_batch_says_which_records_it_holds() -> None:
     header = read_header(given := build(some(range(3)), base_offset=40))
-    data = bytearray(stamped(Batch(header, given[61:]), ProducerId(7, 2), (1 << 31) + 5))
-    sent = read_header(data)
+    sent = read_header(stamped(Batch(header, given[61:]), ProducerId(7, 2), (1 << 31) + 5))
     assert (sent.base_offset, sent.producer_id, sent.producer_epoch, sent.base_sequence) == (0, 7, 2, 5)
-    assign(data, 0, (1 << 31) + 5, 0)
-    assert is_ours(read_header(data))
-    assign(data, 0, (1 << 31) + 6, 0)
-    assert not is_ours(read_header(data))
+
+
+def test_records_are_counted_by_their_numbers() -> None:
+    assert Tail(10, 30, sequence=12, last=29).count_since(2) == 10
+    assert Tail(10, 30, sequence=2, last=20).count_since((1 << 31) - 3) == 5
+    assert Tail(10, 30).count_since(2) == 0
+    assert Tail(10, 30, sequence=2, last=9).count_since(5) == -3
+    assert Tail(0, 3 << 31, sequence=7, last=8).count_since(0) == (2 << 31) + 7
 
 
 def test_a_copy_may_begin_inside_of_a_batch() -> None:

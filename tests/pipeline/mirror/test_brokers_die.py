@@ -8,7 +8,10 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from broker import Cluster
-from tests.pipeline.mirror.clusters import as_rows, mirror, produce, properties, read, rows
+from pipeline.mirror.copying import Copied, Range, copy
+from pipeline.mirror.rounds import Mirror
+from pipeline.mirror.settings import from_mm2
+from tests.pipeline.mirror.clusters import as_rows, create, mirror, produce, properties, read, rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -48,3 +51,30 @@ def test_leaders_that_die_in_the_middle_cost_no_record_and_double_none(monkeypat
                 running.copy(ends, hurt)
         assert rounds > 5
         assert as_rows(read(target.bootstrap_servers, "A.orders")) == rows(10_000, size=4000)
+
+
+def test_what_has_no_leader_holds_up_one_round_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.mirror.flow.PATIENCE_MS", 1000)
+    monkeypatch.setattr("pipeline.mirror.flow.HELD_BACK_MS", 0)
+    asked: list[set[str]] = []
+
+    def looking(ranges: list[Range]) -> list[Copied]:
+        asked.append({one.partition.topic for one in ranges})
+        return [copy(one) for one in ranges]
+
+    with Cluster(SETTINGS, brokers=3) as source, Cluster(SETTINGS) as target:
+        names = [create(source.bootstrap_servers, name) for name in ("one", "two", "three")]
+        alive = min(leader(source.bootstrap_servers, name) for name in names)
+        lonely = {name for name in names if leader(source.bootstrap_servers, name) != alive}
+        for name in names:
+            produce(source.bootstrap_servers, name, rows(10))
+        settings = from_mm2(properties(source.bootstrap_servers, target.bootstrap_servers))
+        with Mirror(settings, looking, now_ms=lambda: 1) as running:
+            ends = running.ends()
+            for number in range(1, 4):
+                if number != alive:
+                    source.kill(number)
+            running.copy(ends)
+            asked.clear()
+            running.copy(ends)
+    assert not lonely & set().union(*asked)

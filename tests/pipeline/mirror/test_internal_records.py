@@ -37,8 +37,10 @@ def test_stored_offset() -> None:
     assert key == b'["MirrorSourceConnector",{"cluster":"A","partition":1,"topic":"t"}]'
     assert value == b'{"offset":41}'
     assert StoredOffset.decode(key, value) == stored
-    ours = StoredOffset("A", "t", 1, 41, 40, (7, 0))
+    ours = StoredOffset("A", "t", 1, 41, 40, (7, 0), 12, "made-once")
     assert StoredOffset.decode(*ours.encode()) == ours
+    older = b'{"offset":41,"downstream":40,"producerId":7,"producerEpoch":0}'
+    assert StoredOffset.decode(key, older) == StoredOffset("A", "t", 1, 41, 40, (7, 0))
 
 
 def test_offsets_of_other_connectors_and_tombstones_are_passed_over() -> None:

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Barrier
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from pipeline.cluster import Cluster
-from pipeline.mirror.appending import ProducerId, new_producer
-from pipeline.mirror.internal_records import Checkpoint, OffsetSync
+from pipeline.cluster import Cluster, Connection
+from pipeline.fetching import TopicPartition as Place
+from pipeline.mirror import admin, notes
+from pipeline.mirror.appending import Appender, Batch, new_producer
+from pipeline.mirror.copying import Copied, Range, copy
+from pipeline.mirror.internal_records import Checkpoint, OffsetSync, StoredOffset
 from pipeline.mirror.rounds import Mirror
-from pipeline.mirror.settings import from_mm1
+from pipeline.mirror.settings import from_mm1, from_mm2
+from pipeline.sending import ProducerId
+from protocol.records.batch import build
+from protocol.records.header import HEADER_SIZE, read_header
+from protocol.records.record import Record
 from tests.pipeline.mirror.clusters import (
+    Row,
     alter,
     as_rows,
     commit,
     committed,
     copy_once,
     create,
+    delete_records,
     in_process,
     mirror,
     produce,
@@ -110,8 +120,8 @@ def test_two_clusters_that_mirror_each_other_make_no_loop(a: str, b: str) -> Non
 def test_topics_and_settings_are_made_alike(a: str, b: str) -> None:
     create(a, "orders", 3, retention_ms="5000", max_message_bytes="2000000")
     copy_once(properties(a, b))
-    admin = AdminClient({"bootstrap.servers": b})
-    assert len(admin.list_topics(timeout=30).topics["A.orders"].partitions) == 3
+    client = AdminClient({"bootstrap.servers": b})
+    assert len(client.list_topics(timeout=30).topics["A.orders"].partitions) == 3
     assert settings_of(b, "A.orders")["retention.ms"] == "5000"
     alter(a, "orders", "retention.ms", "6000")
     source = AdminClient({"bootstrap.servers": a})
@@ -119,7 +129,7 @@ def test_topics_and_settings_are_made_alike(a: str, b: str) -> None:
     with mirror(properties(a, b)) as running:
         running.flows[0].sync_settings()
     assert settings_of(b, "A.orders")["retention.ms"] == "6000"
-    assert len(admin.list_topics(timeout=30).topics["A.orders"].partitions) == 5
+    assert len(client.list_topics(timeout=30).topics["A.orders"].partitions) == 5
 
 
 def test_new_topics_and_partitions_are_found_while_it_runs(a: str, b: str) -> None:
@@ -137,24 +147,35 @@ def test_records_that_retention_took_are_passed_over(a: str, b: str) -> None:
     settings = properties(a, b)
     copy_once(settings)
     produce(a, "orders", rows(100, 100))
-    admin = AdminClient({"bootstrap.servers": a})
+    client = AdminClient({"bootstrap.servers": a})
     place = TopicPartition("orders", 0, 150)
-    admin.delete_records([place])[place].result(30)
+    client.delete_records([place])[place].result(30)
     copy_once(settings)
     assert as_rows(read(b, "A.orders")) == rows(100) + rows(50, 150)
 
 
-def test_a_topic_made_anew_is_copied_from_its_beginning(a: str, b: str) -> None:
+@pytest.mark.parametrize("number", [10, 120])
+def test_a_topic_made_anew_is_copied_from_its_beginning(a: str, b: str, number: int) -> None:
+    """However many records the new one has: it has another id."""
     create(a, "orders")
     produce(a, "orders", rows(100))
     settings = properties(a, b)
     copy_once(settings)
-    admin = AdminClient({"bootstrap.servers": a})
-    admin.delete_topics(["orders"])["orders"].result(30)
-    create(a, "orders")
-    produce(a, "orders", rows(10, 500))
+    made_anew(a, "orders")
+    produce(a, "orders", rows(number, 500))
     copy_once(settings)
-    assert as_rows(read(b, "A.orders")) == rows(100) + rows(10, 500)
+    assert as_rows(read(b, "A.orders")) == rows(100) + rows(number, 500)
+
+
+def test_a_topic_that_is_made_anew_while_it_is_copied_is_noticed(a: str, b: str) -> None:
+    create(a, "orders")
+    produce(a, "orders", rows(10))
+    with mirror(properties(a, b)) as running:
+        running.copy(running.ends())
+        made_anew(a, "orders")
+        produce(a, "orders", rows(20, 500))
+        running.copy(running.ends())
+    assert as_rows(read(b, "A.orders")) == rows(10) + rows(20, 500)
 
 
 def test_groups_go_on_where_they_were(a: str, b: str) -> None:
@@ -174,9 +195,9 @@ def test_groups_go_on_where_they_were(a: str, b: str) -> None:
 def test_offset_syncs_say_which_record_became_which(a: str, b: str) -> None:
     create(a, "orders")
     produce(a, "orders", rows(10))
-    admin = AdminClient({"bootstrap.servers": a})
+    client = AdminClient({"bootstrap.servers": a})
     place = TopicPartition("orders", 0, 4)
-    admin.delete_records([place])[place].result(30)
+    client.delete_records([place])[place].result(30)
     copy_once(properties(a, b))
     syncs = [OffsetSync.decode(one.key(), one.value()) for one in read(a, "mm2-offset-syncs.B.internal")]
     assert syncs == [OffsetSync("orders", 0, 4, 0), OffsetSync("orders", 0, 9, 5)]
@@ -188,6 +209,122 @@ def test_names_are_kept_by_the_identity_policy(a: str, b: str) -> None:
     identity = {"replication.policy.class": "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"}
     copy_once(properties(a, b) | identity)
     assert as_rows(read(b, "orders")) == rows(10)
+
+
+def test_who_writes_to_the_target_from_its_beginning_is_no_mirror(a: str, b: str) -> None:
+    """The sequence numbers of an application that was alone there are its offsets. It keeps its own id and loses
+    nothing; nor does the mirror, whenever it is killed."""
+    create(a, "orders")
+    create(b, "A.orders")
+    application = Producer({"bootstrap.servers": b, "enable.idempotence": True, "linger.ms": 5})
+    settings = properties(a, b)
+    expected = []
+    for first in range(0, 40, 10):
+        mine = [(b"other", b"%d" % number, 1, ()) for number in range(first, first + 10)]
+        for key, value, _, _ in mine:
+            application.produce("A.orders", value, key, 0, timestamp=1)
+        assert application.flush(30) == 0
+        produce(a, "orders", rows(10, first))
+        killed(settings)
+        expected += mine + rows(10, first)
+    copy_once(settings)
+    assert as_rows(read(b, "A.orders")) == expected
+
+
+def test_an_application_that_writes_after_the_kill_is_not_counted(a: str, b: str) -> None:
+    create(a, "orders")
+    produce(a, "orders", rows(10))
+    copy_once(properties(a, b))
+    produce(a, "orders", rows(10, 10))
+    with Cluster(Connection(bootstrap=b)) as cluster:
+        other = Appender(cluster, Place("A.orders", 0), new_producer(cluster), 10, 10)  # its numbers are its offsets
+        made = build([Record(0, 1, b"other", b"")] * 5)
+        assert other.append([Batch(read_header(made), made[HEADER_SIZE:])]) == [10]
+    killed(properties(a, b))
+    copy_once(properties(a, b))
+    found = as_rows(read(b, "A.orders"))
+    assert [row for row in found if row[0] != b"other"] == rows(20)
+
+
+def test_a_producer_id_is_noted_before_it_is_used(a: str, b: str) -> None:
+    create(a, "orders")
+    produce(a, "orders", rows(10))
+    noted = []
+
+    def looking(ranges: list[Range]) -> list[Copied]:
+        with Cluster(Connection(bootstrap=b)) as cluster:
+            last = list(admin.read_decoded(cluster, "mm2-offsets.A.internal", StoredOffset.decode))[-1]
+        assert last is not None
+        noted.append(last.producer)
+        assert last.producer == ranges[0].anchor.producer
+        return [copy(one) for one in ranges]
+
+    with Mirror(from_mm2(properties(a, b)), looking, now_ms=lambda: 1) as running:
+        running.copy(running.ends())
+        made_anew(a, "orders")
+        produce(a, "orders", rows(10))
+        running.copy(running.ends())
+    assert len(set(noted)) == 2
+
+
+def test_what_an_older_version_has_noted_is_gone_on_with(a: str, b: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its sequence numbers were offsets, and it did not note topic ids."""
+
+    def older(alias: str, partition: Place, place: notes.Place) -> StoredOffset:
+        return replace(stored(alias, partition, place), sequence=None, topic_id="")
+
+    stored = notes._stored
+    create(a, "orders")
+    produce(a, "orders", rows(10))
+    with monkeypatch.context() as patched:
+        patched.setattr(notes, "_stored", older)
+        copy_once(properties(a, b))
+        produce(a, "orders", rows(10, 10))
+        killed(properties(a, b))
+    produce(a, "orders", rows(10, 20))
+    copy_once(properties(a, b))
+    copy_once(properties(a, b))
+    assert as_rows(read(b, "A.orders")) == rows(30)
+
+
+def test_what_the_target_has_lost_is_copied_again(a: str, b: str, caplog: pytest.LogCaptureFixture) -> None:
+    create(a, "orders")
+    produce(a, "orders", rows(10))
+    copy_once(properties(a, b))
+    made_anew(b, "A.orders")
+    produce(b, "A.orders", [(b"other", b"writer", 1, ())])
+    produce(a, "orders", rows(5, 10))
+    copy_once(properties(a, b))
+    assert as_rows(read(b, "A.orders"))[1:] == rows(15)
+    assert "A.orders-0 has lost records from offset 0 on" in caplog.text
+
+
+def test_where_what_was_copied_is_deleted_it_is_copied_again(a: str, b: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The log knows that the next record is not the first of the mirror's id, but shows nothing of it any more."""
+    create(a, "orders")
+    produce(a, "orders", rows(10))
+    killed(properties(a, b))
+    delete_records(b, "A.orders", 0, 10)
+    produce(a, "orders", rows(10, 10))
+    copy_once(properties(a, b))
+    assert as_rows(read(b, "A.orders")) == rows(20)
+    assert "may be copied twice" in caplog.text
+
+
+def test_no_batch_is_taken_where_the_first_was_refused(a: str, b: str) -> None:
+    """A log that does not know a producer id yet takes any sequence number."""
+    create(a, "large", max_message_bytes="3000000")
+    create(b, "A.large")
+    large: list[Row] = [(None, b"x" * 2_000_000, 1, ())]
+    produce(a, "large", large, **{"message.max.bytes": 3_000_000})
+    for first in range(3):
+        produce(a, "large", rows(1, first, size=10_000))
+    settings = properties(a, b) | {"sync.topic.configs.enabled": "false"}
+    copy_once(settings)
+    assert read(b, "A.large") == []
+    alter(b, "A.large", "max.message.bytes", "3000000")
+    copy_once(settings)
+    assert as_rows(read(b, "A.large")) == large + rows(3, size=10_000)
 
 
 def test_the_first_mirrormakers_group_says_how_far_it_is(a: str, b: str) -> None:
@@ -215,6 +352,13 @@ def test_a_batch_that_the_target_refuses_stops_only_its_partition(a: str, b: str
     assert len(read(b, "A.large")) == 1
 
 
+def made_anew(bootstrap: str, topic: str) -> None:
+    """Delete a topic, and make one of this name."""
+    client = AdminClient({"bootstrap.servers": bootstrap})
+    client.delete_topics([topic])[topic].result(30)
+    create(bootstrap, topic)
+
+
 def killed(settings: dict[str, str]) -> None:
     """Copy what there is, and write down nothing of it."""
     running = mirror(settings)
@@ -222,33 +366,6 @@ def killed(settings: dict[str, str]) -> None:
         flow.prepare()
         running.copy(running.ends())
         flow.close()
-
-
-def made_anew(bootstrap: str, topic: str) -> None:
-    """A topic with other records: as a compaction leaves it that took some away."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.delete_topics([topic])[topic].result(30)
-    create(bootstrap, topic)
-
-
-def test_a_compaction_after_the_kill_leaves_nothing_out(a: str, b: str) -> None:
-    create(a, "orders")
-    produce(a, "orders", rows(10))
-    killed(properties(a, b))
-    made_anew(a, "orders")
-    produce(a, "orders", rows(2) + rows(6, 4) + rows(5, 10))
-    copy_once(properties(a, b))
-    assert as_rows(read(b, "A.orders")) == rows(15)
-
-
-def test_where_it_was_is_not_known_some_are_copied_again(a: str, b: str) -> None:
-    create(a, "orders")
-    produce(a, "orders", rows(10))
-    killed(properties(a, b))
-    made_anew(a, "orders")
-    produce(a, "orders", rows(5) + rows(5, 20))
-    copy_once(properties(a, b))
-    assert as_rows(read(b, "A.orders")) == rows(10) + rows(5) + rows(5, 20)
 
 
 def test_two_mirrors_that_begin_at_the_same_moment_are_one(a: str, b: str, monkeypatch: pytest.MonkeyPatch) -> None:

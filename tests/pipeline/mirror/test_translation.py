@@ -70,3 +70,14 @@ def test_no_reader_misses_a_record(steps: list[int], data: st.DataObject) -> Non
         found = fewer.downstream(upstream)
         assert found is not None
         assert found <= bisect_left(copied, upstream)
+
+
+def test_what_a_target_that_was_cut_has_lost() -> None:
+    found = Translation()
+    for upstream, downstream in ((10, 0), (14, 4), (20, 5), (29, 14)):
+        found.add(upstream, downstream)
+    # Records 10 to 14 are 0 to 4, and 20 to 29 are 5 to 14.
+    assert [found.upstream(cut) for cut in (0, 3, 4, 5, 6, 14, 15, 20)] == [10, 13, 14, 20, 21, 29, 30, 30]
+    later = Translation()
+    later.add(10, 5)
+    assert later.upstream(4) is None
