@@ -102,7 +102,7 @@ class DeltaSinkConnector(SinkConnector):
                 "url",
                 ConfigType.STRING,
                 importance=_HIGH,
-                doc="The table: a folder, or s3://bucket/path, gs://..., abfs://...; storage.* are its store's settings.",
+                doc="The table: a folder, or s3://bucket/path, gs://..., abfs://...; storage.* are for the store.",
                 validator=non_empty,
             )
         )
