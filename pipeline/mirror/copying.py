@@ -81,7 +81,7 @@ class Copied:
     out_of_range: tuple[int, int] | None = None
     """The offsets that the source has, where it no longer has those asked for."""
     cut_at: int | None = None
-    """If something is gone from the target that the anchor says was there: the offset up to which all is there."""
+    """As the function of this name."""
     refused: bool = False
     """The target takes nothing more of the anchor's producer id: another one is needed."""
     waited: bool = False
@@ -128,12 +128,11 @@ def _try(wanted: Range, done: Copied) -> None:
 def _copy(wanted: Range, done: Copied) -> None:
     target, producer = cluster(wanted.target), done.anchor.producer
     found = tail(target, wanted.remote, producer, done.anchor.downstream)
-    there = found.count_since(done.anchor.sequence)
-    if found.end < done.anchor.downstream or there < 0:
-        done.cut_at = 0 if found.last is None else found.last + 1
-        done.problem = f"{wanted.remote} has lost records from offset {done.cut_at} on that were copied"
+    done.cut_at = cut_at(found, done.anchor)
+    if done.cut_at is not None:
+        done.problem = f"{wanted.remote} has lost what was copied"
         return
-    _resume(wanted, found, there, done)
+    _resume(wanted, found, done)
     appender = Appender(target, wanted.remote, producer, done.anchor.sequence, found.end)
     for some in _chunks(_pieces(wanted, done.anchor.upstream, wanted.end)):
         places = appender.append([piece.batch for piece in some])
@@ -147,14 +146,22 @@ def _copy(wanted: Range, done: Copied) -> None:
     done.problem = ""
 
 
-def _resume(wanted: Range, found: Tail, there: int, done: Copied) -> None:
-    """Move the anchor to the end of the target's log, which has so many records from the anchor on.
+def cut_at(found: Tail, anchor: Anchor) -> int | None:
+    """If something is gone from a target that its anchor says was there: the offset up to which all is there."""
+    if found.end >= anchor.downstream and found.count_since(anchor.sequence) >= 0:
+        return None
+    return 0 if found.last is None else found.last + 1
 
-    The offset of the last one is at least that of as many records without a gap. If it is more, records are missing on
-    the source: either they were when it was copied, or compaction has taken some away since, and then others that were
-    not copied would be counted in their place. So there it is compared what was copied.
+
+def _resume(wanted: Range, found: Tail, done: Copied) -> None:
+    """Move the anchor to the end of the target's log.
+
+    The offset of the last record that is there is at least that of as many records without a gap. If it is more, records
+    are missing on the source: either they were when it was copied, or compaction has taken some away since, and then
+    others that were not copied would be counted in their place. So there it is compared what was copied.
     """
     start = done.anchor
+    there = found.count_since(start.sequence)
     least = start.upstream + there
     sequence = start.sequence if found.sequence is None else found.sequence
     upstream = least

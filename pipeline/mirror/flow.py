@@ -23,8 +23,8 @@ from pipeline.cluster import EARLIEST, LATEST, Cluster, Connection
 from pipeline.committed import Committed
 from pipeline.fetching import Isolation, OffsetOutOfRange, TopicPartition, fetch_once
 from pipeline.mirror import admin
-from pipeline.mirror.appending import new_producer
-from pipeline.mirror.copying import Anchor, Copied, Range
+from pipeline.mirror.appending import new_producer, tail
+from pipeline.mirror.copying import Anchor, Copied, Range, cut_at
 from pipeline.mirror.groups import new_checkpoints, to_commit
 from pipeline.mirror.internal_records import Checkpoint, Encoded, Heartbeat, OffsetSync
 from pipeline.mirror.naming import HEARTBEATS
@@ -214,6 +214,7 @@ class Flow:
             }
         self._find_made_anew()
         self._find_shorter(ends)
+        self._find_lost(ends)
 
     def _find_made_anew(self) -> None:
         """Begin anew where a topic of the source is another one than that which was copied."""
@@ -243,6 +244,30 @@ class Flow:
                 self.source.run(partial(_peek, place=place, offset=anchor.upstream))
             except OffsetOutOfRange as error:
                 self._reset(place, anchor, error.log_start, error.log_end)
+
+    def _find_lost(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Copy again what the target has lost, where nothing new comes by which that would be seen."""
+        now = self._now_ms()
+        with self._lock:
+            idle = {
+                place: known.anchor
+                for place, known in self._places.items()
+                if ends.get(place, 0) <= known.anchor.upstream
+                and place not in self._leaderless
+                and self._held_back.get(place, 0) <= now
+            }
+        try:
+            there = self.target.offsets(dict.fromkeys(map(self.remote, idle), LATEST)) if idle else {}
+        except KafkaError:
+            with self._lock:
+                self._held_back |= dict.fromkeys(idle, now + HELD_BACK_MS)
+            return
+        for place, anchor in idle.items():
+            remote = self.remote(place)
+            if there[remote] < anchor.downstream:
+                lost = cut_at(tail(self.target, remote, anchor.producer, anchor.downstream), anchor)
+                if lost is not None:
+                    self._copy_again(place, lost)
 
     def hold_back(self) -> None:
         """Copy nothing for a while: one of the clusters does not answer."""
@@ -295,7 +320,7 @@ class Flow:
         if done.out_of_range is not None:
             self._reset(done.partition, done.anchor, *done.out_of_range)
         elif done.cut_at is not None:
-            self._copy_again(done.partition, done.cut_at, done.problem)
+            self._copy_again(done.partition, done.cut_at)
         elif done.refused:
             why = "the target refuses what follows: some records behind it may be copied twice"
             self._begin_anew(done.partition, done.anchor.upstream, why)
@@ -324,14 +349,15 @@ class Flow:
             begin = log_end if self.settings.choices.reset == "latest" else log_start
             self._begin_anew(place, begin, "the topic was made anew, or its log was cut")
 
-    def _copy_again(self, place: TopicPartition, cut_at: int, problem: str) -> None:
+    def _copy_again(self, place: TopicPartition, lost: int) -> None:
         """The target has lost what was copied: begin with the first record that is gone, or with all if that is not
         known."""
         with self._lock:
-            upstream = self._translations.upstream(*place, cut_at)
+            upstream = self._translations.upstream(*place, lost)
         if upstream is None:
             upstream = self.source.offsets({place: EARLIEST})[place]
-        self._begin_anew(place, upstream, problem)
+        why = f"{self.remote(place)} has lost records from offset {lost} on that were copied"
+        self._begin_anew(place, upstream, why)
 
     def _begin_anew(self, place: TopicPartition, upstream: int, why: str) -> None:
         """Go on at another offset, under a producer id of its own, which is noted before it is used."""

@@ -287,15 +287,16 @@ def test_what_an_older_version_has_noted_is_gone_on_with(a: str, b: str, monkeyp
     assert as_rows(read(b, "A.orders")) == rows(30)
 
 
-def test_what_the_target_has_lost_is_copied_again(a: str, b: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("more", [0, 5])
+def test_what_the_target_has_lost_is_copied_again(a: str, b: str, more: int, caplog: pytest.LogCaptureFixture) -> None:
     create(a, "orders")
     produce(a, "orders", rows(10))
     copy_once(properties(a, b))
     made_anew(b, "A.orders")
     produce(b, "A.orders", [(b"other", b"writer", 1, ())])
-    produce(a, "orders", rows(5, 10))
+    produce(a, "orders", rows(more, 10))
     copy_once(properties(a, b))
-    assert as_rows(read(b, "A.orders"))[1:] == rows(15)
+    assert as_rows(read(b, "A.orders"))[1:] == rows(10 + more)
     assert "A.orders-0 has lost records from offset 0 on" in caplog.text
 
 
