@@ -7,12 +7,13 @@ no offsets, and the sink writes to standard output.
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, BinaryIO, Final, TextIO
+from typing import Any, BinaryIO, Final
 
 from pipeline.connect.config import ConfigDef, ConfigType, Importance, at_least, non_empty
 from pipeline.connect.connector import SinkConnector, SinkTask, SourceConnector, SourceTask
@@ -30,6 +31,8 @@ _LINE_BYTES_MAX: Final = 16 * 1024 * 1024
 _STDIN_SECONDS: Final = 0.1
 _VERSION: Final = "1.0"
 
+_log = logging.getLogger(__name__)
+
 
 class FileStreamSourceTask(SourceTask):
     """Reads whole lines behind the position stored last; what is not ended by a newline yet waits."""
@@ -46,6 +49,9 @@ class FileStreamSourceTask(SourceTask):
         self._rest = b""  # a line whose end has not come
         self._position = 0  # of the first of `_lines`
         self._partition = {} if self._path is None else {FILENAME: self._path}
+        self._waits = False
+        if self._path is None:
+            _log.warning("no 'file' is set: what is read for topic '%s' is the standard input", self._topic)
 
     def poll(self) -> Sequence[SourceRecord] | None:
         file = self._opened()
@@ -68,6 +74,9 @@ class FileStreamSourceTask(SourceTask):
         try:
             self._file = open(self._path, "rb", buffering=0)  # noqa: SIM115 - `stop` closes it
         except FileNotFoundError:
+            if not self._waits:
+                _log.warning("%s is not there: it is waited for", self._path)
+            self._waits = True
             return None
         except OSError as error:
             raise ConnectError(f"{self._path} cannot be read: {error.strerror}") from error
@@ -165,13 +174,14 @@ class FileStreamSinkTask(SinkTask):
 
     def start(self, props: Mapping[str, str]) -> None:
         path = FileStreamSinkConnector.config_def.parse(props)["file"]
-        self._is_stdout = path is None
+        self._is_stdout, self._file = True, sys.stdout
+        if path is None:
+            return
         try:
-            self._file: TextIO = (
-                sys.stdout if path is None else open(path, "a", encoding="utf-8", newline="")  # noqa: SIM115
-            )
+            self._file = open(path, "a", encoding="utf-8", newline="")  # noqa: SIM115 - `stop` closes it
         except OSError as error:
             raise ConnectError(f"Couldn't find or create file '{path}' for FileStreamSinkTask: {error}") from error
+        self._is_stdout = False
 
     def put(self, records: Sequence[SinkRecord]) -> None:
         self._file.writelines(f"{java_text(record.value)}\n" for record in records)

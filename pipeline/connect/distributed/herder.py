@@ -17,8 +17,10 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version as version_of
+from pathlib import Path
 from typing import Any, Final
 
+from pipeline.connect.commit import commit_of
 from pipeline.connect.config import ConfigDef, ConfigInfos
 from pipeline.connect.connector import Connector, SinkConnector
 from pipeline.connect.connector_config import keys_of_all
@@ -67,6 +69,7 @@ _STALE: Final = (
     "Cannot complete request momentarily due to stale configuration (typically caused by a concurrent config change)"
 )
 _KINDS: Final = ("sink", "source", "transformation", "predicate", "converter", "header_converter")
+_CLONE: Final = Path(__file__).parents[3]
 _log = logging.getLogger(__name__)
 
 
@@ -194,7 +197,7 @@ class WorkerHerder(Herder):
         return self._is_ready
 
     async def server_info(self) -> ServerInfo:
-        return ServerInfo(version_of("parley"), "unknown", self._settings.cluster_id)
+        return ServerInfo(version_of("parley"), commit_of(_CLONE), self._settings.cluster_id)
 
     async def check(self) -> None:
         if not self._share.joined.is_set():

@@ -44,10 +44,7 @@ async def prepare(client: Client, plan: TopicPlan) -> int:
         else:
             await _check_policy(client, plan)
     except KafkaError as error:
-        raise ConnectError(
-            f"topic '{plan.name}' ({plan.key}) cannot be made ready: {error}. Look at the brokers, or "
-            f"make it by hand: compacted, {plan.partitions} partition(s)."
-        ) from error
+        raise ConnectError(_cannot(plan, error)) from error
     if plan.partitions == 1 and count != 1:
         raise ConnectError(
             f"Topic '{plan.name}' supplied via the '{plan.key}' property is required to have a single "
@@ -55,6 +52,15 @@ async def prepare(client: Client, plan: TopicPlan) -> int:
             "partitions."
         )
     return count
+
+
+def _cannot(plan: TopicPlan, error: KafkaError) -> str:
+    """What is wrong, and what to do."""
+    text = f"topic '{plan.name}' ({plan.key}) cannot be made ready: {str(error).rstrip('.')}. "
+    if error.code is ErrorCode.INVALID_REPLICATION_FACTOR:
+        settings = ", ".join(f"{kind}.storage.replication.factor=1" for kind in ("config", "offset", "status"))
+        return f"{text}With one broker set {settings}."
+    return f"{text}Look at the brokers, or make it by hand: compacted, {plan.partitions} partition(s)."
 
 
 async def _partitions(client: Client, plan: TopicPlan) -> int | None:

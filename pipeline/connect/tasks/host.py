@@ -133,7 +133,8 @@ class _Running:
             with self.held:
                 self._work()
         except Exception as error:
-            _log.error("Task %s failed and is stopped until it is started again.", self.spec.id, exc_info=error)
+            text = f"{type(error).__name__}: {error}"  # the trace is for the worker to tell
+            _log.error("Task %s failed and is stopped until it is started again: %s", self.spec.id, text)
             if not self.stopping.is_set():
                 self.guard.state(self.spec, State.FAILED, stack_trace(error))
 

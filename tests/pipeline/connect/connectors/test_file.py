@@ -121,3 +121,20 @@ def test_a_file_that_cannot_be_made(tmp_path: Path) -> None:
     task.initialize(Context({}))  # type: ignore[arg-type]
     with pytest.raises(ConnectError, match="Couldn't find or create file"):
         task.start({"file": str(tmp_path / "none" / "out")})
+
+
+def test_what_waits_or_reads_standard_input_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    started(FileStreamSourceTask(), {"fil": "in.txt", "topic": "t"})
+    waiting = started(FileStreamSourceTask(), {"file": str(tmp_path / "in.txt"), "topic": "t"})
+    assert [waiting.poll() for _ in range(3)] == [None] * 3
+    assert [record.getMessage() for record in caplog.records] == [
+        "no 'file' is set: what is read for topic 't' is the standard input",
+        f"{tmp_path}/in.txt is not there: it is waited for",
+    ]
+
+
+def test_a_sink_that_could_not_start_stops_in_order(tmp_path: Path) -> None:
+    task = FileStreamSinkTask()
+    with pytest.raises(ConnectError):
+        started(task, {"file": str(tmp_path / "none" / "out")})
+    task.stop()

@@ -1,0 +1,36 @@
+"""Which commit this program was made from, as far as its files tell: those of a clone do."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+UNKNOWN: Final = "unknown"
+_DIGITS: Final = 16
+"""How many Kafka shows."""
+_ID: Final = re.compile(r"[0-9a-f]{40,64}")
+
+
+def commit_of(root: Path) -> str:
+    """The commit that is checked out in a clone, its first digits; `UNKNOWN` for what is no clone."""
+    git = root / ".git"
+    try:
+        if git.is_file():  # a further work tree
+            git = root / git.read_text().removeprefix("gitdir:").strip()
+        common = git / "commondir"
+        shared = git / common.read_text().strip() if common.is_file() else git
+        head = (git / "HEAD").read_text().strip()
+        branch = head.removeprefix("ref: ")
+        found = head if branch == head else _id_of(shared, branch)
+    except (OSError, UnicodeDecodeError):
+        return UNKNOWN
+    return found[:_DIGITS] if _ID.fullmatch(found) else UNKNOWN
+
+
+def _id_of(git: Path, branch: str) -> str:
+    """What a branch is at; nothing if it has no commit. Raises OSError."""
+    if (git / branch).is_file():
+        return (git / branch).read_text().strip()
+    packed = (git / "packed-refs").read_text().splitlines()
+    return next((line.split(" ")[0] for line in packed if line.endswith(f" {branch}")), "")
