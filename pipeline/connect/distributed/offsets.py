@@ -75,6 +75,8 @@ class TopicOffsetStore:
         try:
             connector, partition = json.loads(record.key)
             offset = None if record.value is None else json.loads(record.value)
+            if not (isinstance(connector, str) and isinstance(partition, dict) and isinstance(offset, dict | None)):
+                raise TypeError("a partition and its offset are objects")
             name = key_of(connector, partition)
         except (ValueError, TypeError, RecursionError) as error:
             _log.warning("the offset record at offset %d makes no sense: %r", record.offset, error)
