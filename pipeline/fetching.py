@@ -13,7 +13,6 @@ from protocol.messages.fetch import FetchRequest, FetchResponse
 from protocol.messages.offsets import ListOffsetsRequest
 from protocol.records.batch import headers
 from protocol.records.errors import CorruptRecord
-from protocol.records.header import BatchHeader
 
 LATEST: Final = -1
 """As a timestamp: the offset behind the last record that may be read."""
@@ -127,7 +126,12 @@ async def fetch_once(
         raise
     if answer.throttle_time_ms:
         await asyncio.sleep(answer.throttle_time_ms / 1000)  # the client itself waits (KIP-219)
-    return fetched_in(partition, offset, data)
+    fetched = fetched_in(partition, offset, data)
+    # The high watermark was read before the records, and may have risen in between: then it is asked for.
+    seems_beyond = fetched.records and fetched.next_offset > fetched.high_watermark
+    if seems_beyond and fetched.next_offset > await _bound(client, partition, LATEST, node):
+        raise _misplaced(partition, offset, f"up to {fetched.next_offset - 1}, beyond the end of the log")
+    return fetched
 
 
 async def _forget_leader(client: Client, partition: TopicPartition) -> None:
@@ -154,8 +158,8 @@ def _request(partition: TopicPartition, offset: int, isolation: Isolation, max_b
 def fetched_in(partition: TopicPartition, offset: int, data: Any) -> Fetched:
     """What a partition's part of a fetch answer holds.
 
-    Raises CorruptRecord for bytes that are no batches, and for batches that cannot stand where they do: a batch's own
-    offset is not under its checksum, and a wrong one would pass for a gap.
+    Raises CorruptRecord for bytes that are no batches, and KafkaError for batches out of order: a batch's own offset is
+    not under its checksum, and a wrong one would pass for a gap.
     """
     records = data.records or b""
     used = 0
@@ -163,8 +167,9 @@ def fetched_in(partition: TopicPartition, offset: int, data: Any) -> Fetched:
     behind = 0
     try:
         for pos, header in headers(records):
-            if header.base_offset < behind or header.next_offset > data.high_watermark:
-                raise _misplaced(partition, offset, header, data.high_watermark)
+            if header.base_offset < behind:
+                what = f"from {header.base_offset} on behind one up to {behind - 1}"
+                raise _misplaced(partition, offset, what)
             used = pos + header.size_bytes
             behind = header.next_offset
             next_offset = max(next_offset, header.next_offset)
@@ -185,11 +190,11 @@ def fetched_in(partition: TopicPartition, offset: int, data: Any) -> Fetched:
     )
 
 
-def _misplaced(partition: TopicPartition, offset: int, header: BatchHeader, high_watermark: int) -> KafkaError:
+def _misplaced(partition: TopicPartition, offset: int, what: str) -> KafkaError:
     return KafkaError(
         ErrorCode.CORRUPT_MESSAGE,
-        f"{partition} has at offset {offset} or behind it a batch with offsets {header.base_offset} to"
-        f" {header.last_offset}, out of order or beyond the high watermark {high_watermark}: the log is corrupt",
+        f"{partition} has at offset {offset} or behind it a batch with offsets that cannot be its own, {what}:"
+        " the log is corrupt",
     )
 
 

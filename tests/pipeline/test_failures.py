@@ -157,6 +157,21 @@ def test_no_broker_is_said() -> None:
         cluster.partitions(["t"])
 
 
+def test_last_batch_with_an_offset_that_the_disk_has_spoilt(broker: BrokerProcess, cluster: Cluster) -> None:
+    """The offset is not under the batch's checksum, and nothing follows that would be out of order."""
+    partition = create(cluster, "far")
+    with Producer(cluster, Writing(batch_bytes=2000)) as producer:
+        producer.write(rows(VALUES[:100]), topic="far")
+    (segment,) = (broker.data / "far-0").glob("*.log")
+    data = bytearray(segment.read_bytes())
+    pos, _ = list(headers(data))[-1]
+    data[pos + 5] ^= 0xFF
+    with segment.open("r+b") as file:
+        file.write(data)
+    with pytest.raises(KafkaError, match=r"far-0 has at offset .* beyond the end of the log: the log is corrupt"):
+        list(cluster.fetch(partition, 0, 100))
+
+
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.GZIP])
 def test_batch_that_the_disk_has_spoilt_is_named(broker: BrokerProcess, cluster: Cluster, codec: Compression) -> None:
     partition = create(cluster, "spoilt")
