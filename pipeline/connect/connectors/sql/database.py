@@ -43,6 +43,14 @@ __all__ = [
     "sql_value",
 ]
 
+
+def _database(name: str, value: Any) -> None:
+    """A URL for which there is a driver; nothing is connected to."""
+    non_empty(name, value)
+    if value:
+        open_engine(value, None, None).dispose()
+
+
 CONNECTION: Final = (
     ConfigDef()
     .define(
@@ -50,7 +58,7 @@ CONNECTION: Final = (
         ConfigType.STRING,
         importance=Importance.HIGH,
         doc="The database: jdbc:postgresql://host/name, or a URL of SQLAlchemy's.",
-        validator=non_empty,
+        validator=_database,
     )
     .define("connection.user", ConfigType.STRING, None, Importance.HIGH, "Who connects, unless the URL says.")
     .define("connection.password", ConfigType.PASSWORD, None, Importance.HIGH, "With which password.")

@@ -235,6 +235,11 @@ def test_databases_that_are_none() -> None:
         open_engine("nonsense", None, None)
     with pytest.raises(ConfigError, match=r"connection\.url"):
         open_engine("jdbc:unheardof://host/db", None, None)
+    for connector in (SqlSinkConnector(), SqlSourceConnector()):  # said before a task is started
+        found = {
+            one.name: one.errors for one in connector.validate({"connection.url": "jdbc:oracle:thin:@host:1521/x"})
+        }
+        assert "Could not parse" in found["connection.url"][0]
     with pytest.raises(RetriableError):
         source("jdbc:postgresql://127.0.0.1:9/x?user=u&connect_timeout=2", mode="bulk")
 
