@@ -127,7 +127,8 @@ async def test_a_broker_that_is_fenced_although_it_lives_comes_back_under_a_high
 
 
 async def test_a_broker_that_asks_for_no_metadata_is_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with Cluster(brokers=2, coordination_session_timeout_ms=500) as cluster:
+    # Who hears of nothing would wait, when it is stopped, to hear that it may go.
+    async with Cluster(brokers=2, coordination_session_timeout_ms=500, controlled_shutdown_enable=False) as cluster:
         deaf = next(broker_id for broker_id in cluster.brokers if broker_id != controller_of(cluster))
         following = cluster.brokers[deaf].server.liveness._following
         following.controller_is(None)  # it follows nobody from now on, and is a member all the same
@@ -141,7 +142,9 @@ async def test_a_broker_that_has_lost_its_controller_calls_no_topic_unknown() ->
     question = MetadataRequest(
         topics=[MetadataRequest.MetadataRequestTopic(name="new")], allow_auto_topic_creation=False
     )
-    async with Cluster(brokers=2, coordination_session_timeout_ms=NEVER_MS) as cluster:
+    async with Cluster(
+        brokers=2, coordination_session_timeout_ms=NEVER_MS, controlled_shutdown_enable=False
+    ) as cluster:
         server = cluster.brokers[3 - controller_of(cluster)].server
         async with Client(server.bootstrap_servers) as client:
             assert (await client.send(question)).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
