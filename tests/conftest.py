@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 from hypothesis import settings
 
@@ -20,3 +22,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="the coordination store under the tests of clusters of processes; the suite has a choice of them on each",
     )
     group.addoption("--chaos-seed", type=int, default=1, help="what decides how")
+
+
+def pytest_collection_finish() -> None:
+    """What thousands of tests and their modules consist of stays to the end: the collector need not look at it."""
+    gc.collect()
+    gc.freeze()
