@@ -137,7 +137,8 @@ def test_what_is_told_of_a_task_comes_in_order(engine: Engine) -> None:
 
     peer.on_tell = wait
     engine.start_task(spec())
-    begins.wait(WAIT_S)
+    assert begins.wait(WAIT_S)
+    assert not engine._changed.acquire(blocking=False)  # nobody can say anything of the task in between
     stopping = threading.Thread(target=engine.stop_tasks, args=([TASK], 1000))
     stopping.start()
     goes_on.set()

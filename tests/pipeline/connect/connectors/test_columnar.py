@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from pyarrow import fs
 
 from pipeline.connect.connector import ExactlyOnceSinkTask, OffsetRange
+from pipeline.connect.connectors import parquet as parquet_sink
 from pipeline.connect.connectors.columns import table_of
 from pipeline.connect.connectors.delta import DeltaSinkTask
 from pipeline.connect.connectors.parquet import ParquetSinkConnector, ParquetSinkTask
@@ -158,8 +159,10 @@ def test_who_comes_late_gives_up(tmp_path: Path) -> None:
 
 
 def test_a_file_of_another_file_system_appears_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    task = parquet(tmp_path)
-    task._files, task._base, task._is_local = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem()), "x", False
+    elsewhere = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
+    monkeypatch.setattr(parquet_sink, "_opened", lambda url: (elsewhere, url))
+    task = started(ParquetSinkTask(), {"url": "x"})
+    assert isinstance(task, ParquetSinkTask)
     real = task._write
 
     def dies(path: str, content: pa.Buffer) -> None:
@@ -170,7 +173,7 @@ def test_a_file_of_another_file_system_appears_whole(tmp_path: Path, monkeypatch
     with pytest.raises(RetriableError):
         put(task, 0, 10)
     assert task.committed([PARTITION]) == {}
-    assert list((tmp_path / "x" / "t" / "partition=0").iterdir()) == []
+    assert list((tmp_path / "x" / "t" / "partition=0").iterdir()) == []  # what was left is deleted by who comes next
     monkeypatch.setattr(task, "_write", real)
     put(task, 0, 10)
     assert task.committed([PARTITION]) == {PARTITION: 10}
