@@ -70,6 +70,8 @@ _UNKNOWN_TOPIC_S: Final = 5.0
 """How long a topic that the cluster does not have may yet appear, while one of its partitions is read or written."""
 _NEW_TOPIC_S: Final = 1.0
 """How long a topic that is asked for may yet appear: word of a new one takes a moment to all brokers."""
+_UNKNOWN_ERROR_S: Final = 5.0
+"""How long a fetch that fails of what the broker does not name is tried again, as Kafka's consumers do for ever."""
 _CONSUMER: Final = -1
 _LOG_END: Final = -2
 """Who asks for offsets in this name is told where the log ends, not what is replicated."""
@@ -104,12 +106,15 @@ class _Patience(NamedTuple):
     deadline: float
     unknown_topic_deadline: float
     nobody_deadline: float
+    unknown_error_deadline: float
 
     def outlasts(self, error: KafkaError, now: float) -> bool:
         if isinstance(error, NobodyListens):
             return now < min(self.deadline, self.nobody_deadline)
         if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return now < min(self.deadline, self.unknown_topic_deadline)
+        if error.code is ErrorCode.UNKNOWN_SERVER_ERROR:
+            return now < min(self.deadline, self.unknown_error_deadline)
         passing = error.code.retriable or error.code is ErrorCode.BROKER_NOT_AVAILABLE
         return passing and error.code not in _NOT_RETRIED and now < self.deadline
 
@@ -263,7 +268,9 @@ class Cluster:
         deadline = asyncio.get_running_loop().time() + self.connection.api_timeout_ms / 1000
         while True:
             fetched = await self._patiently(
-                client, lambda client: fetch_once(client, partition, start, isolation, max_bytes)
+                client,
+                lambda client: fetch_once(client, partition, start, isolation, max_bytes),
+                unknown_error_s=_UNKNOWN_ERROR_S,
             )
             if fetched.records:
                 return fetched
@@ -311,12 +318,13 @@ class Cluster:
         work: Callable[[Client], Awaitable[T]],
         unknown_topic_s: float = _UNKNOWN_TOPIC_S,
         nobody_s: float = math.inf,
+        unknown_error_s: float = 0.0,
     ) -> T:
         """Call again while what is raised may pass, each time after a longer pause."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
         deadline = begun + self.connection.api_timeout_ms / 1000
-        patience = _Patience(deadline, begun + unknown_topic_s, begun + nobody_s)
+        patience = _Patience(deadline, begun + unknown_topic_s, begun + nobody_s, begun + unknown_error_s)
         pause = _BACKOFF_FIRST_S
         while True:
             try:

@@ -32,7 +32,7 @@ import pyarrow.parquet as pa_parquet
 
 from pipeline.cluster import LATEST, Cluster, Connection, TopicPartition
 from pipeline.load.columns import BadRecord
-from pipeline.load.files import EXTENSIONS, OURS, data_files, filesystem
+from pipeline.load.files import DELTA_LOG, EXTENSIONS, OURS, data_files, filesystem
 from pipeline.load.manifest import LoadConflict, named_files, write_new
 from pipeline.load.ranges import range_of
 from pipeline.load.spark import run_tasks
@@ -235,8 +235,15 @@ def _files(settings: BackSettings, system: pa_fs.FileSystem, root: str) -> list[
     """
     if settings.format == "delta":
         from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
 
-        found = [path.split(f"{root}/", 1)[-1] for path in DeltaTable(settings.uri).file_uris()]
+        try:
+            table = DeltaTable(settings.uri)
+        except TableNotFoundError:
+            raise ValueError(f"{settings.uri} is no Delta table") from None
+        found = [path.split(f"{root}/", 1)[-1] for path in table.file_uris()]
+    elif system.get_file_info(f"{root}/{DELTA_LOG}").type is not pa_fs.FileType.NotFound:
+        raise LoadConflict(f"{settings.uri} is a Delta table: send it with --format delta")
     else:
         end = f".{EXTENSIONS[settings.format]}"
         there = named_files(system, root)

@@ -28,6 +28,8 @@ from pipeline.load.values import jsonable
 
 OURS: Final = "_parley"
 """The folder with what is ours; readers of a folder of files pass over names that begin with an underscore."""
+DELTA_LOG: Final = "_delta_log"
+"""The folder by which a Delta table is known."""
 EXTENSIONS: Final = {"parquet": "parquet", "delta": "parquet", "csv": "csv", "json": "json"}
 OPEN_MAX: Final = 128
 """How many files a task writes at once; of more, the one that was begun first is closed, and begun again as another."""
@@ -239,5 +241,5 @@ def data_files(filesystem: pa_fs.FileSystem, root: str) -> Iterator[tuple[str, s
     selector = pa_fs.FileSelector(root, recursive=True, allow_not_found=True)
     for info in filesystem.get_file_info(selector):
         below = info.path.removeprefix(root).lstrip("/")
-        if info.type is pa_fs.FileType.File and not below.startswith((OURS, "_delta_log")):
+        if info.type is pa_fs.FileType.File and not below.startswith((OURS, DELTA_LOG)):
             yield info.path, os.path.basename(info.path)

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import pyarrow.fs as pa_fs
 
-from pipeline.load.files import OURS, Destination, Written, data_files, empty_pending, mark_path
+from pipeline.load.files import DELTA_LOG, OURS, Destination, Written, data_files, empty_pending, mark_path
 from pipeline.load.ranges import is_stray
 
 VERSION: Final = 1
@@ -63,7 +63,7 @@ class Manifests:
     def _check_new(self) -> None:
         """Refuse a folder that has files which would be taken for those of a killed load."""
         uri, topic = self._destination.uri, self._topic
-        if self._filesystem.get_file_info(f"{self._root}/_delta_log").type is not pa_fs.FileType.NotFound:
+        if self._filesystem.get_file_info(f"{self._root}/{DELTA_LOG}").type is not pa_fs.FileType.NotFound:
             raise LoadConflict(f"{uri} is a Delta table: take another folder, or --format delta")
         if any(is_stray(name, topic, {}) for _, name in data_files(self._filesystem, self._root)):
             raise LoadConflict(

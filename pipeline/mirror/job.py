@@ -94,7 +94,6 @@ def _query(
         ends: dict[int, dict[TopicPartition, int]] = {}
         for flow, topic, partition, end in frame.collect():
             ends.setdefault(flow, {})[TopicPartition(topic, partition)] = end
-        tell(mirror)
         mirror.copy(ends, lambda: tell(mirror))
 
     flows = tuple(flow.settings for flow in mirror.flows)

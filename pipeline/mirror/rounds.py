@@ -106,7 +106,10 @@ class Mirror:
         return {flow.number: flow.ends() for flow in self.copying}
 
     def copy(self, ends: Ends, tell: Callable[[], None] = lambda: None) -> None:
-        """Copy up to these ends, in rounds; ``tell`` is called after each. What got stuck is left for the next time."""
+        """Copy up to these ends, in rounds; ``tell`` is called before the first, and after each.
+
+        What got stuck is left for the next time.
+        """
         wanted = {number: dict(some) for number, some in ends.items()}
         for flow in self.copying:
             if flow.is_held_back:
@@ -114,6 +117,7 @@ class Mirror:
             elif not _guarded(flow, "looking at both clusters", partial(flow.look, wanted.get(flow.number, {}))):
                 wanted.pop(flow.number, None)
                 flow.hold_back()
+        tell()
         while ranges := [one for flow in self.copying for one in flow.plan(wanted.get(flow.number, {}))]:
             for done in self._run(ranges):
                 if not self.flows[done.flow].take(done):

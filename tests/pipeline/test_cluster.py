@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,6 +18,7 @@ from confluent_kafka import Producer
 from broker import Broker
 from pipeline.cluster import EARLIEST, LATEST, Cluster, Connection, OffsetOutOfRange, TopicPartition
 from pipeline.decode import decode
+from pipeline.fetching import Fetched, fetch_once
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.topics import DeleteRecordsRequest
 
@@ -153,3 +155,22 @@ def test_a_broker_that_starts_meanwhile_is_found() -> None:
         with Broker({"listeners": f"PLAINTEXT://127.0.0.1:{port}"}):
             asking.join()
     assert contacted.is_set()
+
+
+def test_a_fetch_that_fails_of_what_is_not_named_is_tried_again(
+    broker: Broker, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(broker, "moody", [b"v"])
+    failures = [KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "fetching moody-0 from offset 0")]
+
+    async def fetch(*arguments: Any) -> Fetched:
+        if failures:
+            raise failures.pop()
+        return await fetch_once(*arguments)
+
+    monkeypatch.setattr("pipeline.cluster.fetch_once", fetch)
+    assert read(cluster, TopicPartition("moody", 0), 0, 1).num_rows == 1
+    monkeypatch.setattr("pipeline.cluster._UNKNOWN_ERROR_S", 0.0)
+    failures.append(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
+    with pytest.raises(KafkaError, match="UNKNOWN_SERVER_ERROR"):
+        read(cluster, TopicPartition("moody", 0), 0, 1)

@@ -72,8 +72,8 @@ def test_progress_is_shown_once_a_second_and_when_it_changes(capsys: pytest.Capt
         show(mirror)  # type: ignore[arg-type]
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("  ")[2:4] for line in lines] == [
-        ["20 records copied, 0.0 MB", "10/s"],
-        ["30 records copied, 0.0 MB", "5/s"],
+        ["20 records copied, 2.0 KiB", "10/s"],
+        ["30 records copied, 2.9 KiB", "5/s"],
     ]
 
 

@@ -20,12 +20,12 @@ from tools.cli.reassign.verifying import (
     PartitionMove,
     Progress,
     ReplicaMove,
-    bytes_text,
     partition_line,
     progress_line,
     replica_line,
 )
 from tools.cli.running import CommandError
+from tools.cli.sizes import bytes_text
 
 WHERE = ("t", 0)
 

@@ -14,6 +14,7 @@ from tools.cli.app import App
 from tools.cli.on_spark import said_if_missing, start_spark
 from tools.cli.options import DEFAULT_BOOTSTRAP, BootstrapServer
 from tools.cli.running import CommandError
+from tools.cli.sizes import bytes_text
 
 if TYPE_CHECKING:
     from pipeline.load.columns import Layout
@@ -193,7 +194,7 @@ def _forth(session: Any, options: Options) -> None:
             at_once = max(2, session.sparkContext.defaultParallelism)
             done = load(settings, on_spark(session), at_once=at_once, tell=bar.show)
         print(
-            f"{topic}: {done.records:,} records in {done.files:,} files ({done.size_bytes / 1e6:,.1f} MB) "
+            f"{topic}: {done.records:,} records in {done.files:,} files ({bytes_text(done.size_bytes)}) "
             f"are new in {settings.uri}."
         )
 

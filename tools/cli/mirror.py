@@ -19,6 +19,7 @@ from tools.cli.app import App
 from tools.cli.on_spark import said_if_missing, start_spark
 from tools.cli.options import AsJson, client_properties, warn_ignored
 from tools.cli.running import FAILED, CommandError
+from tools.cli.sizes import bytes_text
 
 if TYPE_CHECKING:
     from pipeline.mirror.rounds import Mirror
@@ -251,7 +252,7 @@ class _Progress:
                 print(json.dumps(told), flush=True)
             else:
                 print(
-                    f"{one.flow}  {one.topics} topics  {one.records:,} records copied, {one.size_bytes / 1e6:,.1f} MB  "
-                    f"{rate:,.0f}/s  {bytes_rate / 1e6:,.1f} MB/s  lag {one.lag:,}",
+                    f"{one.flow}  {one.topics} topics  {one.records:,} records copied, {bytes_text(one.size_bytes)}  "
+                    f"{rate:,.0f}/s  {bytes_text(round(bytes_rate))}/s  lag {one.lag:,}",
                     flush=True,
                 )

@@ -18,6 +18,7 @@ from pipeline.load.back import BackSettings, BackTask, send_back, send_rows
 from pipeline.load.columns import BadRecord, Layout
 from pipeline.load.files import Task, Written, write_range
 from pipeline.load.job import LoadSettings, load
+from pipeline.load.manifest import LoadConflict
 from pipeline.mirror.appending import Overtaken, new_producer
 from pipeline.sending import ProducerId
 from tests.pipeline.mirror.clusters import Row, as_rows, create, delete_records, produce, read, rows
@@ -248,3 +249,16 @@ def test_rows_that_were_sent_and_deleted_are_not_guessed_at(kafka_broker: KafkaB
     delete_records(bootstrap, topic, 0, 4000)
     with pytest.raises(Overtaken, match="remove _parley/back/guess"):
         send_back(settings, in_process)
+
+
+def test_a_delta_table_is_not_sent_as_the_files_it_is_made_of(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
+    bootstrap = kafka_broker.bootstrap_servers
+    topic = create(bootstrap, "kinds", 1)
+    produce(bootstrap, topic, rows(3), 0)
+    connection = Connection(bootstrap=bootstrap)
+    for kind in ("delta", "parquet"):
+        load(LoadSettings(connection, topic, str(tmp_path / kind), kind, Layout()), written)
+    with pytest.raises(LoadConflict, match="is a Delta table: send it with --format delta"):
+        send_back(BackSettings(connection, topic, str(tmp_path / "delta"), "parquet"), in_process)
+    with pytest.raises(ValueError, match="is no Delta table"):
+        send_back(BackSettings(connection, topic, str(tmp_path / "parquet"), "delta"), in_process)

@@ -52,6 +52,15 @@ def test_records_arrive_as_they_were(a: str, b: str) -> None:
     assert (progress.flow, progress.records, progress.lag) == ("A->B", 800, 0)
 
 
+def test_what_waits_is_told_before_it_is_copied(a: str, b: str) -> None:
+    create(a, "orders")
+    produce(a, "orders", rows(10))
+    told: list[tuple[int, int]] = []
+    with mirror(properties(a, b)) as running:
+        running.copy(running.ends(), lambda: told.extend((one.records, one.lag) for one in running.progress()))
+    assert told == [(0, 10), (10, 0)]
+
+
 def test_nothing_is_copied_twice_however_often_a_mirror_is_killed(a: str, b: str) -> None:
     """A mirror that wrote down nothing of what it copied is as one that was killed."""
     create(a, "orders")

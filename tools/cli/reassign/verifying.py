@@ -10,8 +10,7 @@ from tools.cli.cluster import TopicPartition
 from tools.cli.reassign import asking
 from tools.cli.reassign.moves import Ongoing
 from tools.cli.reassign.plan import Plan, log_dir_moves, name_of, numbers
-
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+from tools.cli.sizes import bytes_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +134,6 @@ def progress_line(one: Progress) -> str:
     percent = f"{one.size * 100 // one.of} %" if one.of else "nothing to copy"
     size, of = bytes_text(one.size), bytes_text(one.of)
     return f"  {name_of(one.partition)}: broker {one.broker} has {size} of {of} ({percent})"
-
-
-def bytes_text(count: int) -> str:
-    """A number of bytes in the largest unit that leaves at least 1."""
-    size, unit = float(count), 0
-    while size >= 1024 and unit < len(_UNITS) - 1:
-        size, unit = size / 1024, unit + 1
-    return f"{size:.1f} {_UNITS[unit]}" if unit else f"{count} B"
 
 
 def as_data(found: Verification) -> dict[str, object]:
