@@ -118,7 +118,8 @@ def _last_of(
     found = None
     for fetched in cluster.fetch(partition, start, end):
         for _, header in headers(fetched.records):
-            if written_by(producer, header):
+            # The log may have grown since its end was asked for.
+            if header.base_offset < end and written_by(producer, header):
                 found = header
     return found
 

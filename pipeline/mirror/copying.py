@@ -156,8 +156,8 @@ def cut_at(found: Tail, anchor: Anchor) -> int | None:
 def _resume(wanted: Range, found: Tail, done: Copied) -> None:
     """Move the anchor to the end of the target's log.
 
-    The offset of the last record that is there is at least that of as many records without a gap. If it is more, records
-    are missing on the source: either they were when it was copied, or compaction has taken some away since, and then
+    The offset of the last record that is there is at least that of as many records without a gap. If it is more, some
+    are missing on the source: either they were when it was copied, or compaction has taken them away since, and then
     others that were not copied would be counted in their place. So there it is compared what was copied.
     """
     start = done.anchor
@@ -203,7 +203,7 @@ def _written(wanted: Range, start: Anchor, found: Tail) -> Iterator[Record]:
     """The records of the target that were copied behind the anchor."""
     for fetched in cluster(wanted.target).fetch(wanted.remote, start.downstream, found.end):
         for pos, header in headers(fetched.records):
-            if written_by(start.producer, header):
+            if header.base_offset < found.end and written_by(start.producer, header):
                 yield from records(fetched.records, pos)
 
 
