@@ -35,7 +35,8 @@ SILENCE_S, BEAT_S, FENCE_S = 2.0, 0.2, 3.0
 SINKS = 4
 PROGRAM = (
     "import pickle, sys; from pipeline.connect.tasks import peer, remote; "
-    f"peer.SILENCE_S, peer.BEAT_S = {SILENCE_S}, {BEAT_S}; remote.host_tasks(pickle.load(sys.stdin.buffer))"
+    f"peer.SILENCE_S, peer.BEAT_S, remote.STOP_S = {SILENCE_S}, {BEAT_S}, 0.5; "
+    "remote.host_tasks(pickle.load(sys.stdin.buffer))"
 )
 
 
@@ -154,6 +155,21 @@ def test_a_host_that_dies_is_replaced(run: Run) -> None:
         run.driven.told.wait(TaskId(name, 0), State.RESTARTING)
     run.engine.add()
     run.goes_on("b", "c")
+
+
+def test_a_host_that_has_lost_its_worker_ends_under_a_task_that_is_stuck(
+    run: Run, connect_broker: Broker, tmp_path: Path
+) -> None:
+    topic = f"stuck-{uuid4().hex[:8]}"
+    create(connect_broker.bootstrap_servers, topic)
+    produce(connect_broker.bootstrap_servers, topic, ["wait"])
+    run.driven.run("stuck", "Notes", topics=topic, folder=tmp_path)
+    until((tmp_path / "waits").exists, bool)
+    for host in list(run.engine._placement.hosts):
+        host.peer.close()
+    said = [process.communicate(timeout=60)[1] for process in run.engine.processes]
+    assert all(process.returncode for process in run.engine.processes)
+    assert [b"A task does not stop" in one for one in said].count(True) == 1
 
 
 def test_strangers_get_nothing_and_hold_up_nobody(run: Run) -> None:
