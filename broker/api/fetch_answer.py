@@ -1,7 +1,7 @@
 """The answer to a fetch: what was found of each partition, the reads that are planned, and how they are carried out.
 
-Reads are planned first and carried out last. Large ones are sent from the file; what is not in memory is loaded in a
-thread, and so is the conversion for clients of before KIP-98.
+Reads are planned first and carried out last. Large ones are sent from the file, small ones never: those the codec copies.
+What is not in memory is loaded in a thread, and so is the conversion for clients of before KIP-98.
 """
 
 from __future__ import annotations
@@ -102,9 +102,9 @@ class FetchAnswer:
         if self._reads:
             if self._context.api_version < BATCHES_VERSION:
                 return self._answer_converted()
-            slices = self._fill_in()
-            if slices:
-                return self._answer_loaded(slices)
+            cold = self._fill_in()
+            if cold:
+                return self._answer_loaded(cold)
         return self._response()
 
     async def _answer_planned(self) -> FetchResponse:
@@ -137,9 +137,12 @@ class FetchAnswer:
             if self._context.api_version < BATCHES_VERSION:
                 partition.counters.fetch_conversions += 1
 
-    def _fill_in(self) -> list[FileSlice]:
-        """Give the records read to the partitions' data; the slices answered have still to be loaded from disk."""
-        not_cached = []
+    def _fill_in(self) -> dict[Target, FileSlice | None]:
+        """Give the records read to the partitions' data; those answered have still to come from disk.
+
+        Large ones as slices that are to be loaded; None: a small one that is to be read.
+        """
+        cold: dict[Target, FileSlice | None] = {}
         for target, read in self._reads.items():
             data = self.found[target]
             if self._reader.isolation is Isolation.READ_COMMITTED:
@@ -147,14 +150,14 @@ class FetchAnswer:
             if read.size < SENT_FROM_FILE_BYTES:
                 try:
                     data.records = read.try_read()
-                    continue
                 except BlockingIOError:
-                    pass
+                    cold[target] = None
+                continue
             part = FileSlice(read.fd, read.position, read.size, read)
             data.records = [part]  # type: ignore[list-item]  # written by the connection's sender, not by the codec
             if not part.is_cached():
-                not_cached.append(part)
-        return not_cached
+                cold[target] = part
+        return cold
 
     def _aborted(self, target: Target, read: LogRead) -> list[FetchResponse.AbortedTransaction]:
         partition = target.partition
@@ -165,10 +168,16 @@ class FetchAnswer:
             for aborted in partition.log.aborted_transactions(read.offset, end)
         ]
 
-    async def _answer_loaded(self, slices: list[FileSlice]) -> FetchResponse:
-        loop = asyncio.get_running_loop()
-        for part in slices:
-            await loop.run_in_executor(self._api.threads.reads, part.load)
+    async def _answer_loaded(self, cold: dict[Target, FileSlice | None]) -> FetchResponse:
+        loop, threads = asyncio.get_running_loop(), self._api.threads.reads
+        for target, part in cold.items():
+            if part is not None:
+                await loop.run_in_executor(threads, part.load)
+                continue
+            try:
+                self.found[target].records = await loop.run_in_executor(threads, self._reads[target].read)
+            except KafkaError as error:
+                self.found[target] = self.failed(target, error)
         return self._response()
 
     async def _answer_converted(self) -> FetchResponse:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from broker.api.fetch import FetchApi
 from broker.api.fetch_answer import SENT_FROM_FILE_BYTES
 from broker.api.fetch_sessions import LOOK_AT_ALL_S, FetchSessions
 from broker.network.sending import FileSlice
+from protocol.codec import response_frame
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.fetch import FetchRequest, FetchResponse
 from protocol.records.batch import records
@@ -113,6 +115,26 @@ async def test_large_reads_are_sent_from_the_file(bench: FetchBench) -> None:
     assert isinstance(data.records, list)
     assert isinstance(data.records[0], FileSlice)
     assert offsets(data) == [0]
+
+
+@pytest.mark.parametrize("size", [10, 2000, SENT_FROM_FILE_BYTES])
+async def test_what_is_not_in_memory_is_answered_all_the_same(
+    bench: FetchBench, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    await bench.create("t")
+    bench.write("t", size=size)
+    real = os.preadv
+
+    def cold(fd: int, buffers: Any, position: int, flags: int = 0) -> int:
+        if flags:
+            raise BlockingIOError
+        return real(fd, buffers, position)
+
+    monkeypatch.setattr(os, "preadv", cold)
+    answer = await bench.fetch(ask("t"))
+    assert found(answer) == [("t", 0, 0, [0])]
+    parts = response_frame(answer, 12, 1)
+    assert any(isinstance(part, FileSlice) for part in parts) is (size == SENT_FROM_FILE_BYTES)
 
 
 async def test_the_first_batch_is_answered_whatever_the_limits_say(bench: FetchBench) -> None:
