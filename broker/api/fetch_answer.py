@@ -1,6 +1,6 @@
 """The answer to a fetch: what was found of each partition, the reads that are planned, and how they are carried out.
 
-Reads are planned first and carried out last. Large ones are sent from the file; small ones never, the codec copies them.
+Reads are planned first and carried out last. Large ones are sent from the file; small ones never, they are copied.
 What is not in memory is loaded in a thread, and so is the conversion for clients of before KIP-98.
 """
 
