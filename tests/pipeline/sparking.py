@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+T0_MS = time.time_ns() // 1_000_000 - 3_600_000
+"""When the first record was made: not so long ago that brokers delete it for its age."""
 QUERY_SECONDS = 300
 """Far more than a query takes: what tells a hung one from a slow machine."""
 
@@ -68,7 +71,7 @@ def produce(bootstrap: str, topic: str, count: int, *, first: int = 0, partition
                 value=None if number % 11 == 5 else b"%d-" % number + b"v" * (number % 40),
                 headers=_HEADERS[number % len(_HEADERS)],
                 partition=number % partitions,
-                timestamp=1_790_000_000_000 + number,
+                timestamp=T0_MS + number,
             )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.pipeline.sparking import copy_stream, finish, produce, read, records, stream, table
+from tests.pipeline.sparking import T0_MS, copy_stream, finish, produce, read, records, stream, table
 from tests.support.kafka import Kafka4
 from tests.support.kafka_data import OVERRIDES, write_everything
 from tools.pytest_plugin import KafkaBroker
@@ -55,7 +55,7 @@ def test_the_same_rows_of_parley(spark: SparkSession, kafka_broker: KafkaBroker)
     assert ours.schema == theirs.schema
     assert table(ours) == table(theirs)
     assert ours.where("key IS NULL AND offset < 50").groupBy("partition").count().collect()
-    limits = {"startingTimestamp": 1_790_000_000_100, "endingOffsets": '{"mixed": {"0": 77, "1": -1, "2": 80}}'}
+    limits = {"startingTimestamp": T0_MS + 100, "endingOffsets": '{"mixed": {"0": 77, "1": -1, "2": 80}}'}
     assert table(read(spark, "parley", bootstrap, subscribe="mixed", **limits)) == table(
         read(spark, "kafka", bootstrap, subscribe="mixed", **limits)
     )
