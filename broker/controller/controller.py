@@ -162,9 +162,13 @@ class Controller:
                 self._refuse_all()
 
     def depose(self, leader: Leader) -> None:
-        """This controller is dead: campaign in its place. Nothing happens if it does not lead any more."""
-        self._dead = leader
-        self._found_dead.set()
+        """This controller is dead: campaign in its place. Nothing happens if it does not lead any more.
+
+        Who says so once more does not hold up the campaign that is under way: a slow store would never see its end.
+        """
+        if leader != self._dead:
+            self._dead = leader
+            self._found_dead.set()
 
     async def _campaign(self, elections: Elections) -> Leadership:
         """Wait for the office to be free, or for its holder to be found dead."""
