@@ -293,7 +293,8 @@ class Story:
             self._counting.set()
             self._done = min(told["done"], len(self.changes))
             print(
-                f"  batch {told['batch']:>3}  {told['rows']:>5} changes counted, {self._done} of {self._fed}",
+                f"  batch {told['batch']:>3}  {told['rows']:>5} changes counted: {self._done} of {len(self.changes)},"
+                f" {self._fed} are in the file by now",
                 flush=True,
             )
             if told["done"] >= until:
