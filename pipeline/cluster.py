@@ -48,7 +48,7 @@ from protocol.client import Client, NobodyListens, parse_bootstrap
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.metadata import MetadataRequest
 from protocol.messages.offsets import ListOffsetsRequest
-from protocol.schema import Request
+from protocol.schema import ZERO_UUID, Request
 
 __all__ = [
     "EARLIEST",
@@ -192,6 +192,17 @@ class Cluster:
         if isinstance(topics, re.Pattern):
             return {name: ids for name, (ids, internal) in found.items() if not internal and topics.fullmatch(name)}
         return {name: found[name][0] for name in names or ()}
+
+    def topic_id(self, topic: str) -> str:
+        """The topic's id (KIP-516), another one each time that it is made; "" where the cluster has no ids."""
+
+        async def ask(client: Client) -> str:
+            (found,) = (await client.metadata([topic])).topics
+            if found.error_code:
+                raise KafkaError(ErrorCode(found.error_code), f"topic {topic!r}")
+            return "" if found.topic_id == ZERO_UUID else str(found.topic_id)
+
+        return self.retry(ask)
 
     def offsets(
         self, wanted: Mapping[TopicPartition, int], isolation: Isolation = Isolation.READ_UNCOMMITTED

@@ -15,6 +15,7 @@ from pipeline.load.columns import Layout
 from pipeline.load.delta import DeltaCommits, new_load_id
 from pipeline.load.files import Destination, Task, Written, write_range
 from pipeline.load.manifest import Manifests
+from pipeline.load.origin import check_origin, keep_origin
 from pipeline.load.ranges import missing, rounds
 from pipeline.load.spark import run_tasks
 
@@ -84,8 +85,10 @@ def load(
         places = [TopicPartition(settings.topic, one) for one in cluster.partitions([settings.topic])[settings.topic]]
         begins = cluster.offsets(dict.fromkeys(places, EARLIEST), settings.isolation)
         ends = cluster.offsets(dict.fromkeys(places, LATEST), settings.isolation)
+        topic_id = cluster.topic_id(settings.topic)
     destination = Destination(settings.uri, settings.format, new_load_id())
     commits = _commits(settings, destination, [place.partition for place in places])
+    check_origin(destination, settings.topic, topic_id)
     first = {place.partition: offset for place, offset in begins.items()}
     last = {place.partition: offset for place, offset in ends.items()}
     wanted = missing(settings.topic, commits.positions, first, last, accept_loss=settings.accept_loss)
@@ -93,6 +96,7 @@ def load(
     tell(done)
     if wanted or first.keys() - commits.positions.keys():
         commits.begin(first)
+        keep_origin(destination, settings.topic, topic_id)
     for some in rounds(wanted, settings.per_file, at_once):
         tasks = [Task(settings.connection, settings.isolation, one, settings.layout, destination) for one in some]
         files = [file for found in run(tasks) for file in found]

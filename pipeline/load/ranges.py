@@ -2,8 +2,8 @@
 
 The name of a file says which records are in it: ``topic+partition+first+last.parquet``, with the first and last offset
 of the range it was made of, in twenty digits, so that names sort as offsets do. A range that is divided by event time
-has a file of that name in several folders. Ranges of a partition follow each other: a file that begins where, or
-behind where, what was committed ends was never committed.
+has a file of that name in several folders. Ranges of a partition follow each other: a file that ends behind where what
+was committed ends was never committed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class RecordsGone(Exception):
 
 
 class TopicMadeAnew(Exception):
-    """The topic ends before what was loaded of it; the text says where."""
+    """The topic is not the one that was loaded, or ends before what was loaded of it; the text says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def is_stray(file_name: str, topic: str, positions: Mapping[int, int]) -> bool:
     found = range_of(file_name)
     if found is None or found.partition.topic != topic:
         return False
-    return found.first >= positions.get(found.partition.partition, 0)
+    return found.end > positions.get(found.partition.partition, 0)
 
 
 def missing(

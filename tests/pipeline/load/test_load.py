@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow.csv as pa_csv
 import pyarrow.dataset as pa_dataset
 import pytest
+from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 
 from pipeline.cluster import Connection
@@ -19,7 +20,7 @@ from pipeline.load.columns import Layout
 from pipeline.load.files import NotOurs, Task, Written, filesystem, write_range
 from pipeline.load.job import LoadSettings, load
 from pipeline.load.manifest import LoadConflict
-from pipeline.load.ranges import RecordsGone
+from pipeline.load.ranges import RecordsGone, TopicMadeAnew
 from pipeline.load.schemas import read_schema
 from tests.pipeline.mirror.clusters import create, delete_records, produce, rows
 from tools.pytest_plugin import KafkaBroker
@@ -203,6 +204,20 @@ def test_records_that_are_gone_are_told(settings: LoadSettings) -> None:
     with pytest.raises(RecordsGone, match="offsets 300 to 304"):
         load(settings, in_process)
     assert load(replace(settings, accept_loss=True), in_process).records == 5
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta"])
+def test_a_topic_made_anew_is_another_one(settings: LoadSettings, kind: str) -> None:
+    """However much is in it: its first offsets were not loaded."""
+    settings = replace(settings, format=kind)
+    load(settings, in_process)
+    admin = AdminClient({"bootstrap.servers": settings.connection.bootstrap})
+    admin.delete_topics([settings.topic])[settings.topic].result()
+    create(settings.connection.bootstrap, settings.topic, 2)
+    produce(settings.connection.bootstrap, settings.topic, rows(400), 0)
+    produce(settings.connection.bootstrap, settings.topic, rows(400), 1)
+    with pytest.raises(TopicMadeAnew, match=f"topic {settings.topic} was made anew since it was loaded into "):
+        load(settings, in_process)
 
 
 def test_event_time_makes_folders(settings: LoadSettings) -> None:
