@@ -56,8 +56,9 @@ cluster: server  ## three brokers until Ctrl-C (STORE=local, zookeeper, etcd or 
 peers: build  ## the real clients and servers the system tests drive (kcat, Java, Apache Kafka)
 	$(BIN)/python -m tests.system.peers
 
+# Most tests wait for servers half of their time: three at a time keep two cores busy.
 test: lint peers $(VENV)/.plot  ## everything
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not spark"
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not spark"
 	$(BIN)/python -m pytest -m spark
 
 test-fast: build  ## what runs in under a minute
