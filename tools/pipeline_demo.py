@@ -213,6 +213,7 @@ class Story:
             "offset.storage.file.filename": str(self.folder / "connect.offsets"),
             "listeners": f"http://127.0.0.1:{_free_port()}",
             "tasks.engine": "threads",
+            "offset.flush.interval.ms": "500",  # the file sink's lines are in the file from then on
         }
         source = {"name": "source", "connector.class": "FileStreamSource", "file": str(self.input), "topic": SOURCE}
         sink = {"name": "sink", "connector.class": "FileStreamSink", "file": str(self.output), "topics": TARGET}
