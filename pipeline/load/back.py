@@ -37,7 +37,6 @@ from pipeline.load.manifest import LoadConflict, named_files, write_new
 from pipeline.load.ranges import range_of
 from pipeline.load.spark import run_tasks
 from pipeline.load.values import moment
-from pipeline.mirror import admin
 from pipeline.mirror.appending import Appender, Batch, Overtaken, new_producer, tail
 from pipeline.partitioner import partition_of
 from pipeline.sending import ProducerId
@@ -152,7 +151,7 @@ def send_back(settings: BackSettings, run: Run) -> int:
 
 def _begin(settings: BackSettings, cluster: Cluster, partitions: int, notes: _Notes) -> _Note | None:
     """The note to go by: that of a load that was not finished, or a new one; None if there is nothing to send."""
-    topic_id = admin.overview(cluster).ids.get(settings.topic, "")
+    topic_id = cluster.topic_id(settings.topic)
     while True:
         last = notes.last()
         if last is not None and last.topic_id not in ("", topic_id):

@@ -22,6 +22,7 @@ import pyarrow.parquet as pa_parquet
 
 from pipeline.cluster import Cluster, Connection, Isolation
 from pipeline.decode import decode
+from pipeline.disk import to_disk
 from pipeline.load.columns import FOLDERS, Layout, rows
 from pipeline.load.ranges import OffsetRange
 from pipeline.load.values import jsonable
@@ -182,7 +183,7 @@ class _File:
         self._writer.close()
         self._stream.close()
         if isinstance(self._filesystem, pa_fs.LocalFileSystem):
-            _to_disk(self._pending)
+            to_disk(self._pending)
 
     def moved(self, root: str) -> Written:
         target = f"{root}/{self._path}"
@@ -196,14 +197,6 @@ class _File:
             self._stream.close()
         if self._filesystem.get_file_info(self._pending).type is not pa_fs.FileType.NotFound:
             self._filesystem.delete_file(self._pending)
-
-
-def _to_disk(path: str) -> None:
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
 
 
 class _JsonLines:

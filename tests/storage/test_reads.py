@@ -16,6 +16,7 @@ from protocol.records.batch import headers
 from storage.log import Log
 from storage.walk import SegmentFile
 from tests.storage.logs import NOW, SMALL, append, batch_of, check, fill, open_log, reopened, values_of
+from tests.support.memory import nothing_is_in_memory
 
 
 @pytest.fixture
@@ -103,14 +104,7 @@ def test_a_read_can_be_sent_as_it_is(log: Log) -> None:
 
 def test_without_waiting(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     assert log.read(299, 1000, up_to=600, nowait=True).try_read()
-    real = os.preadv
-
-    def cold(fd: int, buffers: Any, position: int, flags: int = 0) -> int:
-        if flags:
-            raise BlockingIOError
-        return real(fd, buffers, position)
-
-    monkeypatch.setattr(os, "preadv", cold)
+    nothing_is_in_memory(monkeypatch)
     log = reopened(log, clean=True)
     with pytest.raises(BlockingIOError):
         log.read(299, 1000, up_to=600, nowait=True)

@@ -14,10 +14,10 @@ from typing import Final
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError, TableNotFoundError
 
-from pipeline.connect.config import ConfigDef, ConfigType, Importance, non_empty
+from pipeline.connect.config import ConfigType, Importance
 from pipeline.connect.connector import ExactlyOnceSinkTask, OffsetRange, SinkConnector
 from pipeline.connect.connectors.columns import table_of
-from pipeline.connect.connectors.ranges import with_range_keys
+from pipeline.connect.connectors.ranges import range_keys
 from pipeline.connect.errors import ConnectError, RetriableError
 from pipeline.connect.records import SinkRecord, TopicPartition
 
@@ -97,15 +97,7 @@ class DeltaSinkConnector(SinkConnector):
     version = _VERSION
     task_class = DeltaSinkTask
     config_def = (
-        with_range_keys(
-            ConfigDef().define(
-                "url",
-                ConfigType.STRING,
-                importance=_HIGH,
-                doc="The table: a folder, or s3://bucket/path, gs://..., abfs://...; storage.* are for the store.",
-                validator=non_empty,
-            )
-        )
+        range_keys("The table: a folder, or s3://bucket/path, gs://..., abfs://...; storage.* are for the store.")
         .define("partition.columns", ConfigType.LIST, [], _MEDIUM, "The columns a new table is divided by.")
         .define("schema.evolution", ConfigType.BOOLEAN, True, _MEDIUM, "Whether fields that are new become columns.")
         .define(

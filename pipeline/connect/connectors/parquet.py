@@ -26,12 +26,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from pipeline.connect.config import ConfigDef, ConfigType, ConfigValue, Importance, non_empty, one_of
+from pipeline.connect.config import ConfigType, ConfigValue, Importance, one_of
 from pipeline.connect.connector import ExactlyOnceSinkTask, OffsetRange, SinkConnector
 from pipeline.connect.connectors.columns import table_of
-from pipeline.connect.connectors.ranges import with_range_keys
+from pipeline.connect.connectors.ranges import range_keys
 from pipeline.connect.errors import ConfigError, ConnectError, RetriableError
 from pipeline.connect.records import SinkRecord, TopicPartition
+from pipeline.disk import to_disk
 
 __all__ = ["ParquetSinkConnector", "ParquetSinkTask"]
 
@@ -131,19 +132,10 @@ class ParquetSinkTask(ExactlyOnceSinkTask):
         with self._files.open_output_stream(path) as stream:
             stream.write(content)
         if self._is_local:
-            _sync(path)
+            to_disk(path)
 
     def _folder(self, partition: TopicPartition) -> str:
         return f"{self._base}/{_safe(partition.topic)}/partition={partition.partition}"
-
-
-def _sync(path: str) -> None:
-    """What is not on the disk by now would be missing in a file that has its name."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
@@ -167,15 +159,7 @@ class ParquetSinkConnector(SinkConnector):
     version = _VERSION
     task_class = ParquetSinkTask
     config_def = (
-        with_range_keys(
-            ConfigDef().define(
-                "url",
-                ConfigType.STRING,
-                importance=_HIGH,
-                doc="Where the files go: a folder, or s3://bucket/path, gs://..., abfs://..., hdfs://...",
-                validator=non_empty,
-            )
-        )
+        range_keys("Where the files go: a folder, or s3://bucket/path, gs://..., abfs://..., hdfs://...")
         .define(
             "parquet.codec",
             ConfigType.STRING,

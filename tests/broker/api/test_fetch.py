@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -22,6 +21,7 @@ from protocol.messages.fetch import FetchRequest, FetchResponse
 from protocol.records.batch import records
 from protocol.records.header import headers
 from tests.broker.api.bench import BROKER, OTHER, Bench, batch, context
+from tests.support.memory import nothing_is_in_memory
 
 MAX = 1 << 30
 
@@ -123,14 +123,7 @@ async def test_what_is_not_in_memory_is_answered_all_the_same(
 ) -> None:
     await bench.create("t")
     bench.write("t", size=size)
-    real = os.preadv
-
-    def cold(fd: int, buffers: Any, position: int, flags: int = 0) -> int:
-        if flags:
-            raise BlockingIOError
-        return real(fd, buffers, position)
-
-    monkeypatch.setattr(os, "preadv", cold)
+    nothing_is_in_memory(monkeypatch)
     answer = await bench.fetch(ask("t"))
     assert found(answer) == [("t", 0, 0, [0])]
     parts = response_frame(answer, 12, 1)
