@@ -61,7 +61,7 @@ test: lint peers $(VENV)/.plot  ## everything
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not spark"
 	$(BIN)/python -m pytest -m spark
 
-test-fast: build  ## what runs in under a minute
+test-fast: build  ## what starts no servers: a minute or two
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not system and not spark"
 
 lint: build  ## ruff, mypy --strict, the layer table
