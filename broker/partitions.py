@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from typing import TYPE_CHECKING, TypeAlias
 from uuid import UUID
 
@@ -253,6 +253,14 @@ class Partitions:
         """Bring a log to disk, in a thread. Raises :class:`KafkaError` KAFKA_STORAGE_ERROR."""
         log = partition.log
         await self._logs.run(self._logs.directory_of(log), log.flush)
+
+    def led_without_log(self) -> Set[tuple[str, int]]:
+        """The partitions, by topic and index, that this broker leads, but whose logs are being opened yet."""
+        if not self._opening:
+            return frozenset()
+        return {
+            (each.topic, each.index) for each in self if each.is_leader and not each.is_open and not each.has_failed
+        }
 
     async def opened(self) -> None:
         """Wait until every partition known by now has its log, or has failed to get it."""

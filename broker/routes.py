@@ -86,7 +86,12 @@ def routes(server: BrokerServer) -> dict[int, Handler]:
             LogMoves(server.partitions, server.logs, server.config, server.tasks, clock.monotonic),
             server.threads,
         ),
-        MetadataApi(server.metadata, mentioned, Outages(server.metadata, server.peers.lost_at, is_in_touch)),
+        MetadataApi(
+            server.metadata,
+            mentioned,
+            Outages(server.metadata, server.peers.lost_at, is_in_touch),
+            opening=server.partitions.led_without_log,
+        ),
         OfflineReplicasApi(controller, server.unclean_allowed),
         OffsetsApi(server.partitions, server.threads),
         ProduceApi(

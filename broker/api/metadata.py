@@ -1,12 +1,13 @@
 """Metadata, DescribeTopicPartitions: which topics exist, who leads their partitions, where the brokers are reached.
 
-Answers come from the broker's metadata image alone. A broker is given by the address of the listener on which the
-question came, since only that one is known to be reachable from there.
+Answers come from the broker's metadata image; only that this broker leads a partition is not said before
+the log is there, since a client that came at once would be refused. A broker is given by the address of the listener on
+which the question came: only that one is known to be reachable from there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Set
 from functools import partial
 from typing import Protocol
 from uuid import UUID
@@ -55,10 +56,19 @@ class TopicCreation(Protocol):
 class MetadataApi:
     """The read side of the cluster's metadata."""
 
-    def __init__(self, metadata: Metadata, creation: TopicCreation, outages: Outages) -> None:
+    def __init__(
+        self,
+        metadata: Metadata,
+        creation: TopicCreation,
+        outages: Outages,
+        *,
+        opening: Callable[[], Set[tuple[str, int]]] = frozenset,
+    ) -> None:
+        """``opening()`` are the partitions, by topic and index, that this broker leads and has no log of yet."""
         self._metadata = metadata
         self._creation = creation
         self._outages = outages
+        self._opening = opening
 
     def routes(self) -> dict[int, Handler]:
         return {
@@ -75,7 +85,7 @@ class MetadataApi:
         operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
         # LISTENER_NOT_FOUND came with version 6 (KIP-207).
         unreachable = ErrorCode.LISTENER_NOT_FOUND if context.api_version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
-        vantage = Vantage(image, context.listener, without_listener=unreachable)
+        vantage = Vantage(image, context.listener, without_listener=unreachable, opening=self._opening())
         if request.topics is None or (context.api_version == 0 and not request.topics):
             topics = await in_slices(partial(_topic, vantage, operations), image.topics.values())
         else:
@@ -113,7 +123,7 @@ class MetadataApi:
             if names and names[0] == request.cursor.topic_name:
                 first_partition = max(0, request.cursor.partition_index)
         room = min(max(1, request.response_partition_limit), PARTITIONS_PER_ANSWER_MAX)
-        vantage = Vantage(image, context.listener)
+        vantage = Vantage(image, context.listener, opening=self._opening())
         answer = DescribeTopicPartitionsResponse(topics=[])
         for name in names:
             if room <= 0:
@@ -184,13 +194,15 @@ def _topic(vantage: Vantage, operations: int, topic: TopicImage) -> MetadataResp
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=[_partition(vantage, index, state) for index, state in enumerate(topic.partitions)],
+        partitions=[_partition(vantage, topic.name, index, state) for index, state in enumerate(topic.partitions)],
         topic_authorized_operations=operations,
     )
 
 
-def _partition(vantage: Vantage, index: int, state: PartitionState) -> MetadataResponse.MetadataResponsePartition:
-    leader, error = vantage.leader(state)
+def _partition(
+    vantage: Vantage, topic: str, index: int, state: PartitionState
+) -> MetadataResponse.MetadataResponsePartition:
+    leader, error = vantage.leader(topic, index, state)
     return MetadataResponse.MetadataResponsePartition(
         error_code=error,
         partition_index=index,
@@ -217,15 +229,17 @@ def _described_topic(
         name=name,
         topic_id=topic.topic_id,
         is_internal=name in INTERNAL_TOPICS,
-        partitions=[_described(vantage, index, state) for index, state in enumerate(states, start=first_partition)],
+        partitions=[
+            _described(vantage, name, index, state) for index, state in enumerate(states, start=first_partition)
+        ],
         topic_authorized_operations=TOPIC_OPERATIONS,
     )
 
 
 def _described(
-    vantage: Vantage, index: int, state: PartitionState
+    vantage: Vantage, topic: str, index: int, state: PartitionState
 ) -> DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition:
-    leader, error = vantage.leader(state)
+    leader, error = vantage.leader(topic, index, state)
     return DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition(
         error_code=error,
         partition_index=index,

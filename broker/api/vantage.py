@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from broker.metadata.image import MetadataImage
 from broker.metadata.types import NO_LEADER, PartitionState
 from protocol.errors import ErrorCode
@@ -11,13 +13,22 @@ class Vantage:
     """What one listener shows of an image."""
 
     def __init__(
-        self, image: MetadataImage, listener: str, *, without_listener: ErrorCode = ErrorCode.LISTENER_NOT_FOUND
+        self,
+        image: MetadataImage,
+        listener: str,
+        *,
+        without_listener: ErrorCode = ErrorCode.LISTENER_NOT_FOUND,
+        opening: Set[tuple[str, int]] = frozenset(),
     ) -> None:
-        """``without_listener`` is what is said of a leader that has no such listener (KIP-207)."""
+        """``without_listener`` is what is said of a leader that has no such listener (KIP-207).
+
+        ``opening`` are the partitions, by topic and index, that are led from here and have no log yet.
+        """
         alive = image.live_brokers()
         self._alive = {broker.broker_id for broker in alive}
         self._within_reach = {broker.broker_id for broker in alive if broker.endpoint(listener) is not None}
         self._without_listener = without_listener
+        self._opening = opening
         self._controller = image.controller_id
 
     @property
@@ -27,8 +38,10 @@ class Vantage:
             return self._controller
         return min(self._within_reach, default=-1)
 
-    def leader(self, state: PartitionState) -> tuple[int, ErrorCode]:
+    def leader(self, topic: str, index: int, state: PartitionState) -> tuple[int, ErrorCode]:
         """The leader that a client can use; or -1, and why there is none."""
+        if (topic, index) in self._opening:
+            return NO_LEADER, ErrorCode.LEADER_NOT_AVAILABLE
         if state.leader in self._within_reach:
             return state.leader, ErrorCode.NONE
         return NO_LEADER, self._without_listener if state.leader in self._alive else ErrorCode.LEADER_NOT_AVAILABLE

@@ -35,10 +35,14 @@ class Logs:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.deleted: list[tuple[str, int]] = []
+        self.may_open: asyncio.Event | None = None
+        """What is waited for before a log is opened."""
 
     async def get_or_create(
         self, topic: str, partition: int, *, topic_id: UUID, config: LogConfig, is_new: bool = True
     ) -> Log:
+        if self.may_open is not None:
+            await self.may_open.wait()
         directory = self.directory / f"{topic}-{partition}"
         directory.mkdir(exist_ok=True)
         rng = random.Random(1)

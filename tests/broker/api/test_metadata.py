@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from uuid import UUID
 
@@ -13,7 +14,7 @@ from broker.controller.topics import NewTopic, TopicOutcome
 from protocol.codec import encode
 from protocol.errors import ErrorCode
 from protocol.messages.metadata import MetadataRequest
-from tests.broker.api.bench import Bench, context
+from tests.broker.api.bench import BROKER, OTHER, Bench, context
 
 
 class Creation:
@@ -57,6 +58,28 @@ async def test_who_is_out_of_touch_does_not_say_that_a_topic_is_not_there(
     )
     answer = await api.metadata(context(12), request)
     assert [topic.error_code for topic in answer.topics] == [ErrorCode[said], ErrorCode.INVALID_TOPIC_EXCEPTION]
+
+
+async def test_a_leader_is_named_once_it_has_its_log(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    outages = Outages(bench.metadata, lambda broker: None, lambda: True)
+    api = MetadataApi(bench.metadata, Creation(bench), outages, opening=bench.partitions.led_without_log)
+    request = MetadataRequest(topics=None)
+
+    async def leaders() -> list[tuple[int, int]]:
+        (topic,) = (await api.metadata(context(12), request)).topics
+        return [(each.leader_id, each.error_code) for each in topic.partitions]
+
+    may_open = asyncio.Event()
+    bench.logs.may_open = may_open
+    creating = asyncio.create_task(bench.create("t", 2, replicas=[BROKER, OTHER]))
+    await bench.idle()
+    bench.alter("t", 1, leader=OTHER)
+    assert await leaders() == [(-1, ErrorCode.LEADER_NOT_AVAILABLE), (OTHER, ErrorCode.NONE)]
+    may_open.set()
+    await creating
+    assert await leaders() == [(BROKER, ErrorCode.NONE), (OTHER, ErrorCode.NONE)]
+    await bench.tasks.close()
 
 
 @pytest.mark.parametrize("version", [10, 11])
