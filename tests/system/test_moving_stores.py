@@ -6,6 +6,7 @@ import itertools
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -133,4 +134,4 @@ def _wait_for_begin(cluster: ClusterOfProcesses, controller: int) -> None:
     broker = cluster.brokers[controller]
     start = broker.log_size()
     while "moving to another store" not in broker.log(start):
-        pass
+        time.sleep(0.002)

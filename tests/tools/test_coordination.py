@@ -56,6 +56,15 @@ def test_status_shows_who_is_there(cluster: Cluster, store: str, parley: Parley,
     assert f"Controller:   {shown['controller']} (epoch {shown['controllerEpoch']})" in text
 
 
+def test_status_tells_a_store_that_was_merely_opened_from_one_in_charge(parley: Parley, tmp_path: Path) -> None:
+    opened, left = f"local://{tmp_path}/opened", f"local://{tmp_path}/left"
+    asyncio.run(_put(opened, {}))
+    asyncio.run(_put(left, {"k": b"v"}))
+    assert "State:        empty\n" in parley("coordination", "status", opened).out
+    assert json.loads(parley("coordination", "status", opened, "--json").out)["state"] == "empty"
+    assert "State:        in charge\n" in parley("coordination", "status", left).out
+
+
 def test_a_cluster_is_moved_and_moved_back(cluster: Cluster, store: str, parley: Parley, tmp_path: Path) -> None:
     at = ("--bootstrap-server", cluster.bootstrap_servers)
     assert parley("topics", "--create", "--topic", "moved", *at).code == 0

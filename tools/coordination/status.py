@@ -13,7 +13,7 @@ from broker.metadata.encoding import registration_from_bytes
 from broker.metadata.types import BrokerRegistration
 from consensus.backend import Backend, Entry, WatchCount
 from consensus.charge import FOLDER as CHARGE
-from consensus.charge import Charge, read_charge
+from consensus.charge import HOLDS_STATE, Charge, read_charge
 from consensus.copying import everything
 from consensus.recipes.elections import FOLDER as ELECTIONS
 from consensus.recipes.groups import FOLDER as GROUPS
@@ -52,6 +52,12 @@ class Status:
     watches: WatchCount
     sizes: dict[str, tuple[int, int]]
 
+    @property
+    def state(self) -> str:
+        """Where the store stands; "empty" where no cluster has begun in it, since then it is in charge of nothing."""
+        is_empty = self.charge.state in HOLDS_STATE and not self.sizes
+        return "empty" if is_empty else self.charge.state.value
+
     def as_data(self) -> dict[str, Any]:
         """For programs."""
         other = self.charge.other
@@ -64,7 +70,7 @@ class Status:
         return {
             "store": self.store,
             "identity": self.identity,
-            "state": self.charge.state.value,
+            "state": self.state,
             "term": self.charge.term,
             "move": move,
             "clusterId": self.cluster_id,
@@ -81,7 +87,7 @@ class Status:
 
     def as_text(self) -> list[str]:
         """For people."""
-        state = self.charge.state.value
+        state = self.state
         if self.charge.other is not None:
             state += f" (latest move: {self.charge.other.url}{'; ' if self.charge.note else ''}{self.charge.note})"
         controller = "none" if self.controller is None else str(self.controller)
