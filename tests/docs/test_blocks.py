@@ -19,7 +19,8 @@ from pathlib import Path
 import pytest
 
 from broker.config import BrokerConfig, parse_properties
-from tests.system.running import BrokerProcess, free_port
+from tests.support.ports import free_port
+from tests.system.running import BrokerProcess
 
 pytestmark = pytest.mark.system
 

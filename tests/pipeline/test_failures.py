@@ -16,7 +16,8 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
 from protocol.records.compression import Compression
 from protocol.records.header import headers
-from tests.system.running import BrokerProcess, free_port
+from tests.support.ports import free_port
+from tests.system.running import BrokerProcess
 from tools.faults import FaultProxy
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import queue
 import signal
-import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
+
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 KAFKA_4 = "4.3.1"
@@ -90,14 +91,6 @@ def _logging(version: str) -> str:
         temporary.write_text(text)
         temporary.rename(path)
     return f"-Dlog4j2.configurationFile={path}" if modern else f"-Dlog4j.configuration=file:{path}"
-
-
-def free_port() -> int:
-    """A TCP port of the loopback address that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _controller_of(bootstrap_servers: str) -> int:

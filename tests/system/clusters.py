@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,9 +10,13 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
 
+from protocol.client import Client
+from protocol.errors import KafkaError
+from tests.support.ports import free_port
 from tests.system.cutting import Cuts
-from tests.system.running import BrokerProcess, free_port
+from tests.system.running import BrokerProcess
 from tools.checker import Trial
+from tools.checker.trial import create
 from tools.faults import FaultProxy
 
 WAIT_SECONDS = 60
@@ -91,16 +96,21 @@ class ClusterOfProcesses:
     def leader(self, topic: str, partition: int = 0) -> int:
         leader = -1
         while leader < 0:
-            leader = self.metadata(topic).topics[topic].partitions[partition].leader
+            known = (
+                self.metadata(topic).topics[topic].partitions
+            )  # none, if who is asked has not heard of the topic yet
+            leader = known[partition].leader if partition in known else -1
         return leader
 
     def controller(self) -> int:
-        return self.metadata().controller_id
+        controller = -1
+        while controller < 0:
+            controller = self.metadata().controller_id
+        return controller
 
     def create_topic(self, name: str, partitions: int = 1, **config: str) -> str:
-        admin = self.admin
         settings = {key.replace("_", "."): value for key, value in config.items()}
-        admin.create_topics([NewTopic(name, partitions, 3, config=settings)])[name].result(WAIT_SECONDS)
+        create(self.admin, NewTopic(name, partitions, 3, config=settings))
         return name
 
     def cut_off(self, number: int) -> None:
@@ -124,11 +134,20 @@ class ClusterOfProcesses:
         self.wait_until_in_sync()
 
     def wait_until_in_sync(self) -> None:
-        while True:
-            topics = self.metadata().topics.values()
-            partitions = [partition for topic in topics for partition in topic.partitions.values()]
-            if all(len(each.isrs) == len(each.replicas) and each.leader >= 0 for each in partitions):
-                return
+        """Until each broker says so itself: one that stood still tells for a moment what was before."""
+        for broker in self.brokers.values():
+            while not asyncio.run(_says_all_is_in_sync(broker)):
+                pass
+
+
+async def _says_all_is_in_sync(broker: BrokerProcess) -> bool:
+    try:
+        async with Client(broker.bootstrap_servers) as client:
+            topics = (await client.metadata()).topics
+    except KafkaError:  # it does not serve yet, or the connection has just been cut
+        return False
+    partitions = [partition for topic in topics for partition in topic.partitions]
+    return all(len(each.isr_nodes) == len(each.replica_nodes) and each.leader_id >= 0 for each in partitions)
 
 
 @contextmanager

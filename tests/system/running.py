@@ -6,44 +6,22 @@ import ctypes
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+
+from tests.support.ports import free_port
 
 START_SECONDS = 60
 STOP_SECONDS = 60
 
 _PR_SET_PDEATHSIG = 1
-_FIRST_PORT, _PORTS_PER_WORKER = 20_000, 500  # below the range that the system gives to outgoing connections
 _libc = ctypes.CDLL(None)
 
 
 class BrokerDied(AssertionError):
     """The broker ended, or did not start; the text is what it wrote."""
-
-
-def _ports() -> Iterator[int]:
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    first = _FIRST_PORT + worker % 20 * _PORTS_PER_WORKER
-    while True:
-        for port in range(first, first + _PORTS_PER_WORKER):
-            with socket.socket() as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                try:
-                    probe.bind(("127.0.0.1", port))
-                except OSError:
-                    continue
-            yield port
-
-
-_free_ports = _ports()
-
-
-def free_port() -> int:
-    """A port of the loopback address that nobody has, and that stays free while a broker of ours is down."""
-    return next(_free_ports)
 
 
 class BrokerProcess:

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from broker import Broker
-from tests.support.kafka import free_port
+from tests.support.ports import free_port
 from tests.tools.conftest import Parley
 from tools.cli.produce import Options, app, settings
 from tools.cli.produce.lines import READERS, InputRecord, LineFormat, parse_line

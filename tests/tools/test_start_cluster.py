@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient
 
 from protocol.client import Client
 from protocol.messages.metadata import DescribeClusterRequest
+from tests.support.ports import free_port
 from tests.tools.conftest import Parley
 from tools.cli.running import CommandError
 from tools.cli.start_cluster import labelled, plans
@@ -173,9 +174,13 @@ def test_brokers_do_not_outlive_the_command(tmp_path: Path) -> None:
 
 @pytest.mark.system
 def test_what_stands_in_the_way_of_one_ends_all(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        listeners = f"listeners=PLAINTEXT://127.0.0.1:{port - 2}"
+    ports = [free_port()]
+    while len(ports) < 3:  # in a row, and none of them one that the system gives to somebody else meanwhile
+        port = free_port()
+        ports = [*ports, port] if port == ports[-1] + 1 else [port]
+    port = ports[-1]
+    with socket.create_server(("127.0.0.1", port)):
+        listeners = f"listeners=PLAINTEXT://127.0.0.1:{ports[0]}"
         done = subprocess.run(
             command(f"log.dirs={tmp_path}", listeners, "metrics.listener="),
             capture_output=True, text=True, timeout=60, check=False,

@@ -13,7 +13,8 @@ import pytest
 
 from pipeline.java import java_home
 from tests.pipeline.mirror.clusters import as_rows, create, produce, read, rows
-from tests.support.kafka import JavaServer, free_port
+from tests.support.kafka import JavaServer
+from tests.support.ports import free_port
 from tools.cli.shapes import SHAPES, differences
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]

@@ -9,7 +9,6 @@ import asyncio
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import ClassVar, Final, TypeVar
 
 from consensus.conformance.processes import ProcessHarness, WallClock
+from tests.support.ports import free_port
 
 _MEMORY: Final = "/dev/shm"
 _MEMORY_BYTES_MIN: Final = 4 << 30
@@ -195,10 +195,8 @@ def serving(make: Callable[[Path, WallClock], ServersT], count: int) -> Iterator
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listened on a moment ago."""
-    with ExitStack() as stack:
-        listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [listener.getsockname()[1] for listener in listeners]
+    """So many ports that nobody has, and that stay free while a node is down."""
+    return [free_port() for _ in range(count)]
 
 
 class OwnServers(ProcessHarness):

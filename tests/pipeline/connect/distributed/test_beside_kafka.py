@@ -13,7 +13,8 @@ import pytest
 
 from broker import Broker
 from tests.pipeline.connect.workers import RunningWorker, file_source, group_worker, until
-from tests.support.kafka import JavaServer, free_port, java_command
+from tests.support.kafka import JavaServer, java_command
+from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]
 
