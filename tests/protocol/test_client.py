@@ -216,14 +216,15 @@ async def test_what_may_go_to_any_broker_does_not_wait_for_a_silent_one_twice(pe
     silent = Peer()
     await silent.start()
     silent.answers[3] = lambda header, request: None
+    asked = MetadataRequest(topics=[])
     try:
-        async with Client(f"{HOST}:{silent.port},{HOST}:{peer.port}", timeout=0.05) as client:
+        async with Client(f"{HOST}:{silent.port},{HOST}:{peer.port}") as client:
             with pytest.raises(KafkaError, match="no answer to Metadata"):
-                await client.metadata([])
+                await client.send(asked, timeout=0.05)
             assert (await client.metadata([])).controller_id == 7
             peer.answers[3] = lambda header, request: None
             with pytest.raises(KafkaError, match=f"no answer to Metadata v12 from {HOST}:{peer.port} "):
-                await client.metadata([])
+                await client.send(asked, timeout=0.05)
             silent.answers[3] = silent.metadata  # it goes on
             assert (await client.metadata([])).controller_id == 7
     finally:

@@ -201,7 +201,7 @@ def test_the_command(on_broker: Parley) -> None:
     typed = on_broker("check", "--seconds", "1", "--rate", "200", "--no-idempotence", "--json")
     data = json.loads(typed.out)
     assert data["ok"] is True
-    assert data["sent"] == data["acknowledged"] == data["found"] > 100
+    assert data["sent"] == data["acknowledged"] == data["found"] > 0
     assert not [name for name in on_broker("topics", "--list").lines if name.startswith("parley-check")]
     refused = on_broker("check", "--replication-factor", "5")
     assert refused.code == 1

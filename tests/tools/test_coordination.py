@@ -169,12 +169,14 @@ def test_looking_at_an_empty_place_begins_nothing(parley: Parley, tmp_path: Path
     assert not (tmp_path / "none").exists()
 
 
-def test_a_store_is_tried_and_left_as_it_was(parley: Parley, tmp_path: Path) -> None:
+def test_a_store_is_tried_and_left_as_it_was(parley: Parley, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("GOOD_P99_S", "BAD_P99_S", "SLOW_NOTICE_S"):  # how quick the disk is says nothing of the command
+        monkeypatch.setattr(f"tools.coordination.checking.{limit}", 60.0)
     store = f"local://{tmp_path}/store"
     asyncio.run(_put(store, {"k": b"1"}))
     tried = parley("coordination", "check", store)
     assert tried.code == 0
-    assert "A cluster would run well on this store." in tried.out or "but: a write takes" in tried.out
+    assert "A cluster would run well on this store." in tried.out
     assert json.loads(parley("coordination", "dump", store).out)["entries"] == {"data/k": 1}
     assert parley("coordination", "check", "nowhere://x").code == 1
     assert parley("coordination", "status").code == 1

@@ -95,9 +95,9 @@ def test_it_says_where_it_is_and_stops_when_told(tmp_path: Path, number: signal.
         (address,) = [match[1] for match in matches if match]
         assert any(str(tmp_path / "data") in line for line in lines)
         assert any(re.search(r"http://127\.0\.0\.1:\d+/metrics$", line) for line in lines)
-        assert AdminClient({"bootstrap.servers": address}).list_topics(timeout=10).brokers
+        assert AdminClient({"bootstrap.servers": address}).list_topics(timeout=60).brokers
         process.send_signal(number)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=60)
         assert process.returncode == 0, err
         assert "Traceback" not in err
 
@@ -114,8 +114,9 @@ def test_a_second_interrupt_ends_it_at_once(tmp_path: Path) -> None:
             if "Ctrl-C again" in line:
                 process.send_signal(signal.SIGINT)
                 break
-        process.communicate(timeout=30)
-        assert process.returncode in (0, 130)
+        process.communicate(timeout=60)
+        # It may have stopped meanwhile, or be on its way out of Python, which the signal ends: to a shell that is 130.
+        assert process.returncode in (0, 130, -signal.SIGINT)
 
 
 @pytest.mark.system

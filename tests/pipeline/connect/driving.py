@@ -28,6 +28,8 @@ class Told:
 
     def __init__(self) -> None:
         self.states: dict[str | TaskId, State] = {}
+        self.events: list[tuple[str | TaskId, State]] = []
+        """All that was told, for what does not last."""
         self.traces: dict[str | TaskId, str | None] = {}
         self.topics: set[tuple[TaskId, str]] = set()
         self.reconfigured: list[str] = []
@@ -50,6 +52,7 @@ class Told:
     def _note(self, of: str | TaskId, state: State, trace: str | None) -> None:
         with self._changed:
             self.states[of], self.traces[of] = state, trace
+            self.events.append((of, state))
             self._changed.notify_all()
 
     def wait(self, of: str | TaskId, state: State) -> str | None:
