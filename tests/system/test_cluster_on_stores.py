@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager
 from functools import partial
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
 
 from tests.support.stores.consul import consul_servers
 from tests.support.stores.etcd import etcd_servers
@@ -83,18 +82,7 @@ def test_data_flows_while_the_store_is_away(
             trial.wait_for_acknowledged(100)
         store.start()
         trial.wait_for_acknowledged(300)
-        _create_topic_once_there_is_a_controller(cluster, new_name())
+        cluster.create_topic(new_name())
         cluster.wait_until_in_sync()
         cluster.brokers[cluster.leader(trial.topic)].kill()
         trial.wait_for_acknowledged(1000)
-
-
-def _create_topic_once_there_is_a_controller(cluster: ClusterOfProcesses, topic: str) -> None:
-    while True:
-        try:
-            cluster.create_topic(topic)
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.NOT_CONTROLLER:  # that one means: ask again
-                raise
-        else:
-            return

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import Future
+from typing import cast
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.kafka import KAFKA_3, MissingPeer, kafka_39_zk, kafka_libs
 from tests.tools.conftest import Parley
 from tools.checker import Guarantees, History, Kind, Trial, Verdict, check, payload
 from tools.checker.history import seen
+from tools.checker.trial import create
 
 LOOSE = Guarantees(ordered=False, once=False)
 
@@ -162,6 +167,33 @@ def test_a_value_names_its_record() -> None:
     assert seen(3, payload("p", 7, 100)) == (3, "p", 7)
     assert len(payload("p", 7, 100)) == 100
     assert seen(3, payload("p", 7)) == (3, "p", 7)
+
+
+class Elections:
+    """An ``AdminClient`` whose cluster answers in turn with these errors, and then with success."""
+
+    def __init__(self, *errors: int) -> None:
+        self.errors = list(errors)
+
+    def create_topics(self, topics: list[NewTopic]) -> dict[str, Future[None]]:
+        answer = Future[None]()
+        if self.errors:
+            answer.set_exception(KafkaException(KafkaError(self.errors.pop(0))))
+        else:
+            answer.set_result(None)
+        return {topic.topic: answer for topic in topics}
+
+
+@pytest.mark.parametrize("then", [[], [KafkaError.TOPIC_ALREADY_EXISTS]])
+def test_a_topic_is_asked_for_again_while_there_is_no_controller(then: list[int]) -> None:
+    cluster = Elections(KafkaError.NOT_CONTROLLER, KafkaError.NOT_CONTROLLER, *then)
+    create(cast(AdminClient, cluster), NewTopic("t", 1))
+    assert cluster.errors == []
+
+
+def test_a_topic_that_somebody_has_made_is_not_taken_for_one_s_own() -> None:
+    with pytest.raises(KafkaException, match="TOPIC_ALREADY_EXISTS"):
+        create(cast(AdminClient, Elections(KafkaError.TOPIC_ALREADY_EXISTS)), NewTopic("t", 1))
 
 
 def test_names_of_producers() -> None:

@@ -70,8 +70,7 @@ class Trial:
     def create_topic(self, replicas: int, config: Mapping[str, str] | None = None) -> None:
         """Make the topic. Raises ``KafkaException``."""
         new = NewTopic(self.topic, self.partitions, replicas, config=dict(config or {}))
-        admin = AdminClient(self._settings)
-        admin.create_topics([new])[self.topic].result(WAIT_S)
+        create(AdminClient(self._settings), new)
 
     def delete_topic(self) -> None:
         """Delete the topic and all that is in it. Raises ``KafkaException``."""
@@ -165,6 +164,27 @@ class Trial:
                     self.history.saw(name, message.partition() or 0, message.offset() or 0, message.value())
         finally:
             consumer.close()
+
+
+def create(admin: AdminClient, new: NewTopic) -> None:
+    """Make a topic; while the cluster elects a controller it is asked again, as librdkafka does not by itself.
+
+    Raises ``KafkaException``.
+    """
+    deadline = time.monotonic() + WAIT_S
+    passing = {KafkaError.NOT_CONTROLLER}
+    while True:
+        try:
+            admin.create_topics([new])[new.topic].result(WAIT_S)
+            return
+        except KafkaException as error:
+            code = error.args[0].code()
+            if code == KafkaError.TOPIC_ALREADY_EXISTS and code in passing:
+                return
+            if code not in passing or time.monotonic() > deadline:
+                raise
+        passing.add(KafkaError.TOPIC_ALREADY_EXISTS)  # a controller that is one no more may have made it
+        time.sleep(0.1)
 
 
 def _reader(settings: Mapping[str, Any]) -> Consumer:
