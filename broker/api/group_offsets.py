@@ -1,6 +1,7 @@
 """OffsetCommit, OffsetFetch, OffsetDelete: how far a group has read.
 
-A commit is answered when the log has it. A fetch answers from memory, with offset -1 where nothing was committed.
+A commit is answered when the log has it; where its group is being read back it waits for that. A fetch answers from
+memory, with offset -1 where nothing was committed.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ P = TypeVar("P", OffsetFetchResponse.OffsetFetchResponsePartition, OffsetFetchRe
 
 LAST_MS = 2**63 - 1
 """The end of time: an offset kept longer than that is kept for good."""
+LOAD_MAX_S = 10.0
+"""How long a commit waits for its group to be read back: refused, librdkafka's would fail, and not be tried again."""
 NOT_COMMITTED = CommittedOffset(offset=-1, leader_epoch=-1, metadata="", commit_timestamp_ms=-1)
 
 
@@ -70,6 +73,7 @@ class GroupOffsetsApi:
         accepted: dict[TopicPartition, CommittedOffset] = {}
         names = [self._topic_name(topic.name, topic.topic_id) for topic in request.topics]
         group = None
+        await self._coordinator.loaded(LOAD_MAX_S, request.group_id)
         try:
             group = self._coordinator.find(request.group_id, may_be_unnamed=True)
             if group is None:

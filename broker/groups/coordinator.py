@@ -94,9 +94,10 @@ class GroupCoordinator:
         for partition in list(self._owned):
             self.resigned(partition)
 
-    async def loaded(self, timeout_s: float) -> None:
-        """Wait until the partitions owned now have been read, at most so long."""
-        loading = [owned.loading for owned in self._owned.values() if owned.loading is not None]
+    async def loaded(self, timeout_s: float, group_id: str | None = None) -> None:
+        """Wait until the partitions owned now, or only that of a group, have been read, at most so long."""
+        homes = self._owned.values() if group_id is None else [self._home_of(group_id)]
+        loading = [home.loading for home in homes if home is not None and home.loading is not None]
         if loading:
             await asyncio.wait(loading, timeout=timeout_s)
 
@@ -145,13 +146,16 @@ class GroupCoordinator:
     def _home(self, group_id: str, *, may_be_unnamed: bool = False) -> _Ownership:
         if not group_id and not may_be_unnamed:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
-        count = self._partition_count()
-        ownership = self._owned.get(group_partition(group_id, count)) if count else None
+        ownership = self._home_of(group_id)
         if ownership is None:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
         if ownership.loading is not None:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return ownership
+
+    def _home_of(self, group_id: str) -> _Ownership | None:
+        count = self._partition_count()
+        return self._owned.get(group_partition(group_id, count)) if count else None
 
     def find(self, group_id: str, *, may_be_unnamed: bool = False) -> Group | None:
         """The group, or None where there is none; raises as :meth:`check_owned`.

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from broker import Broker
-from broker.groups.journal import group_partition
+from broker.groups.journal import Replay, group_partition
+from broker.groups.offsets_topic import OffsetsTopic
 from broker.metadata.types import ResourceType
 from protocol.client import Client
 from protocol.errors import ErrorCode
@@ -127,6 +128,37 @@ async def groups() -> AsyncIterator[Groups]:
         assert await asked.create("t") == ErrorCode.NONE
         assert await asked.find_coordinator() == ErrorCode.NONE
         yield asked
+
+
+async def test_a_commit_waits_for_its_group_to_be_read_back(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And for no other: what cannot be read holds up nobody else."""
+    coordinator = groups.broker.server.groups
+    read, may_read = OffsetsTopic.replay, asyncio.Event()
+    loaded, waits = coordinator.loaded, asyncio.Event()
+
+    async def replay(topic: OffsetsTopic, replay: Replay) -> None:
+        if replay.partition == group_partition("g", 2):
+            await may_read.wait()
+        await read(topic, replay)
+
+    async def wait_until_loaded(timeout_s: float, group_id: str | None = None) -> None:
+        waits.set()
+        await loaded(timeout_s, group_id)
+
+    assert await groups.commit(5) == ErrorCode.NONE
+    monkeypatch.setattr(OffsetsTopic, "replay", replay)
+    for partition in (0, 1):
+        coordinator.resigned(partition)
+        coordinator.elected(partition, leader_epoch=9)
+    assert group_partition("h", 2) != group_partition("g", 2)
+    assert await groups.commit(6, "h") == ErrorCode.NONE
+    assert await groups.committed() == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    monkeypatch.setattr(coordinator, "loaded", wait_until_loaded)
+    commit = asyncio.ensure_future(groups.commit(7))
+    await asyncio.wait([commit, asyncio.ensure_future(waits.wait())], return_when=asyncio.FIRST_COMPLETED)
+    may_read.set()
+    assert await commit == ErrorCode.NONE
+    assert await groups.committed() == [7]
 
 
 async def test_groups_begin_anew_when_their_topic_is_deleted(groups: Groups) -> None:
