@@ -16,26 +16,35 @@ from pathlib import Path
 from consensus.backend import Put
 from consensus.errors import CoordinationError, Fenced, SessionLost
 from consensus.local import LocalBackend
-from consensus.recipes.elections import Elections
+from consensus.recipes.elections import Elections, Leadership
 from consensus.recipes.keyvalue import KeyValue
+from consensus.session import Session
 
 
 def say(*words: object) -> None:
     print(*words, flush=True)
 
 
+async def lead(backend: LocalBackend, ttl_ms: int) -> tuple[Session, Leadership]:
+    """A session and a leadership under it: a machine under load may take longer to get there than a session lives."""
+    while True:
+        session = await backend.open_session(ttl_ms)
+        try:
+            leadership = await Elections(backend, session).campaign("x", b"")
+        except SessionLost:
+            continue
+        say("leading", leadership.epoch)
+        return session, leadership
+
+
 async def hold(backend: LocalBackend, ttl_ms: int) -> None:
-    session = await backend.open_session(ttl_ms)
-    leadership = await Elections(backend, session).campaign("x", b"")
-    say("leading", leadership.epoch)
+    _, leadership = await lead(backend, ttl_ms)
     await leadership.lost.wait()
     say("lost")
 
 
 async def write(backend: LocalBackend, ttl_ms: int) -> None:
-    session = await backend.open_session(ttl_ms)
-    leadership = await Elections(backend, session).campaign("x", b"")
-    say("leading", leadership.epoch)
+    session, leadership = await lead(backend, ttl_ms)
     n = 0
     while True:
         n += 1
