@@ -258,9 +258,7 @@ async def test_aiokafka_goes_on(cluster: ClusterOfProcesses, new_name: Callable[
     history = History()
     history.producer("a", Guarantees())
     loop = asyncio.get_running_loop()
-    async with AIOKafkaProducer(
-        bootstrap_servers=cluster.bootstrap_servers, enable_idempotence=True, request_timeout_ms=5000
-    ) as producer:
+    async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers, enable_idempotence=True) as producer:
         for step in range(4):
             if step == 2:
                 await asyncio.to_thread(kill_leader, cluster, topic)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tests.system.running import BrokerProcess
@@ -24,7 +24,7 @@ def consumer(broker: BrokerProcess, group: str, **config: object) -> Iterator[Co
         "group.id": group,
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
-        "session.timeout.ms": 10_000,
+        "session.timeout.ms": 60_000,
         "heartbeat.interval.ms": 300,
         "fetch.wait.max.ms": 100,
         **{key if key == "on_commit" else key.replace("_", "."): value for key, value in config.items()},
@@ -201,8 +201,13 @@ def test_seek_pause_and_positions(broker: BrokerProcess, new_topic: NewTopic, ne
         reader.resume([TopicPartition(topic, 0)])
         assert [message.value() for message in take(reader, 1)] == [b"paused"]
         assert reader.get_watermark_offsets(TopicPartition(topic, 0), timeout=WAIT_SECONDS) == (0, 11)
+    with consumer(broker, new_name("g"), enable_partition_eof=True) as reader:
         reader.assign([TopicPartition(topic, 0, OFFSET_END)])
-        assert reader.poll(0.3) is None
+        message = reader.poll(WAIT_SECONDS)  # it has found the end
+        assert message is not None
+        error = message.error()
+        assert error is not None
+        assert (error.code(), message.offset()) == (KafkaError._PARTITION_EOF, 11)
         send(producer, topic, [b"new"], partition=0)
         assert [message.value() for message in take(reader, 1)] == [b"new"]
 

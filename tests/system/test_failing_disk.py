@@ -47,8 +47,12 @@ def taken_away(broker: BrokerProcess, directory: Path) -> str:
 
 
 def full(broker: BrokerProcess, directory: Path) -> str:
-    (directory / "replication-offset-checkpoint.tmp").symlink_to("/dev/full")
-    return "No space left on device"
+    while True:
+        try:
+            (directory / "replication-offset-checkpoint.tmp").symlink_to("/dev/full")
+        except FileExistsError:  # just now one is being written
+            continue
+        return "No space left on device"
 
 
 def given_back(directory: Path) -> None:
@@ -63,6 +67,11 @@ def wait_for(condition: Callable[[], bool], what: Callable[[], str]) -> None:
     while not condition():
         assert time.monotonic() < deadline, what()
         time.sleep(0.1)
+
+
+def wait_until_logged(broker: BrokerProcess, text: str) -> None:
+    """The log is written by a thread, a moment after the fact."""
+    wait_for(lambda: text in broker.log(), lambda: f"nothing of {text!r} in the log")
 
 
 def isrs(cluster: ClusterOfProcesses, topic: str) -> dict[int, set[int]]:
@@ -85,9 +94,8 @@ def test_only_its_partitions_go_offline(
             lambda: {p for p, isr in isrs(cluster, running.topic).items() if number not in isr} == lost,
             lambda: f"not in the ISRs of {lost} alone: {isrs(cluster, running.topic)}",
         )
-        assert f"{failing} is offline" in broker.log()
-        assert error in broker.log()
-        assert "and start the broker again" in broker.log()
+        for said in (f"{failing} is offline", error, "and start the broker again"):
+            wait_until_logged(broker, said)
         running.wait_for_acknowledged(500)
         assert broker.alive
         broker.kill()
@@ -108,7 +116,7 @@ def test_a_log_that_may_not_grow(cluster: ClusterOfProcesses, new_name: Callable
             lambda: f"in an ISR still: {isrs(cluster, running.topic)}",
         )
         running.wait_for_acknowledged(500)
-        assert "File too large" in broker.log()
+        wait_until_logged(broker, "File too large")
         broker.kill()
         cluster.heal()
         running.wait_for_acknowledged(300)

@@ -9,6 +9,8 @@ from tests.support.kafka import kafka_libs
 from tests.system.running import BrokerProcess
 
 OLD = "0.9.0.1"
+ACKNOWLEDGED = ("--request-required-acks", "1", "--request-timeout-ms", "60000")
+"""Of the console's producer, which else ends before its records are written, and sends twice what is answered late."""
 
 
 def _java(main: str, *words: str, stdin: str = "") -> str:
@@ -22,10 +24,8 @@ def test_the_old_and_the_new_producer_and_a_group(
     broker: BrokerProcess, new_topic: Callable[..., str], new_name: Callable[..., str]
 ) -> None:
     topic = new_topic()
-    to = ("--broker-list", broker.bootstrap_servers, "--topic", topic)
-    _java(
-        "kafka.tools.ConsoleProducer", *to, "--old-producer", "--sync", "--request-required-acks", "1", stdin="a\nb\n"
-    )
+    to = ("--broker-list", broker.bootstrap_servers, "--topic", topic, *ACKNOWLEDGED)
+    _java("kafka.tools.ConsoleProducer", *to, "--old-producer", "--sync", stdin="a\nb\n")
     _java("kafka.tools.ConsoleProducer", *to, "--compression-codec", "gzip", stdin="c\nd\n")
     _java("kafka.tools.ConsoleProducer", *to, "--compression-codec", "lz4", stdin="e\nf\n")
     shown = _java(
@@ -38,7 +38,7 @@ def test_the_old_and_the_new_producer_and_a_group(
 def test_the_simple_consumer(broker: BrokerProcess, new_topic: Callable[..., str]) -> None:
     topic = new_topic()
     to = ("--broker-list", broker.bootstrap_servers, "--topic", topic)
-    _java("kafka.tools.ConsoleProducer", *to, stdin="a\nb\nc\n")
+    _java("kafka.tools.ConsoleProducer", *to, *ACKNOWLEDGED, stdin="a\nb\nc\n")
     ends = _java("kafka.tools.GetOffsetShell", *to, "--time", "-1")
     assert ends.split() == [f"{topic}:0:3"]
     shown = _java(

@@ -130,7 +130,7 @@ def test_console_producer_and_consumer(tools: Tools, new_topic: MakeTopic) -> No
 def test_consumer_groups(tools: Tools, new_topic: MakeTopic, new_name: MakeName) -> None:
     topic, group = new_topic(), new_name("g")
     tools.ok("console-producer", "--topic", topic, stdin="".join(f"{n}\n" for n in range(10)))
-    read = ("--topic", topic, "--group", group, "--from-beginning", "--timeout-ms", "8000")
+    read = ("--topic", topic, "--group", group, "--from-beginning", "--timeout-ms", "60000")
     assert len(tools.ok("console-consumer", *read, "--max-messages", "6").lines) == 6
     assert group in tools.ok("consumer-groups", "--list").lines
     assert tools.ok("consumer-groups", "--list", "--state").out.count(group) == 1
@@ -223,7 +223,7 @@ def test_performance_tools(tools: Tools, new_topic: MakeTopic) -> None:
         connect=False,
     )  # fmt: skip
     assert "20000 records sent" in shown.out
-    counted = tools.ok("consumer-perf-test", "--topic", topic, "--messages", "20000", "--timeout", "20000")
+    counted = tools.ok("consumer-perf-test", "--topic", topic, "--messages", "20000", "--timeout", "60000")
     assert counted.lines[-1].split(", ")[4] == "20000"
 
 
