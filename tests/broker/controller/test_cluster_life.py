@@ -197,7 +197,7 @@ async def test_a_controller_that_is_silent_for_most_brokers_is_replaced() -> Non
 
 
 async def test_a_controller_that_is_silent_for_one_broker_stays() -> None:
-    async with Cluster(brokers=3, coordination_session_timeout_ms=500) as cluster:
+    async with Cluster(brokers=3, coordination_session_timeout_ms=1500) as cluster:
         first = controller_of(cluster)
         deaf, other = (broker_id for broker_id in cluster.brokers if broker_id != first)
         epoch = cluster.brokers[first].server.metadata.image.controller_epoch

@@ -27,7 +27,8 @@ from protocol.messages.producers import InitProducerIdRequest
 from protocol.messages.topics import CreateTopicsRequest
 
 _names = itertools.count()
-QUICK: dict[str, Any] = {"coordination_session_timeout_ms": 1500, "offsets_topic_num_partitions": 1}
+QUICK: dict[str, Any] = {"coordination_session_timeout_ms": 6000, "offsets_topic_num_partitions": 1}
+"""A session may end while a test waits for that, but not because a machine does other things besides."""
 
 
 @pytest.fixture

@@ -20,8 +20,10 @@ from protocol.schema import Request
 
 
 @asynccontextmanager
-async def serving(routes: Mapping[int, Handler], **limits: Any) -> AsyncIterator[Listener]:
-    """A started listener that serves ``routes`` and ApiVersions."""
+async def serving(
+    routes: Mapping[int, Handler], *, monotonic: Callable[[], float] = time.monotonic, **limits: Any
+) -> AsyncIterator[Listener]:
+    """A started listener that serves ``routes`` and ApiVersions, by a clock of the test's own if need be."""
     api_versions = ApiVersionsApi(lambda: dispatcher.routes)
     dispatcher = Dispatcher({**api_versions.routes(), **routes}, monotonic=time.monotonic)
     bounds = Limits(**limits)
@@ -33,7 +35,7 @@ async def serving(routes: Mapping[int, Handler], **limits: Any) -> AsyncIterator
         load=Load(bounds.queued_requests, bounds.queued_bytes),
         admission=Admission(bounds),
         tasks=tasks,
-        monotonic=time.monotonic,
+        monotonic=monotonic,
     )
     await listener.start(bind("127.0.0.1", 0), backlog=2000)
     try:

@@ -18,7 +18,7 @@ from broker.network import accepting
 from broker.network.admission import ConnectionRate, Limits, ListenerLimits
 from broker.network.connection import UNSENT_MAX
 from broker.network.dispatch import Disconnect, RequestContext
-from broker.network.listener import Listener, bind
+from broker.network.listener import COMPLAINTS_PER_SECOND, Listener, bind
 from protocol.codec import request_frame
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.api_versions import ApiVersionsRequest
@@ -144,14 +144,25 @@ async def test_garbage_closes_its_connection_with_one_line(garbage: bytes, caplo
 
 
 async def test_a_flood_of_garbage_does_not_flood_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    async with serving({}) as listener:
-        for _ in range(100):
+    now = 100.0
+
+    async def garbage(times: int) -> None:
+        for _ in range(times):
             client = await RawClient.connect(listener)
             client.writer.write(b"garbage!")
             assert await client.is_closed()
             await client.close()
-        assert listener.metrics.killed == 100
-        assert len(caplog.records) <= 40
+
+    async with serving({}, monotonic=lambda: now) as listener:
+        await garbage(100)
+        assert len(caplog.records) == COMPLAINTS_PER_SECOND
+        now += 1
+        await garbage(1)
+        assert listener.metrics.killed == 101
+    *_, left_out, next_one = caplog.records
+    assert (left_out.message, left_out.__dict__["count"]) == ("more connections closed", 100 - COMPLAINTS_PER_SECOND)
+    assert next_one.message == "connection closed"
+    assert len(caplog.records) == COMPLAINTS_PER_SECOND + 2
 
 
 async def test_frames_arrive_in_any_pieces() -> None:
@@ -594,14 +605,17 @@ async def test_connections_between_brokers_take_the_place_of_idle_ones() -> None
 
 
 async def test_connections_are_accepted_no_faster_than_allowed() -> None:
+    now = 100.0
     limits = {"OTHER": ListenerLimits(connection_rate=1), "PLAINTEXT": ListenerLimits(connection_rate=20)}
-    async with serving({}, by_listener=limits) as listener:
+    async with serving({}, monotonic=lambda: now, by_listener=limits) as listener:
         clients = [await RawClient.connect(listener) for _ in range(30)]
-        began = time.monotonic()
         await clients[19].ask(VERSIONS_0, 0)
-        assert 20 <= listener.metrics.accepted < 30
+        assert listener.metrics.accepted == 20
+        now += 0.25
+        await clients[24].ask(VERSIONS_0, 0)
+        assert listener.metrics.accepted == 25
+        now += 0.25
         await clients[29].ask(VERSIONS_0, 0)
-        assert time.monotonic() - began > 0.3
         for client in clients:
             await client.close()
 

@@ -168,7 +168,7 @@ async def test_many_isrs_that_change_alike_are_one_line_of_the_log(
 ) -> None:
     caplog.set_level(logging.INFO, "broker.replication.isr")
     count = NAMED_MAX + 2
-    async with nodes(tmp_path, 2, replica_lag_time_max_ms="400") as cluster:
+    async with nodes(tmp_path, 2, replica_lag_time_max_ms="2000") as cluster:
         await cluster.create("t", [1, 2], partitions=count)
         led = [cluster[1].partition("t", index) for index in range(count)]
         await cluster[2].stop()
