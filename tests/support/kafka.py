@@ -25,6 +25,8 @@ KAFKA_3 = "3.9.2"
 START_SECONDS = 120
 STOP_SECONDS = 60
 
+_KEPT = {"log.retention.ms": "-1"}
+"""Records of tests are of any time, and half a minute after its start a broker looks for old ones."""
 _SMALL_JVM = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 _LOG4J = """\
 log4j.rootLogger=WARN, out
@@ -177,6 +179,7 @@ class KafkaWithZooKeeper:
                 "transaction.state.log.replication.factor": "1",
                 "transaction.state.log.min.isr": "1",
                 "group.initial.rebalance.delay.ms": "0",
+                **_KEPT,
                 **overrides,
             },
         )
@@ -276,6 +279,7 @@ class Kafka4:
             "transaction.state.log.replication.factor": "1",
             "transaction.state.log.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
+            **_KEPT,
             **(overrides or {}),
         }
         properties = directory / "server.properties"

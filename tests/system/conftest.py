@@ -55,7 +55,8 @@ def _log_positions() -> None:
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """The broker that most tests share, one for each worker."""
-    running = BrokerProcess(tmp_path_factory.mktemp("shared-broker"))
+    kept = {"log.retention.check.interval.ms": "86400000"}  # records of tests are of any time
+    running = BrokerProcess(tmp_path_factory.mktemp("shared-broker"), kept)
     _running[running] = 0
     running.start()
     try:

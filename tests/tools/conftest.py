@@ -31,7 +31,7 @@ Parley = Callable[..., Typed]
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
-    with Broker(broker_id=1, offsets_topic_num_partitions=3) as running:
+    with Broker(broker_id=1, offsets_topic_num_partitions=3, log_retention_ms=-1) as running:  # records are of any time
         yield running
 
 

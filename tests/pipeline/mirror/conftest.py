@@ -8,7 +8,11 @@ import pytest
 
 from broker import Broker
 
-SETTINGS = {"auto.create.topics.enable": "false", "group.initial.rebalance.delay.ms": "0"}
+SETTINGS = {
+    "auto.create.topics.enable": "false",
+    "group.initial.rebalance.delay.ms": "0",
+    "log.retention.ms": "-1",  # what is copied is of any time
+}
 
 
 @pytest.fixture
