@@ -124,7 +124,7 @@ def test_a_file_of_another_kind_is_named(kafka_broker: KafkaBroker, tmp_path: Pa
 
 
 def test_a_folder_without_files_is_said(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
-    topic = create(kafka_broker.bootstrap_servers, "nothing")
+    topic = create(kafka_broker.bootstrap_servers, "without-files")
     with pytest.raises(ValueError, match="no files of parquet"):
         send_back(
             BackSettings(Connection(bootstrap=kafka_broker.bootstrap_servers), topic, str(tmp_path), "parquet"),

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from pipeline.mirror.copying import Copied, Range, copy
@@ -79,19 +79,27 @@ def rows(number: int, first: int = 0, size: int = 100) -> list[Row]:
 
 def read(bootstrap: str, topic: str, partition: int = 0) -> list[Message]:
     """All messages that a partition holds now."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False})
-    place = TopicPartition(topic, partition)
-    low, high = consumer.get_watermark_offsets(place, timeout=30)
-    consumer.assign([TopicPartition(topic, partition, low)])
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "reader",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    # Not by its watermarks: that call does not ask again where the leader of a new topic is not known yet.
+    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
     found: list[Message] = []
-    consumer_at = low
-    while consumer_at < high:
-        message = consumer.poll(30)
-        assert message is not None, f"{topic}-{partition} ends at {consumer_at}, not {high}"
-        assert message.error() is None, message.error()
-        found.append(message)
-        consumer_at = (message.offset() or 0) + 1
+    error: KafkaError | None = None
+    while error is None:
+        message = consumer.poll(60)
+        assert message is not None, f"{topic}-{partition} has no end after {len(found)} records"
+        error = message.error()
+        if error is None:
+            found.append(message)
     consumer.close()
+    assert error.code() == KafkaError._PARTITION_EOF, error
     return found
 
 
