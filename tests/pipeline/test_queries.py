@@ -46,12 +46,15 @@ def arriving(bootstrap: str, topic: str, check: Callable[[], None]) -> Iterator[
     consumer = Consumer({**settings, "topic.metadata.refresh.interval.ms": 500, "log_level": 0})
     consumer.subscribe([topic])
 
+    seen: set[tuple[int | None, int | None]] = set()
+
     def wait(count: int) -> None:
-        deadline = time.monotonic() + QUERY_SECONDS
-        while count > 0:
-            count -= len(consumer.consume(count, 5))
+        deadline, wanted = time.monotonic() + QUERY_SECONDS, len(seen) + count
+        while (left := wanted - len(seen)) > 0:
+            found = consumer.consume(left, 5)  # some perhaps once more, after a rebalance
+            seen.update((one.partition(), one.offset()) for one in found if one.error() is None)
             check()
-            assert time.monotonic() < deadline, f"{count} records of {topic} do not arrive"
+            assert time.monotonic() < deadline, f"{left} records of {topic} do not arrive"
 
     try:
         yield wait

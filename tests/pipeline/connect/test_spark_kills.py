@@ -122,7 +122,7 @@ async def test_all_that_dies_is_begun_anew(connect_broker: Broker, properties: P
             for name, config in configured(tmp_path, topic).items():
                 assert (await client.put(f"/connectors/{name}/config", json=config)).status_code == 201
             await flow.goes_on("begun")
-            assert len(hosts(worker)) == 2
+            await until(partial(asyncio.to_thread, hosts, worker), lambda found: len(found) == 2)
             os.kill(hosts(worker)[0], signal.SIGKILL)
             await flow.goes_on("a host was killed")
             [java] = javas(worker)

@@ -99,7 +99,7 @@ async def group_worker(bootstrap: str, group: str, **more: str) -> AsyncIterator
         **{f"{what}.storage.replication.factor": "-1" for what in ("config", "offset", "status")},
         "group.id": group,
         "heartbeat.interval.ms": "200",
-        "session.timeout.ms": "2000",
+        "session.timeout.ms": "30000",  # nobody is killed here, and nobody is to be taken for dead
         "scheduled.rebalance.max.delay.ms": "0",
         **settings(bootstrap, **more),
     }

@@ -32,7 +32,7 @@ async def kafkas_worker(bootstrap: str, group: str, folder: Path) -> AsyncIterat
         "value.converter": JSON,
         "listeners": f"HTTP://127.0.0.1:{port}",
         "heartbeat.interval.ms": "300",
-        "session.timeout.ms": "3000",
+        "session.timeout.ms": "30000",
         "scheduled.rebalance.max.delay.ms": "0",
         **{f"{what}.storage.topic": f"{group}-{what}" for what in ("config", "offset", "status")},
         **{f"{what}.storage.replication.factor": "1" for what in ("config", "offset", "status")},

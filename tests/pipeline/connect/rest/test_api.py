@@ -181,7 +181,7 @@ async def test_what_has_failed_is_restarted(worker: RunningWorker, tmp_path: Pat
     await worker.reaches("snk", "RUNNING", "FAILED")
     [failed] = (await worker.get("/connectors/snk/status"))["tasks"]
     assert str(folder) in failed["trace"]
-    assert (await worker.states("src"))[0] == "RUNNING"  # one that fails does not stop another
+    await worker.reaches("src", "RUNNING", "RUNNING")  # one that fails does not stop another
     folder.mkdir()
     only_failed = await worker.ask("POST", "/connectors/snk/restart?includeTasks=true&onlyFailed=true")
     assert only_failed.status_code == 202
