@@ -44,7 +44,7 @@ class Harness(ABC):
     :cvar patience: how much longer than on a fast store to wait for what has no bound but must come, before giving up.
     """
 
-    allowance_s: ClassVar[float] = 1.0
+    allowance_s: ClassVar[float] = 5.0
     patience: ClassVar[float] = 1.0
 
     @abstractmethod

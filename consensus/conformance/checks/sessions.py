@@ -111,7 +111,11 @@ async def _ttl_is_fitted(lab: Lab) -> None:
         require(
             safe_for <= expected * 2 / 3000 + (asyncio.get_running_loop().time() - before), "safe_until is too late"
         )
-        await client.put("t", b"", session=session)
+        try:
+            await client.put("t", b"", session=session)
+        except SessionLost:  # on a machine that stood still for the whole of a short one
+            lived = asyncio.get_running_loop().time() - before
+            require(lived >= expected / 1000, f"a session of {expected} ms was lost after {lived * 1000:.0f} ms")
         await session.close()
         equal(await client.get("t"), None, "the key of a closed session")
 
@@ -155,7 +159,7 @@ async def _stopped(lab: Lab) -> None:
     """A process stopped past its TTL is given up within the declared bound; resumed it finds itself LOST, and nothing
     it writes is applied."""
     client = await lab.client()
-    ttl_ms = _ttl(client, 600)
+    ttl_ms = _ttl(client, 1500)
     for round_ in range(3):
         peer = await lab.peer("write_bound", ttl_ms=ttl_ms)
         await lab.said(peer, "ready")
@@ -177,7 +181,7 @@ async def _stopped(lab: Lab) -> None:
 async def _cut_off(lab: Lab) -> None:
     """Cut off from the store a session is SUSPENDED by safe_until and LOST by its TTL, before the store gives it up."""
     one, two = await lab.client(), await lab.client()
-    session = await one.open_session(_ttl(one, 900))
+    session = await one.open_session(_ttl(one, 3000))
     await one.put("s", b"", session=session)
     states: list[SessionState] = []
     session.add_callback(states.append)
@@ -186,7 +190,8 @@ async def _cut_off(lab: Lab) -> None:
     await lab.harness.cut(one)
     await session.wait_for(SessionState.SUSPENDED, SessionState.LOST)
     require(loop.time() <= session.safe_until + lab.harness.allowance_s, "SUSPENDED came after safe_until")
-    require(await two.get("s"), "the store gave the session up before safe_until")
+    found, over = await two.get("s"), session.safe_until + session.ttl_ms / 3000
+    require(found or loop.time() >= over, "the store gave the session up before its TTL was over")
     await lab.within(session.ttl_ms / 1000 + lab.harness.allowance_s, session.lost.wait(), "LOST")
     lab.bounded("LOST seen by the client", loop.time() - cut, session.ttl_ms)
     equal(states, [SessionState.SUSPENDED, SessionState.LOST], "the states of a session that was cut off")

@@ -149,8 +149,8 @@ async def _wall_clock(lab: Lab) -> None:
     """Moving the wall clock by an hour, either way, ends no session, keeps none alive and deposes nobody."""
     client = await lab.client()
     limits = client.capabilities
-    ttl_ms = limits.ttl(1500)
-    holder = await lab.peer("hold", key="held", ttl_ms=ttl_ms)
+    held_ms, ttl_ms = limits.ttl(5000), limits.ttl(1500)
+    holder = await lab.peer("hold", key="held", ttl_ms=held_ms)
     leader = await lab.peer("lead", name="leader", ttl_ms=LONG_TTL_MS)
     clock = await lab.peer("tell_time")
     await lab.said(holder, "ready")
@@ -168,7 +168,7 @@ async def _wall_clock(lab: Lab) -> None:
     equal(await Elections(client, own).epoch("lead"), epoch, "the epoch after the clock was moved")
     equal(own.state, SessionState.CONNECTED, "a session after the clock was moved")
     await holder.kill()
-    bound_ms = limits.crash_seen_ms_max or ttl_ms * limits.expiry_factor_max
+    bound_ms = limits.crash_seen_ms_max or held_ms * limits.expiry_factor_max
     await lab.gone(client, "held", bound_ms / 1000 + lab.harness.allowance_s)
 
 

@@ -337,10 +337,10 @@ class ExpiryIsEarly(Mutant):
 
     class server(MemoryStore):  # noqa: N801
         def new_session(self, deadline: float) -> str:
-            return super().new_session(deadline - 0.45)
+            return super().new_session(deadline - 1.5)
 
         def renew(self, session_id: str, deadline: float) -> bool:
-            return super().renew(session_id, deadline - 0.45)
+            return super().renew(session_id, deadline - 1.5)
 
 
 class SessionBelievedTooLong(Mutant):
