@@ -57,7 +57,7 @@ async def test_a_locked_tree_is_for_its_user_alone(servers: ZookeeperServers, qu
     url = f"{servers.url}/locked-{auth}"
     right, other = query("parley", "right", auth), query("other", "other", auth)
     async with ZookeeperBackend.from_url(f"{url}?acl=true&{right}") as client:
-        session = await client.open_session(5000)
+        session = await client.open_session(60_000)
         watch = client.watch("a/")
         await anext(watch)
         await client.txn([], [Put("a/bound", b"1", session), Put("a/lasting", b"secret")])
@@ -215,7 +215,7 @@ async def test_tls_with_certificates_of_both_sides(tls: tuple[ZookeeperServers, 
     ours = f"cert-file={made}/client.pem&key-file={made}/client.key"
     url = f"{servers.url}/tls?ca-file={made}/ca.pem&connect-timeout-ms=10000"
     async with ZookeeperBackend.from_url(f"{url}&acl=true&{ours}") as client:
-        session = await client.open_session(5000)
+        session = await client.open_session(60_000)
         await client.put("a", b"1", session=session)
         entry = await client.get("a")
         assert entry is not None

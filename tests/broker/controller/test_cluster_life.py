@@ -128,7 +128,7 @@ async def test_a_broker_that_is_fenced_although_it_lives_comes_back_under_a_high
 
 async def test_a_broker_that_asks_for_no_metadata_is_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
     # Who hears of nothing would wait, when it is stopped, to hear that it may go.
-    async with Cluster(brokers=2, coordination_session_timeout_ms=500, controlled_shutdown_enable=False) as cluster:
+    async with Cluster(brokers=2, coordination_session_timeout_ms=2000, controlled_shutdown_enable=False) as cluster:
         deaf = next(broker_id for broker_id in cluster.brokers if broker_id != controller_of(cluster))
         following = cluster.brokers[deaf].server.liveness._following
         following.controller_is(None)  # it follows nobody from now on, and is a member all the same
