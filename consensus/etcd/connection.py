@@ -157,7 +157,7 @@ class Link:
             if self.distrusted:
                 raise Broken(Failure(Fate.NOT_APPLIED, "the connection is gone"))
             async with _told_as_broken(self):
-                await call.write(request)
+                await _write(call, request)
             yield read
         finally:
             self._streams.discard(call)
@@ -166,6 +166,13 @@ class Link:
     def _metadata(self) -> tuple[tuple[str, str], ...]:
         required = (("hasleader", "true"),)  # a member cut off from the others must refuse, not hang or go stale
         return (*required, ("token", self.token)) if self.token else required
+
+
+async def _write(call: Any, request: object) -> None:
+    """Write to a stream. gRPC's own ``write`` waits for ever where the call ends before it has begun."""
+    writing = asyncio.ensure_future(call.write(request))
+    call.add_done_callback(lambda _: writing.cancel())
+    await writing
 
 
 @asynccontextmanager

@@ -33,7 +33,8 @@ from consensus.errors import (
 )
 from consensus.etcd import EtcdBackend, etcd_pb2
 from consensus.etcd.address import parse
-from consensus.etcd.calls import AnswerTooLarge, Compacted, Fate, judge
+from consensus.etcd.calls import WATCH, AnswerTooLarge, Compacted, Fate, judge
+from consensus.etcd.connection import Broken, Link
 from tests.support.stores.etcd import EtcdServers, OwnEtcdHarness, etcd_servers
 
 _T = TypeVar("_T")
@@ -141,6 +142,22 @@ async def test_a_store_put_back_to_an_older_state_is_refused() -> None:
 
 
 @pytest.mark.system
+async def test_a_stream_ends_with_its_connection_however_early() -> None:
+    async with await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0) as silent:
+        address = "{}:{}".format(*silent.sockets[0].getsockname())
+        link = Link(grpc.aio.insecure_channel(address), address)
+
+        async def follow() -> None:
+            async with link.stream(WATCH, etcd_pb2.WatchRequest()) as read:
+                await read()
+
+        following = asyncio.create_task(follow())
+        await asyncio.sleep(0)
+        await link.close()
+        with pytest.raises(Broken):
+            await following
+
+
 async def test_servers_that_are_away_are_passed_over(server: EtcdServers) -> None:
     there = server.url.removeprefix("etcd://")
     for _ in range(4):  # each client begins with any of them
