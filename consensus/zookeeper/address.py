@@ -16,6 +16,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from consensus.zookeeper.wire import Acl
 ROOT = "parley"
 _ROOT_BYTES_MAX = 200
 _ALL = 31
+_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?\]|[A-Za-z0-9._-]+)\Z")
 OPEN_ACL: Acl = ((_ALL, "world", "anyone"),)
 CREATOR_ACL: Acl = ((_ALL, "auth", ""),)
 _FLAGS = {"true": True, "false": False}
@@ -103,10 +105,10 @@ def parse(url: str, options: Mapping[str, object]) -> Address:
 def _hosts(text: str) -> str:
     hosts = []
     for each in text.split(","):
-        host, colon, port = each.rpartition(":")
-        if not colon or each.endswith("]"):
-            host, port = each, "2181"
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        host, colon, port = each.strip().rpartition(":")
+        if not colon or port.endswith("]"):
+            host, port = each.strip(), "2181"
+        if not _HOST.match(host) or not port.isdecimal() or not 0 < int(port) < 65536:
             raise BadConfig(f"zookeeper: {each!r} is not host:port; expected zookeeper://host:port[,host:port...]")
         hosts.append(f"{host}:{port}")
     return ",".join(hosts)

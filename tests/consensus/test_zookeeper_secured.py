@@ -163,12 +163,28 @@ def test_options_that_make_no_sense(options: str, problem: str) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["zookeeper:", "zookeeper://", "zookeeper://h:0", "zookeeper://h,,i", "zookeeper://h/a//b", "zookeeper://u:p@h"],
+    [
+        "zookeeper:",
+        "zookeeper://",
+        "zookeeper://h:0",
+        "zookeeper://h,,i",
+        "zookeeper://h i",
+        "zookeeper://[::1",
+        "zookeeper://::1",
+        "zookeeper://h/a//b",
+        "zookeeper://u:p@h",
+    ],
 )
 def test_addresses_that_make_no_sense(url: str) -> None:
     with pytest.raises(BadConfig) as caught:
         ZookeeperBackend.from_url(url)
     assert "u:p" not in str(caught.value)
+
+
+def test_hosts_are_named_or_numbered() -> None:
+    assert parse("zookeeper://zk_1, 10.0.0.1:1,[::1],[fe80::1%eth0]:3/x", {}).endpoint.hosts == (
+        "zk_1:2181,10.0.0.1:1,[::1]:2181,[fe80::1%eth0]:3"
+    )
 
 
 @dataclass(frozen=True, slots=True)
