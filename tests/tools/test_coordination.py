@@ -153,12 +153,25 @@ def _same(value: bytes) -> Any:
         return value
 
 
-@pytest.mark.parametrize("text", ["no json", "[]", "{}", '{"format": "parley-coordination-1", "entries": {"//": 1}}'])
+@pytest.mark.parametrize(
+    "text",
+    ["no json", "[" * 100_000, "[]", "{}", '{"format": "parley-coordination-1", "entries": {"//": 1}}'],
+)
 def test_what_is_no_dump_is_not_restored(parley: Parley, tmp_path: Path, text: str) -> None:
     (tmp_path / "dump.json").write_text(text)
     refused = parley("coordination", "restore", str(tmp_path / "dump.json"), f"local://{tmp_path}/x")
     assert refused.code == 1
     assert len(refused.err.splitlines()) == 1
+
+
+def test_no_dump_says_which_store_is_in_charge(parley: Parley, tmp_path: Path) -> None:
+    store, dump = f"local://{tmp_path}/x", tmp_path / "dump.json"
+    whole: dict[str, Any] = {"format": "parley-coordination-1", "identity": "0" * 32, "term": 0, "past": []}
+    dump.write_text(json.dumps({**whole, "entries": {"data/a": 1, "charge/state": {"state": "moved"}}}))
+    refused = parley("coordination", "restore", str(dump), store)
+    assert (refused.code, "charge/state" in refused.err) == (1, True)
+    dump.write_text(json.dumps({**whole, "entries": {"data/a": 1}}))
+    assert parley("coordination", "restore", str(dump), store).code == 0
 
 
 @pytest.mark.parametrize("command", ["status", "dump"])

@@ -265,7 +265,7 @@ def _read(file: Path) -> Any:
         return json.loads(sys.stdin.read() if str(file) == "-" else file.read_text())
     except OSError as error:
         raise CommandError(f"The file {file} cannot be read: {error.strerror}.") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CommandError(f"{file} is no JSON: {error}.") from error
 
 

@@ -141,6 +141,8 @@ def _read(dumped: Mapping[str, Any]) -> tuple[Content, Charge]:
         wanted = {}
         for key, value in dumped["entries"].items():
             check_key(key)
+            if key.startswith(FOLDER):  # written by moves and restores only: with another record nobody could use it
+                raise ValueError(f"{key} is no key of a cluster's state")
             wanted[key] = wrap(_stored(value), nonce)
         past = (str(dumped["identity"]), *map(str, dumped["past"]))
         term, begun = int(dumped["term"]) + 1, int(dumped.get("begun", 0))
