@@ -152,8 +152,9 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
     given = {key.lower(): value for key, value in options.items()}
     _warn_of_misspelt(given, _OF_SOURCE)
     client = _client_settings(given, _REFUSED_AS_SPARK)
-    fewest = _positive(given, "minOffsetsPerTrigger")
-    most = _positive(given, "maxOffsetsPerTrigger")
+    triggers = given if streaming else {}  # a batch query has none: Spark ignores what is said of them
+    fewest = _positive(triggers, "minOffsetsPerTrigger")
+    most = _positive(triggers, "maxOffsetsPerTrigger")
     if fewest is not None and most is not None and fewest > most:
         raise OptionError(
             f"'minOffsetsPerTrigger' is {fewest}, more than 'maxOffsetsPerTrigger', which is {most}: make it less"
@@ -173,7 +174,7 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
         max_records_per_partition=_positive(given, "maxRecordsPerPartition"),
         max_offsets_per_trigger=most,
         min_offsets_per_trigger=fewest,
-        max_trigger_delay_ms=_duration_ms(given, "maxTriggerDelay", _MAX_DELAY_MS),
+        max_trigger_delay_ms=_duration_ms(triggers, "maxTriggerDelay", _MAX_DELAY_MS),
         fetch_bytes=_fetch_bytes(client),
     )
 

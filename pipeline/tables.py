@@ -11,7 +11,7 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from pipeline.cluster import EARLIEST, LATEST, Cluster, Connection, Isolation, TopicPartition
+from pipeline.cluster import EARLIEST, LATEST, Cluster, Connection, Isolation, LogEnded, TopicPartition
 from pipeline.decode import decode, kafka_schema
 from protocol.errors import ErrorCode, KafkaError
 
@@ -70,6 +70,8 @@ def scan_topic(
         wanted = [TopicPartition(topic, number) for number in chosen]
         ends = _offsets(cluster, wanted, end, isolation)
         for partition, begin in _offsets(cluster, wanted, start, isolation).items():
+            if isinstance(start, Mapping) and end == "latest" and begin > ends[partition]:
+                raise LogEnded(partition, ends[partition])  # or a log that became shorter would be taken for no news
             for fetched in cluster.fetch(partition, begin, ends[partition], isolation):
                 yield from decode(fetched, begin, ends[partition], include_headers=include_headers)
 
@@ -82,7 +84,11 @@ def _offsets(
         missing = [partition.partition for partition in wanted if partition.partition not in where]
         if missing:
             raise ValueError(f"no offset is given for partition {missing[0]}")
-        return {partition: where[partition.partition] for partition in wanted}
+        given = {partition: where[partition.partition] for partition in wanted}
+        for partition, offset in given.items():
+            if offset < 0:
+                raise ValueError(f"{offset} is no position in {partition}: an offset is not negative")
+        return given
     latest = cluster.offsets(dict.fromkeys(wanted, LATEST), isolation)
     time = _time(where)
     if time == LATEST:

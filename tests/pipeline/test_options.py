@@ -112,9 +112,6 @@ def test_settings_of_the_java_client() -> None:
         ({"startingOffsetsByTimestampStrategy": "newest"}, "error or latest"),
         ({"failOnDataLoss": "yes"}, "'failOnDataLoss' is 'yes'; it must be true or false"),
         ({"minPartitions": "0"}, "greater than 0"),
-        ({"maxOffsetsPerTrigger": "many"}, "must be an integer"),
-        ({"maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "6"}, "more than"),
-        ({"maxTriggerDelay": "soon"}, "a number with one of the units"),
         (
             {"kafka.fetch.max.bytes": "99999999999"},
             "'kafka.fetch.max.bytes' is 99999999999; it must be 0 to",
@@ -134,6 +131,21 @@ def test_what_is_wrong_says_what_to_write(given: dict[str, str], says: str) -> N
     with pytest.raises(OptionError, match=says) as raised:
         _batch(**given)
     assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"maxOffsetsPerTrigger": "many"}, "must be an integer"),
+        ({"maxOffsetsPerTrigger": "0"}, "greater than 0"),
+        ({"maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "6"}, "more than"),
+        ({"maxTriggerDelay": "soon"}, "a number with one of the units"),
+    ],
+)
+def test_what_is_said_of_triggers_counts_for_a_stream_only(given: dict[str, str], says: str) -> None:
+    with pytest.raises(OptionError, match=says):
+        _stream(**given)
+    assert _batch(**given) == _batch()
 
 
 def test_a_choice_is_needed() -> None:

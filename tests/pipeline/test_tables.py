@@ -54,7 +54,10 @@ def test_the_rows_asked_for(bootstrap: str, asked: dict[str, Any], expected: ran
     assert sum(batch.num_rows for batch in scan_topic(bootstrap, "t", **asked)) == len(expected)
 
 
-@pytest.mark.parametrize("asked", [{"start": "first"}, {"end": -1}, {"start": {0: 1}}, {"start": datetime(2024, 1, 1)}])  # noqa: DTZ001
+@pytest.mark.parametrize("asked", [
+    {"start": "first"}, {"end": -1}, {"start": {0: 1}}, {"start": datetime(2024, 1, 1)},  # noqa: DTZ001
+    {"start": {0: -2, 1: 0}}, {"end": {0: 5, 1: -1}},
+])  # fmt: skip
 def test_position_that_is_none_is_refused(bootstrap: str, asked: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"is no position|no offset is given|no time zone"):
         read_topic(bootstrap, "t", **asked)
@@ -67,6 +70,8 @@ def test_what_is_not_there_is_said(bootstrap: str) -> None:
         read_topic(bootstrap, "t", partitions=[2])
     with pytest.raises(KafkaError, match=r"t-0 has offsets 0 to 10, not 11"):
         read_topic(bootstrap, "t", partitions=[0], start={0: 11}, end={0: 12})
+    with pytest.raises(KafkaError, match=r"t-0 ends at offset 10: what is asked for behind it"):
+        read_topic(bootstrap, "t", partitions=[0], start={0: 11})
 
 
 def test_import_of_the_package_imports_neither_arrow_nor_spark() -> None:
