@@ -12,7 +12,7 @@ import org.apache.kafka.common.serialization.*;
 
 /** What programs do with Kafka's own client, against the broker named by the first argument. Ends with 0 if all is well. */
 public class JavaClient {
-    private static final Duration WAIT = Duration.ofSeconds(30);
+    private static final Duration WAIT = Duration.ofSeconds(60);
     private static final int RECORDS = 200;
     private final String broker;
     private final String topic;

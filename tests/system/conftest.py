@@ -110,7 +110,7 @@ def new_topic(admin: AdminClient, new_name: Callable[..., str]) -> Callable[...,
 
     def make(partitions: int = 1, **config: str) -> str:
         name = new_name()
-        admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(30)
+        admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(60)
         return name
 
     return make

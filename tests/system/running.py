@@ -123,7 +123,9 @@ class BrokerProcess:
             process.stdout.close()
 
     def log(self, start: int = 0) -> str:
-        """The broker's own log from byte ``start`` on."""
+        """The broker's own log from byte ``start`` on; empty before it was ever started."""
+        if not self.log_path.exists():
+            return ""
         with self.log_path.open("rb") as log:
             log.seek(start)
             return log.read().decode(errors="replace")

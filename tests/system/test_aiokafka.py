@@ -15,7 +15,7 @@ from aiokafka.errors import OffsetOutOfRangeError
 
 from tests.system.running import BrokerProcess
 
-WAIT_SECONDS = 30
+WAIT_SECONDS = 60
 TIMESTAMP = 1_700_000_000_000
 MakeTopic = Callable[..., str]
 MakeName = Callable[..., str]

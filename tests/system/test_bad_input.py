@@ -30,7 +30,7 @@ from protocol.records.batch import build
 from protocol.records.compression import Compression
 from tests.system.running import BrokerDied, BrokerProcess
 
-WAIT_SECONDS = 30
+WAIT_SECONDS = 60
 FRAME_LIMIT = 100 * 1024 * 1024  # socket.request.max.bytes
 TOPIC = "t"
 SPARE_DESCRIPTORS = 10  # the broker opens files of its own meanwhile

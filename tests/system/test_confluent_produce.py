@@ -20,7 +20,7 @@ from confluent_kafka import (
 
 from tests.system.running import BrokerProcess
 
-WAIT_SECONDS = 30
+WAIT_SECONDS = 60
 BASE_TIMESTAMP = 1_700_000_000_000
 NewTopic = Callable[..., str]
 
@@ -163,7 +163,7 @@ def test_topics_are_created_when_named_and_refused_when_illegal(
     send(producer_for(broker), topic, [b"first"])
     assert [message.value() for message in read(broker, topic)] == [b"first"]
     errors: list[KafkaError | None] = []
-    producer = producer_for(broker, message_timeout_ms=5000)
+    producer = producer_for(broker, message_timeout_ms=30_000)
     producer.produce("no/such name", b"x", on_delivery=lambda error, _: errors.append(error))
     assert producer.flush(WAIT_SECONDS) == 0
     assert errors[0] is not None

@@ -11,7 +11,7 @@ from kafka.errors import GroupIdNotFoundError, TopicAlreadyExistsError
 
 from tests.system.running import BrokerProcess
 
-WAIT_SECONDS = 30
+WAIT_SECONDS = 60
 TIMESTAMP = 1_700_000_000_000
 OLD_VERSIONS = [(0, 9), (0, 10, 0), (0, 10, 1), (0, 10, 2), (0, 11), (1, 0), (1, 1), (2, 0), (2, 4)]
 MakeTopic = Callable[..., str]

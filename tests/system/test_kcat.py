@@ -12,8 +12,9 @@ TIMESTAMP = 1_700_000_000_000
 
 
 def kcat(broker: BrokerProcess, *words: str, stdin: str = "") -> str:
-    command = ["kcat", "-b", broker.bootstrap_servers, *words]
-    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+    patient = ("-m", "60")  # with metadata; it gives up after 5 s by itself
+    command = ["kcat", "-b", broker.bootstrap_servers, *patient, *words]
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
