@@ -35,7 +35,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing.connection import Connection, Listener
+from multiprocessing.connection import Client, Connection, Listener
 from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.connect import placement
@@ -165,6 +165,8 @@ class SparkEngine:
         if self._supervisor is not None:
             self._supervisor.join(timeout_ms / 1000 + _GATHER_S)
         if self._listener is not None:
+            with suppress(OSError):  # who waits in `accept` does not notice that the socket is closed, and keeps it
+                Client(self._plan.address).close()
             self._listener.close()
         if self._session is not None and self._owns_session:
             self._session.stop()
@@ -229,6 +231,9 @@ class SparkEngine:
             self._greeting.acquire()
             try:
                 connection = listener.accept()
+                if self._stopping.is_set():
+                    connection.close()
+                    return
             except OSError as error:
                 self._greeting.release()
                 if not self._stopping.wait(_ACCEPT_PAUSE_S):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -218,6 +219,16 @@ def test_a_task_that_kills_its_hosts_fails_and_says_why(engine: Engine, clock: C
     _, peer = engine.host()
     engine.start_task(spec(7, TaskId("another", 0)))
     until(lambda: peer.said, lambda said: said == [("start", 7)])
+
+
+def test_an_engine_that_has_stopped_takes_in_nobody(engine: Engine) -> None:
+    """Not even those of the next one, whose socket may have the same number."""
+    before = set(threading.enumerate())
+    engine._open(engine.noted, "127.0.0.1")
+    engine.stop(0)
+    until(lambda: set(threading.enumerate()) - before, lambda left: not left)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(engine._plan.address)
 
 
 def test_a_host_that_cannot_be_taken_in_is_not_the_last(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
