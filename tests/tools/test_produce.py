@@ -27,7 +27,7 @@ def send(broker: Broker, topic: str, lines: bytes, *words: str) -> subprocess.Co
 def sent(broker: Broker, topic: str, count: int) -> list[tuple[Any, Any, Any]]:
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "any", "log_level": 0})
     consumer.assign([TopicPartition(topic, 0, 0), TopicPartition(topic, 1, 0)])
-    messages = consumer.consume(count, 20)
+    messages = consumer.consume(count, 60)
     consumer.close()
     return sorted((one.key(), one.value(), one.headers() or []) for one in messages)
 
@@ -121,7 +121,7 @@ def test_brokers_that_go_are_told_in_one_line() -> None:
         consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g", "log_level": 0,
                              "allow.auto.create.topics": True})  # fmt: skip
         consumer.assign([TopicPartition("t", 0, 0)])
-        message = consumer.poll(20)
+        message = consumer.poll(60)
         assert message is not None
         assert message.value() == b"one"
         consumer.close()

@@ -14,7 +14,7 @@ from protocol.errors import ErrorCode, KafkaError
 
 def partitions(broker, name):
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    return len(admin.list_topics(name, timeout=10).topics[name].partitions)
+    return len(admin.list_topics(name, timeout=60).topics[name].partitions)
 
 
 def test_topics(kafka_broker):
@@ -50,7 +50,7 @@ def test_it(kafka_cluster):
     assert kafka_cluster.brokers == [1, 2, 3]
     assert kafka_cluster.create_topic("a", partitions=2) == "a"
     kafka_cluster.create_topic("b", replicas=1)
-    topics = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers}).list_topics(timeout=10).topics
+    topics = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers}).list_topics(timeout=60).topics
     assert [sorted(one.replicas) for one in topics["a"].partitions.values()] == [[1, 2, 3]] * 2
     assert len(topics["b"].partitions[0].replicas) == 1
 
@@ -66,7 +66,7 @@ def test_hurting_it(kafka_cluster):
 
 def _pytest(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-q", "-o", "asyncio_mode=auto", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=250, check=False)
 
 
 def test_the_fixtures(tmp_path: Path) -> None:

@@ -18,11 +18,17 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 SETTINGS = {"auto.create.topics.enable": "false", "group.initial.rebalance.delay.ms": "0"}
 
 
-def leader(bootstrap: str, topic: str) -> int:
+def leaders(bootstrap: str, topic: str) -> list[int]:
+    """Who leads each partition; -1 where nobody does."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    partitions = admin.list_topics(topic, timeout=60).topics[topic].partitions
+    return [partitions[number].leader for number in sorted(partitions)]
+
+
+def leader(bootstrap: str, topic: str) -> int:
     number = -1
     while number < 0:
-        number = admin.list_topics(topic, timeout=30).topics[topic].partitions[0].leader
+        number = leaders(bootstrap, topic)[0]
     return number
 
 
@@ -54,7 +60,7 @@ def test_leaders_that_die_in_the_middle_cost_no_record_and_double_none(monkeypat
 
 
 def test_what_has_no_leader_holds_up_one_round_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.mirror.flow.PATIENCE_MS", 1000)
+    monkeypatch.setattr("pipeline.mirror.flow.PATIENCE_MS", 3000)
     monkeypatch.setattr("pipeline.mirror.flow.HELD_BACK_MS", 0)
     asked: list[list[int]] = []
 
@@ -72,6 +78,8 @@ def test_what_has_no_leader_holds_up_one_round_only(monkeypatch: pytest.MonkeyPa
             ends = running.ends()
             for number in {1, 2, 3} - {lead}:
                 source.kill(number)
+            while leaders(source.bootstrap_servers, "orders") != [lead, -1, -1]:
+                pass
             running.copy(ends)
             assert len(asked[0]) == 3
             asked.clear()

@@ -129,7 +129,7 @@ async def test_records_are_kafkas(connect_broker: Broker, group: str, tmp_path: 
     assert said["worker_id"] == worker_id
     topic = json.loads(statuses[f"status-topic-{group}:connector-src"])["topic"]
     assert topic.keys() == {"name", "connector", "task", "discoverTimestamp"}
-    described = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=10).topics
+    described = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=60).topics
     counts = {what: len(described[f"{group}-{what}"].partitions) for what in ("config", "offset", "status")}
     assert counts == {"config": 1, "offset": 25, "status": 5}
     assert {policy(bootstrap, f"{group}-{what}") for what in counts} == {"compact"}
@@ -146,11 +146,11 @@ def read(bootstrap: str, topic: str) -> list[tuple[str, str]]:
         }
     )
     consumer.subscribe([topic])
-    partitions = len(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
+    partitions = len(consumer.list_topics(topic, timeout=60).topics[topic].partitions)
     found: list[tuple[str, str]] = []
     ended = 0
     while ended < partitions:
-        message = consumer.poll(30)
+        message = consumer.poll(60)
         assert message is not None
         if message.error():
             ended += 1
@@ -166,7 +166,7 @@ def policy(bootstrap: str, topic: str) -> str:
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     admin = AdminClient({"bootstrap.servers": bootstrap})
     [described] = admin.describe_configs([resource]).values()
-    return str(described.result(10)["cleanup.policy"].value)
+    return str(described.result(60)["cleanup.policy"].value)
 
 
 async def test_tasks_are_written_by_those_who_know_the_key(connect_broker: Broker, group: str, tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ async def test_older_ways_to_share(connect_broker: Broker, group: str, tmp_path:
 def create(bootstrap: str, topic: NewTopic) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     [made] = admin.create_topics([topic]).values()
-    made.result(10)
+    made.result(60)
 
 
 async def test_a_topic_that_would_forget_is_refused(connect_broker: Broker, group: str) -> None:
