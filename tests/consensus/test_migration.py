@@ -116,7 +116,7 @@ async def driver(
     *,
     fault: Callable[[Driver, Step], None] = lambda driver, step: None,
     members: Callable[[], Awaitable[Iterable[str]]] | None = None,
-    ttl_ms: int = 200,
+    ttl_ms: int = 2000,
 ) -> Driver:
     async def nobody() -> Iterable[str]:
         return ()
@@ -261,7 +261,7 @@ async def test_a_lost_answer_at_any_step_is_settled(stores: Stores, step: Step, 
             driver.source.backend.lose_next_answer(applied=applied)
             driver.target.lose_next_answer(applied=applied)
 
-    moving = await driver(stores, old, new, fault=fault, ttl_ms=2000)
+    moving = await driver(stores, old, new, fault=fault)
     with suppress(CannotMove):  # the copy is not settled: it is given up
         await moving.migration.run()
     (in_charge,) = await stores.in_charge()
