@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.decode import kafka_schema
+from pipeline.json_text import dumps
 from pipeline.load.values import NOT_FITTING, ValueSchema, jsonable, moment, reader
 
 FORMATS: Final = ("binary", "string", "base64", "json", "avro", "avro-confluent")
@@ -227,7 +228,7 @@ def _no_text(kind: pa.DataType) -> bool:
 def _as_text(column: Any) -> Any:
     """Nested values as JSON, bytes as base64."""
     plain = [jsonable(one, column.type) for one in column.to_pylist()]
-    found = [one if one is None or isinstance(one, str) else json.dumps(one, ensure_ascii=False) for one in plain]
+    found = [one if one is None or isinstance(one, str) else dumps(one) for one in plain]
     return pa.array(found, pa.string())
 
 

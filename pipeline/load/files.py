@@ -7,7 +7,6 @@ move anything any more: the mark of the running load is another one by then.
 
 from __future__ import annotations
 
-import json
 import os
 import uuid
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ import pyarrow.parquet as pa_parquet
 from pipeline.cluster import Cluster, Connection, Isolation
 from pipeline.decode import decode
 from pipeline.disk import to_disk
+from pipeline.json_text import dumps
 from pipeline.load.columns import FOLDERS, Layout, rows
 from pipeline.load.ranges import OffsetRange
 from pipeline.load.values import jsonable
@@ -211,7 +211,7 @@ class _JsonLines:
             line = {one.name: jsonable(row[one.name], one.type) for one in self._columns}
             if row[self._headers]:
                 line[self._headers] = [{**one, "value": _text(one["value"])} for one in row[self._headers]]
-            self._stream.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+            self._stream.write(dumps(line).encode() + b"\n")
 
     def close(self) -> None:
         return

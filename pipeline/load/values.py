@@ -18,6 +18,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from pipeline.json_text import dumps
+
 NOT_FITTING: Final = (
     ValueError, TypeError, ArithmeticError, LookupError, EOFError, RecursionError, pa.ArrowException,
 )  # fmt: skip
@@ -109,7 +111,7 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_string(kind):
         if isinstance(value, str):
             return value
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=float)
+        return dumps(value, separators=(",", ":"))
     if pa.types.is_integer(kind) and not isinstance(value, bool) and isinstance(value, float | Decimal):
         if value != int(value):
             raise ValueError(f"an integer is wanted, not {value}")
@@ -149,7 +151,7 @@ def moment(value: Any) -> datetime:
 
 
 def jsonable(value: Any, kind: pa.DataType) -> Any:
-    """A value of this type as JSON has it: bytes as base64, moments as ISO 8601, what is no number as text."""
+    """A value of this type for `dumps`: bytes as base64, moments as ISO 8601, what is no number as text."""
     if value is None:
         return None
     if pa.types.is_struct(kind):
@@ -162,6 +164,4 @@ def jsonable(value: Any, kind: pa.DataType) -> Any:
         return base64.b64encode(value).decode()
     if isinstance(value, datetime | date | time):
         return value.isoformat()
-    if isinstance(value, Decimal):
-        return float(value)
     return str(value) if isinstance(value, float) and not isfinite(value) else value

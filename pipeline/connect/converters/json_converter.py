@@ -11,7 +11,6 @@ import base64
 import binascii
 import json
 import math
-import re
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
@@ -22,6 +21,7 @@ from pipeline.connect.data import NO_VALUE, LogicalType, Schema, SchemaAndValue,
 from pipeline.connect.errors import DataError
 from pipeline.connect.logical import FROM_LOGICAL, TO_LOGICAL
 from pipeline.connect.values import infer_schema
+from pipeline.json_text import dumps
 
 __all__ = ["JsonConverter"]
 
@@ -30,9 +30,6 @@ _NOT_AN_ENVELOPE: Final = (
     "If you are trying to deserialize plain JSON data, set schemas.enable=false in your converter configuration."
 )
 _SCHEMAS_MAX: Final = 1000
-_MARK: Final = "\0parley.decimal\0"
-"""Stands before the digits of a decimal, which Python's JSON cannot write as a number itself."""
-_MARKED: Final = re.compile(json.dumps(_MARK)[:-1].replace("\\", "\\\\") + r'([^"]*)"')
 
 CONFIG: Final = (
     ConfigDef()
@@ -97,8 +94,7 @@ class JsonConverter(ConverterOfBoth):
         if self._has_schemas:
             made = {"schema": None if schema is None else self._schema_json(schema), "payload": made}
         try:
-            text = json.dumps(made, separators=(",", ":"), ensure_ascii=False)
-            return (_MARKED.sub(r"\1", text) if self._numeric else text).encode()
+            return dumps(made, separators=(",", ":")).encode()
         except (TypeError, ValueError) as error:
             raise DataError(f"Converting to JSON failed for a value of topic {topic}: {error}") from error
 
@@ -152,7 +148,7 @@ class JsonConverter(ConverterOfBoth):
     def _logical(self, schema: Schema, value: Any) -> Any:
         check_value(schema, value)
         if schema.name == LogicalType.DECIMAL and self._numeric:
-            return f"{_MARK}{value:f}"
+            return value
         primitive = FROM_LOGICAL[schema.name or ""](schema, value)
         return base64.b64encode(primitive).decode() if isinstance(primitive, bytes) else primitive
 

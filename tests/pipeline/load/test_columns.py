@@ -14,9 +14,10 @@ import pyarrow as pa
 import pytest
 
 from pipeline.decode import kafka_schema
+from pipeline.json_text import dumps
 from pipeline.load.columns import NO_TIME, BadLayout, BadRecord, Layout, rows
 from pipeline.load.schemas import read_schema
-from pipeline.load.values import ValueSchema
+from pipeline.load.values import ValueSchema, jsonable
 
 AVRO = {
     "type": "record",
@@ -202,6 +203,15 @@ def test_decimals_of_json_are_exact() -> None:
     layout = Layout(value_format="json", schema=ValueSchema(pa.struct([("price", pa.decimal128(30, 2))])))
     (row,) = loaded(layout, batch(b'{"price": 123456789012345678901.25}'))
     assert row["value"] == {"price": Decimal("123456789012345678901.25")}
+
+
+def test_decimals_keep_their_digits_in_json_too() -> None:
+    price = Decimal("123456789012345678901.25")
+    kind = pa.struct([("price", pa.decimal128(30, 2)), ("rest", pa.string())])
+    data = b'{"price": 123456789012345678901.25, "rest": {"a": [0.10, "1"]}}'
+    (row,) = loaded(Layout(value_format="json", schema=ValueSchema(kind), text=True), batch(data))
+    assert json.loads(row["value"], parse_float=Decimal) == {"price": price, "rest": '{"a":[0.10,"1"]}'}
+    assert dumps(jsonable({"price": price, "rest": None}, kind)) == f'{{"price": {price}, "rest": null}}'
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,29 @@
+"""JSON with decimals as numbers of all their digits, which Python's own JSON does not write."""
+
+from __future__ import annotations
+
+import json
+import re
+from decimal import Decimal
+from typing import Any, Final
+
+__all__ = ["dumps"]
+
+_MARK: Final = "\0parley.decimal\0"
+"""Stands before the digits of a decimal until the text is there."""
+_MARKED: Final = re.compile(json.dumps(_MARK)[:-1].replace("\\", "\\\\") + r'(-?\d+(?:\.\d+)?)"')
+
+
+def dumps(value: Any, *, separators: tuple[str, str] | None = None) -> str:
+    """A value as JSON. Raises TypeError and ValueError for what has none."""
+    has_decimals = False
+
+    def marked(one: Any) -> str:
+        nonlocal has_decimals
+        if not isinstance(one, Decimal) or not one.is_finite():
+            raise TypeError(f"{one!r} is no value of JSON")
+        has_decimals = True
+        return f"{_MARK}{one:f}"
+
+    text = json.dumps(value, separators=separators, ensure_ascii=False, default=marked)
+    return _MARKED.sub(r"\1", text) if has_decimals else text
