@@ -162,7 +162,7 @@ def _story(
     _describe(to)
     count = str(len(lines) + len(sending.sent))
     reading = _parley(
-        "consume", *to, "--topic", TOPIC, "--from-beginning", "--max-messages", count, "--timeout-ms", "20000"
+        "consume", *to, "--topic", TOPIC, "--from-beginning", "--max-messages", count, "--timeout-ms", "60000"
     )
     output = subprocess.run(reading, stdout=subprocess.PIPE, check=False).stdout
     return sending, list(lines_of(BytesIO(output)))

@@ -47,7 +47,7 @@ def lose_leader(request: pytest.FixtureRequest, servers: ZookeeperServers) -> It
 async def test_a_leader_is_lost(servers: ZookeeperServers, lose_leader: Callable[[], None]) -> None:
     url = f"{servers.url}/{lose_leader.__name__}-{id(lose_leader)}"
     async with ZookeeperBackend.from_url(url) as one, ZookeeperBackend.from_url(url) as two:
-        session = await one.open_session(20_000)
+        session = await one.open_session(45_000)
         await one.put("bound", b"", session=session)
         answered: list[str] = []
         stop = asyncio.Event()
