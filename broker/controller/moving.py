@@ -166,7 +166,16 @@ class Moves:
             log.warning("the store to move to cannot be used", extra={"reason": error})
         said = json.dumps({"move": move, "error": error}).encode()
         with suppress(CoordinationError):  # it is the driver that waits for it, and gives up if it does not come
-            await Writer(self.store.backend, self._rng).commit([], [Put(f"{READY}{member}", said, session)])
+            await self._say(Put(f"{READY}{member}", said, session))
+
+    async def _say(self, what: Put) -> None:
+        """Write it as soon as the store answers."""
+        while True:
+            try:
+                await Writer(self.store.backend, self._rng).commit([], [what])
+                return
+            except Retriable:
+                await asyncio.sleep(RETRY_S)
 
     async def go_on_elsewhere(self, controller_epoch: int) -> None:
         """The store has moved: from now on ``store`` is the one in charge. Tries until it answers.

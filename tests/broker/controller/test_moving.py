@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from inspect import isawaitable
 from pathlib import Path
@@ -18,6 +18,9 @@ import pytest
 import broker.controller.moving as moving
 from broker import Cluster
 from broker.cluster_identity import STORE_FILE
+from consensus.backend import Check, Op, TxnResult
+from consensus.charge import READY
+from consensus.errors import Unavailable
 from consensus.memory import MemoryBackend, MemoryStore
 from consensus.migration import Migration, Step
 from protocol.client import Client
@@ -310,6 +313,25 @@ async def test_a_store_that_one_broker_cannot_use_is_not_moved_to(target: str, m
         assert "2 cannot use the new store" in answer.detail or "expected the store" in answer.detail
         await all_at(cluster, origin)
         await create(client, "after")
+
+
+async def test_a_store_that_is_away_for_a_moment_when_brokers_have_connected_does_not_end_the_move(
+    target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committed, refused = MemoryBackend.txn, set[str]()
+
+    async def txn(self: MemoryBackend, checks: Sequence[Check], ops: Sequence[Op]) -> TxnResult:
+        said = {op.key for op in ops if op.key.startswith(READY)} - refused
+        if said:
+            refused.update(said)
+            raise Unavailable("the store is away")
+        return await committed(self, checks, ops)
+
+    monkeypatch.setattr(MemoryBackend, "txn", txn)
+    async with running() as (cluster, client):
+        assert (await move(client, target)).state == "done"
+        await all_at(cluster, target)
+    assert len(refused) == 3
 
 
 async def test_a_move_is_given_up_on_demand(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
