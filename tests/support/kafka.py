@@ -169,7 +169,7 @@ class KafkaWithZooKeeper:
             {
                 "broker.id": "1",
                 "zookeeper.connect": f"127.0.0.1:{zookeeper_port}",
-                "zookeeper.session.timeout.ms": "4000",
+                "zookeeper.session.timeout.ms": "30000",
                 "listeners": f"PLAINTEXT://{self.bootstrap_servers}",
                 "log.dirs": str(self.log_dir),
                 "num.partitions": "1",
