@@ -6,7 +6,10 @@ A broker is fenced
   where our own session is new is a broker without one given time to appear: the store, and with it every session, may
   have been away;
 * after a silence: when it has not asked for metadata for as long, be it a member or not. One that cannot hear of
-  changes must not lead. The silence of a controller that was deposed for it counts already.
+  changes must not lead. The silence of a controller that was deposed for it counts already. Where less than half of all
+  brokers are heard, ourselves included, it may be us whom the others cannot reach, and the store still can: fencing
+  them would leave nobody in sync but ourselves, and nobody to lead once they have deposed us (``silence``). Then it is
+  the sessions alone that tell who is gone.
 
 Fencing is always safe, and never final: a broker that lives learns of it and comes back under a higher epoch. Where one
 comes back that was held for gone, something on the way refuses connections in its name: from then on only its silence
@@ -172,10 +175,19 @@ class Members:
             self._tend(watches)
 
     def _silent(self, now: float) -> list[tuple[int, int]]:
-        silent = []
-        for (broker_id, epoch), since in self._since.items():
-            hearer = self._publication.hearers.get(broker_id)
-            heard = hearer.heard_s if hearer is not None and hearer.broker_epoch == epoch else since
-            if now - max(heard, since) > self._silence_s:
-                silent.append((broker_id, epoch))
-        return silent
+        """The brokers to fence for their silence, with their epochs.
+
+        Those that a cut parts from us at one moment do not fall silent at one moment, but within the time between two
+        of their questions, a third of the silence. So who counts as heard has asked in the last half of it.
+        """
+        lasts = {broker: now - self._heard_s(*broker, since) for broker, since in self._since.items()}
+        heard = 1 + sum(each <= self._silence_s / 2 for each in lasts.values())
+        if 2 * heard < len(self._metadata.image.brokers):
+            return []
+        return [broker for broker, each in lasts.items() if each > self._silence_s]
+
+    def _heard_s(self, broker_id: int, epoch: int, since: float) -> float:
+        hearer = self._publication.hearers.get(broker_id)
+        if hearer is None or hearer.broker_epoch != epoch:
+            return since
+        return max(hearer.heard_s, since)

@@ -4,8 +4,8 @@ A controller whose process stands still accepts connections (its machine does), 
 for long: some stores take twice their shortest TTL to end one, and that is 20 s. Brokers cannot tell it from one that
 only they do not reach, so none deposes it on its own. They ask each other, and depose it where more than half of all
 brokers, itself included, have not heard of it for as long as a session may be silent. All that are registered count,
-the fenced too: a controller that is cut off, but not from the store, has fenced everybody else when it is deposed, and
-would come back as all that lives. So the smaller part gives way, and nothing goes to and fro.
+the fenced too, here as where a controller judges the brokers that it does not hear (``members``). So of two parts that
+do not reach each other, but both the store, the smaller one gives way, has fenced nobody, and nothing goes to and fro.
 
 Safe it is anyway: a deposed controller cannot write any more, whether it knows it or not.
 """
@@ -13,6 +13,7 @@ Safe it is anyway: a deposed controller cannot write any more, whether it knows 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 
 from broker.metadata.image import MetadataImage
@@ -30,6 +31,7 @@ class Silence:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._since_s = 0.0
+        self._told_s = -math.inf
         self.epoch = -1
         """Of the controller; -1 where none is followed."""
         self.is_in_touch = False
@@ -43,6 +45,8 @@ class Silence:
     def answered(self, *, news: bool) -> None:
         """The controller has answered: with what is new, or that it does not say."""
         self._since_s = self._monotonic()
+        if news:
+            self._told_s = self._since_s
         self.is_in_touch = news
 
     def unanswered(self) -> None:
@@ -53,6 +57,11 @@ class Silence:
     def lasts_s(self) -> float:
         """How long it has lasted, in seconds."""
         return self._monotonic() - self._since_s
+
+    @property
+    def untold_s(self) -> float:
+        """How long ago a controller last told what is new, this one or one before it, in seconds."""
+        return self._monotonic() - self._told_s
 
 
 async def is_silent_for_most(peers: Peers, image: MetadataImage, own_id: int, epoch: int, silence_s: float) -> bool:

@@ -109,6 +109,12 @@ def cut_off_leader(cluster: ClusterOfProcesses, topic: str) -> int:
     return leader
 
 
+def cut_off_controller(cluster: ClusterOfProcesses, topic: str) -> int:
+    controller = cluster.controller()
+    cluster.cut_off(controller)
+    return controller
+
+
 KILLS: list[Hurt] = [kill_leader, kill_controller, stop_leader]
 FREEZES: list[Hurt] = [freeze_leader, freeze_controller]
 
@@ -137,6 +143,17 @@ def test_who_was_frozen_harms_nothing_when_it_returns(
         running.wait_for_acknowledged(1000)
         cluster.brokers[frozen].resume()
         running.wait_for_acknowledged(1000)
+
+
+def test_a_controller_that_reaches_nothing_but_the_store_takes_nothing_with_it(
+    cluster: ClusterOfProcesses, new_name: Callable[..., str]
+) -> None:
+    with losing_nothing(cluster, new_name(), client=IMPATIENT) as running:
+        running.wait_for_acknowledged(300)
+        cut_off_controller(cluster, running.topic)
+        running.wait_for_acknowledged(1000)
+        cluster.heal()
+        running.wait_for_acknowledged(300)
 
 
 @pytest.mark.parametrize("order", [(1, 2, 3), (3, 1, 2)])
@@ -329,7 +346,7 @@ def test_chaos(cluster: ClusterOfProcesses, new_name: Callable[..., str], reques
     with losing_nothing(cluster, new_name(), done=done, client=IMPATIENT) as running:
         for _ in range(rounds):
             running.wait_for_acknowledged(rng.randrange(100, 800))
-            hurt = rng.choice([*KILLS, *FREEZES, cut_leader, cut_off_leader])
+            hurt = rng.choice([*KILLS, *FREEZES, cut_leader, cut_off_leader, cut_off_controller])
             done.append(f"{hurt.__name__} {hurt(cluster, running.topic)}")
             if rng.random() < 0.7:
                 running.wait_for_acknowledged(rng.randrange(1, 300))

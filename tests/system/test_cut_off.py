@@ -13,7 +13,7 @@ import pytest
 from tests.support.stores.etcd import etcd_servers
 from tests.system.clusters import IMPATIENT, ClusterOfProcesses, losing_nothing
 from tests.system.conftest import watched
-from tests.system.test_cluster import cut_off_leader, freeze_leader, kill_leader
+from tests.system.test_cluster import cut_off_controller, cut_off_leader, freeze_leader, kill_leader
 from tools.faults import FaultProxy
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cut off")]
@@ -38,12 +38,6 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterOfPro
 def cluster(processes: ClusterOfProcesses) -> ClusterOfProcesses:
     processes.heal()
     return processes
-
-
-def cut_off_controller(cluster: ClusterOfProcesses, topic: str) -> int:
-    controller = cluster.controller()
-    cluster.cut_off(controller)
-    return controller
 
 
 @pytest.mark.parametrize("hurt", [cut_off_leader, cut_off_controller])
