@@ -62,6 +62,7 @@ def routes(server: BrokerServer) -> dict[int, Handler]:
         threads=server.threads,
         selector=load_selector(static.replica_selector_class),
         throttle=leader_throttle(broker_id, server.config, clock.monotonic),
+        is_in_doubt=lambda: server.liveness.is_in_doubt,
     )
     silence = server.liveness.silence
 
@@ -100,6 +101,7 @@ def routes(server: BrokerServer) -> dict[int, Handler]:
             server.purgatories.produce,
             wall_ms=clock.wall_ms,
             threads=server.threads,
+            is_in_doubt=lambda: server.liveness.is_in_doubt,
         ),
         ProducersApi(server.partitions, ProducerIds(lambda: server.liveness.store)),
         ReassignmentApi(server.liveness.controller, server.unclean_allowed),

@@ -16,6 +16,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from broker.api.delayed_fetch import DelayedFetch
+from broker.api.doubt import InDoubt, never
 from broker.api.fetch_reader import TOPIC_IDS_VERSION, Reader, reader_of
 from broker.api.fetch_sessions import FetchSessions, targets_of
 from broker.failures import FailureLog
@@ -48,6 +49,7 @@ class FetchApi:
         threads: Threads = LOOPS_OWN,
         selector: ReplicaSelector | None = None,
         throttle: ReplicationThrottle | None = None,
+        is_in_doubt: InDoubt = never,
     ) -> None:
         """``max_bytes`` bounds every answer (``fetch.max.bytes``).
 
@@ -62,6 +64,7 @@ class FetchApi:
         self.threads = threads
         self.selector = selector
         self.throttle = throttle
+        self.is_in_doubt = is_in_doubt
         self.failures = FailureLog(_log)
         self.purgatory = purgatory
         self.conversion = asyncio.Lock()

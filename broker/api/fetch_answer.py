@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from broker.api.current_leader import MOVED, current_leader, endpoints_of
+from broker.api.doubt import withheld
 from broker.api.fetch_reader import (
     BATCHES_VERSION,
     CURRENT_LEADER_VERSION,
@@ -24,7 +25,7 @@ from broker.api.fetch_sessions import INITIAL_EPOCH, FetchSession, PartitionData
 from broker.network.dispatch import RequestContext
 from broker.network.sending import FileSlice
 from broker.partition import Isolation, Partition
-from protocol.errors import KafkaError
+from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.fetch import FetchRequest, FetchResponse
 from protocol.records.conversion import to_legacy
 from storage.reads import LogRead
@@ -81,6 +82,8 @@ class FetchAnswer:
         """What is told of a partition that cannot be fetched."""
         if target.partition is not None:
             target.partition.counters.failed_fetch_requests += 1
+            if self._is_doubtful(target.partition, target.offset, error):
+                error = withheld(error)
         data = PartitionData(
             partition_index=target.index,
             error_code=error.code,
@@ -93,6 +96,12 @@ class FetchAnswer:
             leader, epoch = current_leader(self._api.metadata.image, target.topic, target.index)
             data.current_leader = FetchResponse.LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
         return data
+
+    def _is_doubtful(self, partition: Partition, offset: int, error: KafkaError) -> bool:
+        """Whether a consumer asks for what a new leader may well have."""
+        if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE or self._reader.is_follower or not partition.is_open:
+            return False
+        return offset > partition.log.log_end_offset and self._api.is_in_doubt()
 
     def make(self) -> FetchResponse | Coroutine[Any, Any, FetchResponse]:
         """The answer, or the work that leads to it where a disk or a conversion must be waited for."""

@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from broker.api.current_leader import MOVED, current_leader, endpoints_of
+from broker.api.doubt import InDoubt, never, withheld
 from broker.api.naming import named_twice
 from broker.api.refusals import Refusals
 from broker.failures import FailureLog
@@ -113,12 +114,14 @@ class ProduceApi:
         *,
         wall_ms: Callable[[], int],
         threads: Threads = LOOPS_OWN,
+        is_in_doubt: InDoubt = never,
     ) -> None:
         self._partitions = partitions
         self._metadata = metadata
         self._purgatory = purgatory
         self._wall_ms = wall_ms
         self._threads = threads
+        self._is_in_doubt = is_in_doubt
         self._failures = FailureLog(_log)
         self._refusals = Refusals()
 
@@ -294,6 +297,8 @@ class ProduceApi:
             facts = {"topic": topic.name or topic.topic_id, "partition": data.index}
             self._failures.report("Produce failed", error, context.received_at, **facts)
             error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
+        if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._is_in_doubt():
+            error = withheld(error)
         place = (topic.name or topic.topic_id, data.index)
         self._refusals.note(*place, records_of(data), error.code, host=context.client_host)
         if partition is not None:

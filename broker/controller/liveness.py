@@ -36,7 +36,7 @@ from broker.metadata.image import MetadataImage
 from broker.metadata.types import BrokerRegistration
 from broker.peers import Peers
 from broker.tasks import TaskSet, race
-from consensus.backend import Session
+from consensus.backend import Session, SessionState
 from consensus.errors import AlreadyExists, BadConfig, CoordinationError, Lost, Moved, Retriable
 from consensus.recipes.elections import Elections, Leader
 from consensus.recipes.groups import Groups, Member, Membership
@@ -74,6 +74,7 @@ class Liveness:
         """``listener`` is the name of the one that brokers use among themselves; ``duties`` run beside each term in
         office, until they are cancelled."""
         silence_s = session_ttl_ms / 1000
+        self._silence_s = silence_s
         self.silence = Silence(monotonic)
         """Of the controller, for this broker."""
         broker_id = registration.broker_id
@@ -88,6 +89,8 @@ class Liveness:
         self._unclean = unclean
         self._peers = peers
         self._monotonic = monotonic
+        self._publication = publication
+        self._session: Session | None = None
         self._rejoin = asyncio.Event()
         self._thawing = TaskSet()
         self._is_leaving = False
@@ -128,6 +131,18 @@ class Liveness:
             await self._thawing.close()
 
     @property
+    def is_in_doubt(self) -> bool:
+        """Whether others may hold this broker for gone by now, and lead in its place, without its having heard of it.
+
+        It is judged by the clock: a process that was stopped knows at once, and until a controller has told it what is
+        new. It begins early, since a controller waits for our next question before we wait for its answer. A controller
+        itself has its session to go by.
+        """
+        if self._publication.is_open:
+            return self._session is None or self._session.state is not SessionState.CONNECTED
+        return self.silence.untold_s > self._silence_s / 2
+
+    @property
     def store(self) -> KeyValue:
         """The keys of the store that is in charge now."""
         return KeyValue(self.moves.store, self._rng)
@@ -148,7 +163,7 @@ class Liveness:
     async def _live(self) -> None:
         """One session: ends by raising, whatever part of it ends first."""
         store = self.moves.store
-        session = await store.open_session(self._session_ttl_ms)
+        session = self._session = await store.open_session(self._session_ttl_ms)
         since_s = self._monotonic()
         elections = Elections(store, session, self._rng)
         groups = Groups(store, session, self._rng)

@@ -31,8 +31,15 @@ class FetchBench(Bench):
         super().__init__(directory)
         self.seconds = 0.0
         self.sessions = FetchSessions(10, random.Random(3), lambda: self.seconds)
+        self.is_in_doubt = False
         self.api = FetchApi(
-            self.partitions, self.metadata, self.sessions, self.purgatories.fetch, self.tasks, max_bytes=MAX
+            self.partitions,
+            self.metadata,
+            self.sessions,
+            self.purgatories.fetch,
+            self.tasks,
+            max_bytes=MAX,
+            is_in_doubt=lambda: self.is_in_doubt,
         )
 
     async def fetch(self, *asked: Any, version: int = 12, **request: Any) -> FetchResponse:
@@ -164,6 +171,23 @@ async def test_each_mistake_fails_alone(bench: FetchBench) -> None:
             ("fine", ErrorCode.NONE),
         ]
     assert found(await bench.fetch(ask("t", current_leader_epoch=1)))[0][2] == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("version", [0, 11, 12])
+async def test_who_may_have_been_replaced_says_of_no_offset_that_it_is_past_the_end(
+    bench: FetchBench, version: int
+) -> None:
+    await bench.create("t")
+    bench.write("t", 2)
+    bench.is_in_doubt = True
+    for offset, expected in (
+        (3, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (2, ErrorCode.NONE),
+        (-1, ErrorCode.OFFSET_OUT_OF_RANGE),
+    ):
+        assert found(await bench.fetch(ask("t", offset), version=version))[0][2] == expected
+    bench.is_in_doubt = False
+    assert found(await bench.fetch(ask("t", 3), version=version))[0][2] == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 async def test_a_client_at_the_wrong_broker_is_told_the_right_one(bench: FetchBench) -> None:

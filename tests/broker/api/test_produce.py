@@ -29,7 +29,14 @@ Outcome = ProduceResponse.PartitionProduceResponse
 class ProduceBench(Bench):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        self.api = ProduceApi(self.partitions, self.metadata, self.purgatories.produce, wall_ms=lambda: NOW_MS)
+        self.is_in_doubt = False
+        self.api = ProduceApi(
+            self.partitions,
+            self.metadata,
+            self.purgatories.produce,
+            wall_ms=lambda: NOW_MS,
+            is_in_doubt=lambda: self.is_in_doubt,
+        )
 
     async def produce(self, *sent: Any, **options: Any) -> list[Outcome]:
         answer = self.begin(*sent, **options)
@@ -189,17 +196,18 @@ async def test_several_partitions_are_answered_together(bench: ProduceBench) -> 
 # Idempotence.
 
 
+def sequenced(sequence: int, epoch: int = 0) -> bytearray:
+    """Two records of one producer."""
+    return build(
+        [Record(i, NOW_MS, None, b"v", ()) for i in range(2)],
+        producer_id=7,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+    )
+
+
 async def test_a_retry_is_answered_as_the_first_time(bench: ProduceBench) -> None:
     await bench.create("t")
-
-    def sequenced(sequence: int, epoch: int = 0) -> bytearray:
-        return build(
-            [Record(i, NOW_MS, None, b"v", ()) for i in range(2)],
-            producer_id=7,
-            producer_epoch=epoch,
-            base_sequence=sequence,
-        )
-
     sent = [sequenced(0), sequenced(2), sequenced(2), sequenced(6), sequenced(4), sequenced(0, 1), sequenced(6)]
     answered = [(await bench.produce(("t", 0, data), acks=-1))[0] for data in sent]
     assert [(ErrorCode(o.error_code), o.base_offset) for o in answered] == [
@@ -211,6 +219,18 @@ async def test_a_retry_is_answered_as_the_first_time(bench: ProduceBench) -> Non
         (ErrorCode.NONE, 6),
         (ErrorCode.INVALID_PRODUCER_EPOCH, -1),
     ]
+
+
+async def test_who_may_have_been_replaced_calls_no_producer_out_of_order(bench: ProduceBench) -> None:
+    await bench.create("t")
+    await bench.produce(("t", 0, sequenced(0)), acks=-1)
+    bench.is_in_doubt = True
+    for expected in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE):
+        (outcome,) = await bench.produce(("t", 0, sequenced(2 if expected == ErrorCode.NONE else 4)), acks=-1)
+        assert outcome.error_code == expected
+    bench.is_in_doubt = False
+    (outcome,) = await bench.produce(("t", 0, sequenced(8)), acks=-1)
+    assert outcome.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 # What topics demand.

@@ -154,6 +154,27 @@ async def test_a_broker_that_has_lost_its_controller_calls_no_topic_unknown() ->
             assert said == ErrorCode.LEADER_NOT_AVAILABLE
 
 
+async def test_a_broker_is_in_doubt_until_it_is_told_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Cluster(brokers=2, coordination_session_timeout_ms=NEVER_MS, broker_heartbeat_interval_ms=50) as cluster:
+        controller = cluster.brokers[controller_of(cluster)].server.liveness
+        follower = cluster.brokers[3 - controller_of(cluster)].server.liveness
+        assert not controller.is_in_doubt
+        follower.silence._told_s -= NEVER_MS / 1000  # as if the process had stood still for so long
+        assert follower.is_in_doubt
+        told, answered = asyncio.Event(), follower.silence.answered
+
+        def tell(*, news: bool) -> None:
+            answered(news=news)
+            told.set()
+
+        monkeypatch.setattr(follower.silence, "answered", tell)
+        await asyncio.wait_for(told.wait(), PATIENCE_S)
+        assert not follower.is_in_doubt
+        assert controller._session is not None
+        controller._session.suspend()
+        assert controller.is_in_doubt
+
+
 class NeverAnswered(Delayed[FetchMetadataResponse]):
     """What a process that stands still says: nothing, over a connection that is well."""
 
