@@ -264,7 +264,7 @@ class Database:
         )
 
         def read() -> Sequence[Any]:
-            return self._read(sql, (prefix, prefix + _KEY_END, "" if after is None else after, limit + 1))
+            return self._read(sql, (*_range(prefix), "" if after is None else after, limit + 1))
 
         rows = self._at_once(read)[1]
         entries = tuple(_entry(row) for row in rows[:limit])
@@ -272,7 +272,7 @@ class Database:
 
     def changes(self, prefix: str, position: int) -> tuple[int, Sequence[Event]]:
         """What happened below a prefix since a position, last change of each key only, and the position reached."""
-        bounds = (prefix, prefix + _KEY_END)
+        bounds = _range(prefix)
 
         def read() -> tuple[int | None, Sequence[Any], Sequence[Any]]:
             floor = self._read("SELECT floor FROM state")[0][0]
@@ -445,6 +445,12 @@ def _op_rows(ops: Sequence[Op]) -> Iterator[tuple[int, str, bytes | None, str | 
             yield position, op.key, bytes(op.value), op.session.id if op.session else None
         else:
             yield position, op.key, None, None
+
+
+def _range(prefix: str) -> tuple[str, str]:
+    """The first key that starts with a prefix and the end of all that do. SQLite takes no half of a surrogate pair."""
+    first = prefix.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return first, first + _KEY_END
 
 
 def _entry(row: Sequence[Any]) -> Entry:

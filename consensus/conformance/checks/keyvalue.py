@@ -120,7 +120,7 @@ async def _order(lab: Lab) -> None:
     for key in shuffled:
         await client.put(key, key.encode())
     prefixes = ["", "a", "a/", "a/1", "a/b", "a/b/c", "b/~", "~", "~~~", "none", "A/", "/", "a//", "%", "_", "*", "\\"]
-    for prefix in [*prefixes, "\x7f", "ÿ", "a/ÿ", "\U0010ffff", "a\0"]:
+    for prefix in [*prefixes, "\x7f", "ÿ", "a/ÿ", "\U0010ffff", "a\0", "\ud800"]:
         expected = [key for key in keys if key.startswith(prefix)]
         page = await client.list(prefix, limit=100)
         equal([entry.key for entry in page.entries], expected, f"the keys below {prefix!r}")

@@ -41,7 +41,7 @@ async def _begins(lab: Lab) -> None:
     for key in keys:
         if not key.endswith("/"):
             await one.put(key, key.encode())
-    for prefix in ("", "a", "a/", "a/c", "b", "ÿ"):
+    for prefix in ("", "a", "a/", "a/c", "b", "ÿ", "\ud800"):
         async with two.watch(prefix) as watch:
             event = await lab.within(30, anext(watch), "a Snapshot")
             page = await one.list(prefix, limit=100)
