@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from pipeline.options import OptionError, SinkOptions, sink_options, source_options
 from pipeline.sink import KafkaBatchWriter, KafkaStreamWriter, check_columns
-from pipeline.source import KafkaBatchReader, KafkaStreamReader, check_schema, source_schema
+from pipeline.source import KafkaBatchReader, KafkaStreamReader, RefusedStreamReader, check_schema, source_schema
 
 __all__ = ["ParleyDataSource"]
 
@@ -34,8 +34,11 @@ class ParleyDataSource(DataSource):
         return KafkaBatchReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        options = source_options(self.options, streaming=True)
-        check_schema(schema, options)
+        try:
+            options = source_options(self.options, streaming=True)
+            check_schema(schema, options)
+        except OptionError as error:
+            return RefusedStreamReader(error)
         return KafkaStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

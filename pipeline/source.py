@@ -58,7 +58,14 @@ from protocol.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["DataLoss", "KafkaBatchReader", "KafkaStreamReader", "source_schema"]
+__all__ = [
+    "DataLoss",
+    "KafkaBatchReader",
+    "KafkaStreamReader",
+    "RefusedStreamReader",
+    "check_schema",
+    "source_schema",
+]
 
 _COLUMNS: Final = (
     StructType()
@@ -208,6 +215,28 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self._options)
+
+
+class RefusedStreamReader(DataSourceStreamReader):
+    """Says at the first question that options make no sense: what is raised before one, PySpark loses.
+
+    Its runner then ends with an error of its own, about a local variable, and that is what a user would see.
+    """
+
+    def __init__(self, error: OptionError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        raise self._error
 
 
 def _beginning(end: dict[str, Any], start: dict[str, Any]) -> dict[str, Any]:

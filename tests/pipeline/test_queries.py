@@ -68,6 +68,16 @@ def assert_copied(spark: SparkSession, bootstrap: str, source: str, target: str)
     )
 
 
+def test_a_query_that_is_refused_says_why_last(spark: SparkSession, tmp_path: Path) -> None:
+    """What PySpark says is a traceback: its last line is what is seen."""
+    rows = stream(spark, "parley", "localhost:9092", subscribe="t", endingOffsets="latest")
+    query = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
+    with pytest.raises(StreamingQueryException) as raised:
+        finish(query)
+    (last,) = [line for line in str(raised.value).splitlines() if "Error: " in line][-1:]
+    assert last.startswith("pipeline.options.OptionError: 'endingOffsets' is for batch queries")
+
+
 def test_an_epoch_that_was_written_and_not_committed(
     spark: SparkSession, kafka_broker: KafkaBroker, tmp_path: Path
 ) -> None:
