@@ -24,6 +24,7 @@ from pipeline.connect.errors import ConfigError
 from pipeline.connect.java_forms import java_pattern, java_regex
 from pipeline.connect.plugins import Plugins
 from pipeline.connect.transforms import Predicate, Transform
+from pipeline.connect.worker_config import HEADER_CONVERTER
 
 __all__ = ["SINK", "SOURCE", "class_of", "definition_of", "is_sink", "keys_of_all", "stage_names", "subscribed"]
 
@@ -101,7 +102,7 @@ _COMMON: Final = (
     .define(
         "header.converter",
         ConfigType.CLASS,
-        None,
+        HEADER_CONVERTER,
         _LOW,
         "What headers' values are; else as the worker says.",
         group="Common",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
+import warnings
 from decimal import Decimal
 from typing import Any, Final
 
@@ -20,8 +21,9 @@ _REPLACEMENT: Final = re.compile(r"\\(.)|\$(\d+)|\$\{(\w+)\}|([^\\$]+)|(.)", re.
 def java_pattern(text: str, key: str) -> re.Pattern[str]:
     """The expression as Python has it. Raises ConfigError, naming the key it was given for."""
     try:
-        return re.compile(_NAMED_GROUP.sub("(?P<", text))
-    except re.error as error:
+        with warnings.catch_warnings(action="error", category=FutureWarning):  # [a-z&&[^b]] means something else here
+            return re.compile(_NAMED_GROUP.sub("(?P<", text))
+    except (re.error, FutureWarning) as error:
         raise ConfigError(f"Invalid value {text} for configuration {key}: Invalid regex: {error}") from None
 
 

@@ -70,7 +70,7 @@ def _connector(plugin: str, plugins: Plugins) -> type[Connector]:
 def _with_defaults(definition: ConfigDef, worker: Mapping[str, str], plugins: Plugins) -> ConfigDef:
     """The definition with the worker's converters as defaults."""
     keys = [
-        replace(definition.keys[name], default=worker.get(name), validator=class_of(plugins, base))
+        replace(key := definition.keys[name], default=worker.get(name, key.default), validator=class_of(plugins, base))
         for name, base in _CONVERTERS.items()
     ]
     return definition + ConfigDef(keys)

@@ -14,10 +14,10 @@ from typing import Any, Final, Self
 from pipeline.connect.config import ConfigDef, ConfigType, Importance, at_least, non_empty, one_of
 from pipeline.connect.errors import ConfigError
 
-__all__ = ["COMMON", "STANDALONE", "WorkerConfig", "with_prefix"]
+__all__ = ["COMMON", "HEADER_CONVERTER", "STANDALONE", "WorkerConfig", "with_prefix"]
 
 _HIGH, _MEDIUM, _LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
-_HEADER_CONVERTER: Final = "org.apache.kafka.connect.storage.SimpleHeaderConverter"
+HEADER_CONVERTER: Final = "org.apache.kafka.connect.storage.SimpleHeaderConverter"
 
 COMMON: Final = (
     ConfigDef()
@@ -34,7 +34,7 @@ COMMON: Final = (
         "key.converter", ConfigType.CLASS, importance=_HIGH, doc="What keys are in topics, unless a connector says."
     )
     .define("value.converter", ConfigType.CLASS, importance=_HIGH, doc="What values are, unless a connector says.")
-    .define("header.converter", ConfigType.CLASS, _HEADER_CONVERTER, _LOW, "What the values of headers are.")
+    .define("header.converter", ConfigType.CLASS, HEADER_CONVERTER, _LOW, "What the values of headers are.")
     .define(
         "offset.flush.interval.ms",
         ConfigType.LONG,

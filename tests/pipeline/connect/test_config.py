@@ -100,6 +100,7 @@ def test_a_connectors_configuration_is_looked_through_as_a_whole() -> None:
     assert wrong.keys() == {"transforms.a.replacement", "transforms.b.predicate"}
     assert problems(topics="t", transforms="a", transforms_a_type="RegexRouter", transforms_a_regex="(",
                     transforms_a_replacement="x").keys() == {"transforms.a.regex"}  # fmt: skip
+    assert problems(topics_regex="[a-z&&[^b]]+").keys() == {"topics.regex"}  # Java's: Python takes it for another set
     twice = problems(topics="t", transforms="a,a")
     assert twice["transforms"] == ["Invalid value [a, a] for configuration transforms: Duplicate alias provided."]
     absent = problems(topics="t", transforms="a", transforms_a_type="no.such", predicates="p")

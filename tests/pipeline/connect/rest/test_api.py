@@ -334,6 +334,9 @@ async def test_plugins_and_their_keys(worker: RunningWorker) -> None:
     assert (shown["name"], shown["error_count"]) == ("FileStreamSource", 2)
     errors = {one["value"]["name"]: one["value"]["errors"] for one in shown["configs"] if one["value"]["errors"]}
     assert set(errors) == {"tasks.max", "topic"}
+    values = {one["value"]["name"]: one["value"]["value"] for one in shown["configs"]}
+    assert values["value.converter"] == "org.apache.kafka.connect.storage.StringConverter"  # the worker's
+    assert values["header.converter"] == "org.apache.kafka.connect.storage.SimpleHeaderConverter"  # of all workers
 
 
 async def test_levels_of_loggers(worker: RunningWorker) -> None:
