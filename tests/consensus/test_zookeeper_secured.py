@@ -21,6 +21,7 @@ from consensus.registry import from_kafka_config, open_backend, opener, zookeepe
 from consensus.zookeeper import ZookeeperBackend
 from consensus.zookeeper.address import parse
 from consensus.zookeeper.connection import synchronous_client
+from tests.support.ports import free_port
 from tests.support.stores.zookeeper import ZookeeperServers, zookeeper_servers
 
 pytestmark = pytest.mark.system
@@ -140,6 +141,13 @@ async def test_a_tree_is_locked_and_unlocked_while_it_is_used(
         assert entry is not None
         assert entry.value == b"locked"
         await before.put("a", b"open again")
+
+
+def test_a_server_that_is_away_is_told_once() -> None:
+    away = f"127.0.0.1:{free_port()}"
+    waiting = ["--zookeeper.connect", away, "--zookeeper.connection.timeout", "500"]
+    failed = _migrate("--zookeeper.acl", "unsecure", *waiting)
+    assert (failed.returncode, len(failed.stderr.splitlines())) == (1, 1), failed.stderr
 
 
 @pytest.mark.parametrize(

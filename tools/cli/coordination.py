@@ -16,7 +16,7 @@ from tools.cli.app import App, example_text
 from tools.cli.cluster import check as check_code
 from tools.cli.cluster import on_cluster
 from tools.cli.options import DEFAULT_BOOTSTRAP, AsJson, CommandConfig, OnlyBootstrapServer
-from tools.cli.running import FAILED, CommandError
+from tools.cli.running import FAILED, CommandError, leave_to_log
 
 if TYPE_CHECKING:
     from consensus.backend import Backend
@@ -285,6 +285,7 @@ def _run(work: Callable[[], Awaitable[T]]) -> T:
     async def run() -> T:
         return await work()
 
+    leave_to_log()
     with _explained():
         return asyncio.run(run())
 

@@ -73,6 +73,13 @@ def _to_nowhere() -> None:
         os.dup2(nowhere, sys.stderr.fileno())
 
 
+def leave_to_log() -> None:
+    """What a store's client says of each of its attempts is for a log: a command says once what failed."""
+    import logging
+
+    logging.getLogger("consensus").addHandler(logging.NullHandler())  # else Python prints warnings that nobody handles
+
+
 def open_streams() -> None:
     """Give a process that was started without standard output or error (``>&-``) one that goes nowhere."""
     for name in ("stdout", "stderr"):

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from tools.cli.app import App
-from tools.cli.running import CommandError
+from tools.cli.running import CommandError, leave_to_log
 
 _COMMAND = (
     "parley zookeeper-security-migration --zookeeper.acl {} --zookeeper.connect zk1:2181/kafka "
@@ -66,6 +66,7 @@ def migrate(
     from consensus.zookeeper.address import parse
     from consensus.zookeeper.security import NoTree, set_acls
 
+    leave_to_log()
     config = dict(read_properties(tls_config)) if tls_config else {}
     config |= {"zookeeper.connect": connect, "zookeeper.connection.timeout.ms": str(connection_timeout_ms)}
     given = {"user": user, "password_file": password_file, "auth": auth, **zookeeper_secrets(config)}
