@@ -109,4 +109,4 @@ def routes(server: BrokerServer) -> dict[int, Handler]:
         TopicsApi(administration, server.metadata, server.config),
     )
     routes = {key: handler for api in apis for key, handler in api.routes().items()}
-    return Forwarding(controller, server.peers, server.moves).around(routes)
+    return Forwarding(controller, server.metadata, server.peers, server.moves).around(routes)

@@ -1,20 +1,25 @@
 """Requests that only the controller can answer, at a broker that is not: handed on to it, and its answer handed back.
 
-So a client may ask any broker, as it may since KIP-590. The request goes on as it came, in the same version. Where the
-controller cannot be reached the broker answers for itself, and that is NOT_CONTROLLER: clients look for the controller
-and ask again. While the cluster changes to another coordination store, requests wait for the controller that is
-elected there.
+So a client may ask any broker, as it may since KIP-590. The request goes on as it came, in the same version. While
+another controller is being elected, be it in another coordination store, requests wait for it, as in Kafka: librdkafka
+and others hand NOT_CONTROLLER to their users. Where none comes, the broker answers for itself, and that is it. What a
+controller was doing when its term ended may have been done: then the one that is asked again says so in its own words,
+such as TOPIC_ALREADY_EXISTS.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping
+from functools import partial
 from inspect import isawaitable
 from typing import Any
 
 from broker.controller.controller import Controller
 from broker.controller.moving import Moves
+from broker.metadata.current import Metadata
+from broker.metadata.image import MetadataImage
 from broker.metadata.types import ResourceType
 from broker.network.dispatch import Answer, Handler, RequestContext
 from broker.peers import Peers
@@ -28,6 +33,7 @@ from protocol.messages.elections import (
 )
 from protocol.messages.quorum import UnregisterBrokerRequest
 from protocol.messages.topics import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
+from protocol.schema import Struct
 
 FORWARDED = frozenset(
     request.API_KEY
@@ -44,6 +50,8 @@ FORWARDED = frozenset(
         UnregisterBrokerRequest,
     )
 )
+ELECTED_MAX_S = 5.0
+"""How long a request waits for another controller. An election takes a fraction of a second where there can be one."""
 PURPOSE = "forwarding"
 _HANDED_ON = re.compile(rf"broker-\d+-{PURPOSE}")  # as broker.peers names its clients
 UNREACHABLE = (
@@ -51,15 +59,15 @@ UNREACHABLE = (
     ErrorCode.BROKER_NOT_AVAILABLE,
     ErrorCode.NETWORK_EXCEPTION,
     ErrorCode.REQUEST_TIMED_OUT,
-    ErrorCode.UNSUPPORTED_VERSION,
 )
 
 
 class Forwarding:
     """Puts itself before the handlers of such requests."""
 
-    def __init__(self, controller: Controller, peers: Peers, moves: Moves) -> None:
+    def __init__(self, controller: Controller, metadata: Metadata, peers: Peers, moves: Moves) -> None:
         self._controller = controller
+        self._metadata = metadata
         self._peers = peers
         self._moves = moves
 
@@ -71,27 +79,37 @@ class Forwarding:
         def handle(context: RequestContext, request: Any) -> Any:
             if _is_for_this_broker(context, request):
                 return handler(context, request)
-            if not self._moves.is_settled and not isinstance(request, MigrateCoordinationRequest):
-                return self._hold(handler, context, request)
-            if self._controller.is_active:
-                return handler(context, request)
-            return self._forward(handler, context, request)
+            return self._ask_until_elected(handler, context, request)
 
         return handle
 
-    async def _hold(self, handler: Handler, context: RequestContext, request: Any) -> Answer:
-        await self._moves.until_settled()
-        if not self._controller.is_active:
-            return await self._forward(handler, context, request)
+    async def _ask_until_elected(self, handler: Handler, context: RequestContext, request: Any) -> Answer:
+        patience_s = 0.0
+        if not isinstance(request, MigrateCoordinationRequest):  # who asks how a move stands asks again by himself
+            patience_s = ELECTED_MAX_S
+            await self._moves.until_settled()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + patience_s
+        while True:
+            epoch = self._metadata.image.controller_epoch
+            try:
+                answer = await self._ask(handler, context, request)
+            except KafkaError as error:
+                if error.code is ErrorCode.UNSUPPORTED_VERSION:
+                    break
+                if error.code not in UNREACHABLE:
+                    raise
+            else:
+                if not _is_from_no_controller(answer):
+                    return answer
+            if not await self._metadata.until(partial(_is_led_after, epoch), deadline - loop.time()):
+                break
         return await _answer_of(handler, context, request)
 
-    async def _forward(self, handler: Handler, context: RequestContext, request: Any) -> Answer:
-        try:
-            answer: Answer = await self._peers.ask_controller(request, version=context.api_version, purpose=PURPOSE)
-        except KafkaError as error:
-            if error.code not in UNREACHABLE:
-                raise
-            answer = await _answer_of(handler, context, request)
+    async def _ask(self, handler: Handler, context: RequestContext, request: Any) -> Answer:
+        if self._controller.is_active:
+            return await _answer_of(handler, context, request)
+        answer: Answer = await self._peers.ask_controller(request, version=context.api_version, purpose=PURPOSE)
         return answer
 
 
@@ -101,6 +119,21 @@ async def _answer_of(handler: Handler, context: RequestContext, request: Any) ->
         answer = await answer
     whole: Answer = answer
     return whole
+
+
+def _is_led_after(epoch: int, image: MetadataImage) -> bool:
+    """Whether a controller is known that was elected after the one of this epoch."""
+    return image.controller_epoch > epoch and image.controller_id >= 0
+
+
+def _is_from_no_controller(answer: Any) -> bool:
+    """Whether some part of an answer has the error NOT_CONTROLLER."""
+    if isinstance(answer, list):
+        return any(map(_is_from_no_controller, answer))
+    if not isinstance(answer, Struct):
+        return False
+    values = {each.name: getattr(answer, each.name) for each in answer.fields()}
+    return values.get("error_code") == ErrorCode.NOT_CONTROLLER or any(map(_is_from_no_controller, values.values()))
 
 
 def _is_for_this_broker(context: RequestContext, request: Any) -> bool:

@@ -68,6 +68,16 @@ async def test_any_broker_takes_what_is_for_the_controller_and_all_hear_of_it() 
         assert sorted(images[0].brokers) == [1, 2, 3]
 
 
+async def test_what_is_for_the_controller_waits_for_the_next_one() -> None:
+    """librdkafka does not ask again: its user would see NOT_CONTROLLER."""
+    async with Cluster(brokers=3, coordination_session_timeout_ms=NEVER_MS) as cluster:
+        first = controller_of(cluster)
+        follower = cluster.brokers[first % 3 + 1].server
+        await cluster.kill(first)
+        assert await create(follower, "meanwhile", factor=2) == ErrorCode.NONE
+        assert controller_of(cluster) != first
+
+
 async def test_dynamic_configuration_is_the_same_whoever_is_asked() -> None:
     async with Cluster(brokers=2) as cluster:
         for broker_id, server in enumerate(servers(cluster), 1):
@@ -158,9 +168,13 @@ async def test_a_broker_is_in_doubt_until_it_is_told_what_is_new(monkeypatch: py
     async with Cluster(brokers=2, coordination_session_timeout_ms=NEVER_MS, broker_heartbeat_interval_ms=50) as cluster:
         controller = cluster.brokers[controller_of(cluster)].server.liveness
         follower = cluster.brokers[3 - controller_of(cluster)].server.liveness
-        assert not controller.is_in_doubt
+
+        def in_doubt() -> tuple[bool, bool]:
+            return controller.is_in_doubt, follower.is_in_doubt
+
+        assert in_doubt() == (False, False)
         follower.silence._told_s -= NEVER_MS / 1000  # as if the process had stood still for so long
-        assert follower.is_in_doubt
+        assert in_doubt() == (False, True)
         told, answered = asyncio.Event(), follower.silence.answered
 
         def tell(*, news: bool) -> None:
@@ -169,10 +183,10 @@ async def test_a_broker_is_in_doubt_until_it_is_told_what_is_new(monkeypatch: py
 
         monkeypatch.setattr(follower.silence, "answered", tell)
         await asyncio.wait_for(told.wait(), PATIENCE_S)
-        assert not follower.is_in_doubt
+        assert in_doubt() == (False, False)
         assert controller._session is not None
         controller._session.suspend()
-        assert controller.is_in_doubt
+        assert in_doubt() == (True, False)
 
 
 class NeverAnswered(Delayed[FetchMetadataResponse]):
