@@ -38,7 +38,7 @@ from broker.in_block import InBlock
 from broker.server import BrokerServer
 from broker.settings import Setting, given_settings, prepare_folders
 from consensus.backend import Backend
-from consensus.registry import from_kafka_config, opener
+from consensus.registry import from_kafka_config, names_store, opener
 
 _EACH_ITS_OWN: Final = ("broker.id", "node.id", "listeners", "advertised.listeners", "log.dirs", "log.dir")
 _stores = itertools.count(1)
@@ -210,7 +210,7 @@ class Cluster(InBlock):
     def _settings(self, broker_id: int, folder: Path, store: str) -> dict[str, str]:
         """Every setting of one broker."""
         defaults = {**EMBEDDED_CLUSTER, **of_cluster(self._count), **(IN_ONE_LOOP if self._data_dir is None else {})}
-        if "zookeeper.connect" not in self._given:
+        if not names_store(self._given):
             defaults["coordination.url"] = store
         own = {"broker.id": str(broker_id), "log.dirs": str(folder / f"broker-{broker_id}")}
         return {**defaults, **self._given, **own}

@@ -25,6 +25,7 @@ from broker.config.presets import EMBEDDED
 from broker.in_block import InBlock
 from broker.server import BrokerServer
 from broker.settings import Setting, given_settings, prepare_folders
+from consensus.registry import names_store
 
 
 class Broker(InBlock):
@@ -79,7 +80,7 @@ class Broker(InBlock):
     def _config(self, temporary: str) -> BrokerConfig:
         """The configuration, with a folder for the data where none is named."""
         defaults = dict(EMBEDDED)
-        if self._keeps_data or "zookeeper.connect" in self._given:
+        if self._keeps_data or names_store(self._given):
             defaults.pop("coordination.url")
         if not self._keeps_data:
             defaults["log.dirs"] = temporary

@@ -140,6 +140,11 @@ def from_kafka_config(config: Mapping[str, str], data_dir: str | PathLike[str] |
     return default_url(data_dir)
 
 
+def names_store(config: Mapping[str, str]) -> bool:
+    """Whether a broker's configuration says itself where the store is, so that no default is to be put in its place."""
+    return any(config.get(key, "").strip() for key in ("coordination.url", "zookeeper.connect"))
+
+
 def _zookeeper_url(connect: str) -> str:
     hosts, slash, chroot = connect.partition("/")
     addresses = [host.strip() for host in hosts.split(",")]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -11,7 +12,7 @@ from consensus import registry
 from consensus.errors import BadConfig
 from consensus.local import LocalBackend
 from consensus.memory import MemoryBackend
-from consensus.registry import default_url, from_kafka_config, open_backend, schemes
+from consensus.registry import default_url, from_kafka_config, names_store, open_backend, schemes
 
 
 def test_built_in_schemes(tmp_path: Path) -> None:
@@ -122,3 +123,25 @@ def test_malformed_zookeeper_connect(connect: str) -> None:
 def test_nowhere_to_keep_the_embedded_store() -> None:
     with pytest.raises(BadConfig, match=r"coordination\.url"):
         from_kafka_config({})
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({"coordination.url": "memory:"}, True),
+        ({"zookeeper.connect": "h:1"}, True),
+        ({"zookeeper.connect": " ", "log.dirs": "/data"}, False),
+    ],
+)
+def test_whether_a_configuration_names_a_store(config: dict[str, str], named: bool) -> None:
+    assert names_store(config) == named
+
+
+def test_brokers_name_no_store_except_by_the_keys_of_kafkas_configuration() -> None:
+    folder = Path(__file__).parents[2] / "broker"
+    naming = [
+        str(path)
+        for path in folder.rglob("*.py")
+        if folder / "config" not in path.parents and re.search("zookeeper|etcd|consul|sqlite", path.read_text(), re.I)
+    ]
+    assert naming == []
