@@ -11,7 +11,9 @@ __all__ = ["dumps"]
 
 _MARK: Final = "\0parley.decimal\0"
 """Stands before the digits of a decimal until the text is there."""
-_MARKED: Final = re.compile(json.dumps(_MARK)[:-1].replace("\\", "\\\\") + r'(-?\d+(?:\.\d+)?)"')
+_MARKED: Final = re.compile(json.dumps(_MARK)[:-1].replace("\\", "\\\\") + r'(-?\d+(?:\.\d+)?(?:E[+-]\d+)?)"')
+_PLAIN_MAX: Final = 1000
+"""Digits of a number that is written without an exponent; 1E+999999999 would be a gigabyte."""
 
 
 def dumps(value: Any, *, separators: tuple[str, str] | None = None) -> str:
@@ -23,7 +25,8 @@ def dumps(value: Any, *, separators: tuple[str, str] | None = None) -> str:
         if not isinstance(one, Decimal) or not one.is_finite():
             raise TypeError(f"{one!r} is no value of JSON")
         has_decimals = True
-        return f"{_MARK}{one:f}"
+        digits = f"{one:f}" if abs(one.adjusted()) <= _PLAIN_MAX else str(one)
+        return f"{_MARK}{digits}"
 
     text = json.dumps(value, separators=separators, ensure_ascii=False, default=marked)
     return _MARKED.sub(r"\1", text) if has_decimals else text

@@ -22,6 +22,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
+from decimal import Decimal
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,12 +32,13 @@ import pyarrow.fs as pa_fs
 import pyarrow.parquet as pa_parquet
 
 from pipeline.cluster import LATEST, Cluster, Connection, TopicPartition
+from pipeline.json_text import dumps
 from pipeline.load.columns import BadRecord
 from pipeline.load.files import DELTA_LOG, EXTENSIONS, OURS, data_files, filesystem
 from pipeline.load.manifest import LoadConflict, named_files, write_new
 from pipeline.load.ranges import range_of
 from pipeline.load.spark import run_tasks
-from pipeline.load.values import moment
+from pipeline.load.values import jsonable, moment
 from pipeline.mirror.appending import Appender, Batch, Overtaken, new_producer, tail
 from pipeline.partitioner import partition_of
 from pipeline.sending import ProducerId
@@ -315,18 +317,29 @@ def _rows(system: pa_fs.FileSystem, path: str, kind: str) -> Iterator[dict[str, 
         if kind == "json":
             with system.open_input_stream(path) as stream:
                 for line in stream.read().splitlines():
-                    yield json.loads(line)
+                    yield json.loads(line, parse_float=Decimal)
         elif kind == "csv":
             with system.open_input_stream(path) as stream:
                 options = pa_csv.ParseOptions(newlines_in_values=True)
                 for batch in pa_csv.open_csv(stream, parse_options=options, convert_options=_AS_WRITTEN):
-                    yield from batch.to_pylist()
+                    yield from _plain_rows(batch)
         else:
             with system.open_input_file(path) as stream:
                 for batch in pa_parquet.ParquetFile(stream).iter_batches():
-                    yield from batch.to_pylist()
+                    yield from _plain_rows(batch)
     except (ValueError, pa.ArrowException) as error:
         raise BadRecord(f"{path} is no file of {kind}, or of several kinds of rows: {error}") from None
+
+
+def _plain_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """The rows, with bytes in keys, values and headers only: in JSON they are base64, as a load writes them."""
+    columns = []
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        found, name = column.to_pylist(), field.name.removeprefix("_")
+        is_bytes = name == "headers" or (name in ("key", "value") and not pa.types.is_nested(field.type))
+        columns.append(found if is_bytes else [jsonable(one, field.type) for one in found])
+    for row in zip(*columns, strict=True):
+        yield dict(zip(batch.schema.names, row, strict=True))
 
 
 def _partition(row: dict[str, Any], key: bytes | None, file_number: int, partitions: int) -> int:
@@ -369,7 +382,7 @@ def _bytes(value: Any, as_base64: bool) -> bytes | None:
         return value
     if isinstance(value, str):
         return base64.b64decode(value) if as_base64 else value.encode()
-    return json.dumps(value, default=str, ensure_ascii=False, separators=(",", ":")).encode()
+    return dumps(value, separators=(",", ":")).encode()
 
 
 def _headers(value: Any) -> tuple[tuple[str, bytes | None], ...]:

@@ -156,7 +156,7 @@ def jsonable(value: Any, kind: pa.DataType) -> Any:
         return None
     if pa.types.is_struct(kind):
         return {one.name: jsonable(value[one.name], one.type) for one in kind}
-    if pa.types.is_list(kind):
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return [jsonable(one, kind.value_type) for one in value]
     if pa.types.is_map(kind):
         return {key: jsonable(one, kind.item_type) for key, one in value}
@@ -164,4 +164,5 @@ def jsonable(value: Any, kind: pa.DataType) -> Any:
         return base64.b64encode(value).decode()
     if isinstance(value, datetime | date | time):
         return value.isoformat()
-    return str(value) if isinstance(value, float) and not isfinite(value) else value
+    is_json = isfinite(value) if isinstance(value, float) else isinstance(value, str | int | Decimal)
+    return value if is_json else str(value)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from threading import Barrier
 
@@ -74,6 +76,28 @@ def test_any_rows_become_records(kafka_broker: KafkaBroker, tmp_path: Path) -> N
     for partition in range(2):
         found = [message.value() for message in read(bootstrap, topic, partition)]
         assert found == [b'{"id":1,"name":"a"}', b'{"id":2,"name":null}']
+
+
+def test_values_of_fields_come_back_as_json_has_them(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
+    bootstrap = kafka_broker.bootstrap_servers
+    price, at = Decimal("12345678901234567890.1234"), datetime(2026, 11, 22, tzinfo=UTC)
+    kind = pa.struct({
+        "price": pa.decimal128(30, 4), "raw": pa.binary(), "at": pa.timestamp("us", "UTC"),
+        "counts": pa.map_(pa.string(), pa.int32()), "rate": pa.float64(),
+    })  # fmt: skip
+    value = {"price": price, "raw": b"\xff", "at": at, "counts": [("a", 1)], "rate": 0.1}
+    table = pa.table({"key": pa.array([b"\xff"]), "value": pa.array([value], kind)})
+    pa_parquet.write_table(table, tmp_path / "parquet.parquet")
+    (tmp_path / "json.json").write_text(f'{{"value": {{"price": {price}}}}}\n')
+    sent = {}
+    for kind_of_file in ("parquet", "json"):
+        topic = create(bootstrap, f"fields-{kind_of_file}")
+        send_back(BackSettings(Connection(bootstrap=bootstrap), topic, str(tmp_path), kind_of_file), in_process)
+        (sent[kind_of_file],) = read(bootstrap, topic)
+    assert sent["parquet"].key() == b"\xff"
+    whole = f'{{"price":{price},"raw":"/w==","at":"2026-11-22T00:00:00+00:00","counts":{{"a":1}},"rate":0.1}}'
+    assert sent["parquet"].value() == whole.encode()
+    assert sent["json"].value() == f'{{"price":{price}}}'.encode()
 
 
 def test_csv_and_json_come_back(kafka_broker: KafkaBroker, tmp_path: Path) -> None:

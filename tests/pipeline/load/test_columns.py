@@ -212,6 +212,7 @@ def test_decimals_keep_their_digits_in_json_too() -> None:
     (row,) = loaded(Layout(value_format="json", schema=ValueSchema(kind), text=True), batch(data))
     assert json.loads(row["value"], parse_float=Decimal) == {"price": price, "rest": '{"a":[0.10,"1"]}'}
     assert dumps(jsonable({"price": price, "rest": None}, kind)) == f'{{"price": {price}, "rest": null}}'
+    assert dumps([Decimal("-1e3"), Decimal("1e999999999"), Decimal("0.00")]) == "[-1000, 1E+999999999, 0.00]"
 
 
 @pytest.mark.parametrize(
