@@ -195,6 +195,12 @@ def test_a_store_is_tried_and_left_as_it_was(parley: Parley, tmp_path: Path, mon
     assert parley("coordination", "status").code == 1
 
 
+def test_a_store_of_one_process_is_told_as_that(parley: Parley, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tools.coordination.checking.BAD_P99_S", 60.0)
+    tried = parley("coordination", "check", "memory:")
+    assert (tried.code, "no other one finds it" in tried.lines[-1]) == (0, True)
+
+
 async def test_a_store_that_does_not_do_what_it_must_is_found_out() -> None:
     class Deaf(MemoryBackend):
         async def open_session(self, ttl_ms: int) -> Any:

@@ -111,6 +111,8 @@ def _judge(found: Found, backend: Backend) -> None:
         found.remarks.append(f"changes are heard of only after {found.latencies_ms['notice']:g} ms")
     if limits.value_bytes_max < NEEDED_VALUE_BYTES:
         found.problems.append(f"a value may have {limits.value_bytes_max} bytes; {NEEDED_VALUE_BYTES} are needed")
+    if not backend.is_shared:
+        found.remarks.append("it is gone with its broker, and no other one finds it")
     if limits.ttl_ms_min > LONG_TTL_MS:
         longest = limits.ttl_ms_min * limits.expiry_factor_max / 1000
         found.remarks.append(
