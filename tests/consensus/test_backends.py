@@ -324,7 +324,7 @@ async def test_the_identity_lasts_and_another_is_refused(connect: Connect) -> No
 
 async def test_sessions_of_an_abandoned_client_run_out_by_themselves(backend: Backend, connect: Connect) -> None:
     other = await connect()
-    session = await other.open_session(300)
+    session = await other.open_session(1500)
     await other.put("a", b"", session=session)
     async with backend.watch("a") as watch:
         await anext(watch)

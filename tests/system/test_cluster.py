@@ -193,7 +193,10 @@ async def reassign(cluster: ClusterOfProcesses, topic: str, replicas: list[int])
 
 
 def partitions(cluster: ClusterOfProcesses, topic: str) -> list[PartitionMetadata]:
-    return list(cluster.metadata(topic).topics[topic].partitions.values())
+    """As a broker knows them that has heard of the topic."""
+    while not (found := list(cluster.metadata(topic).topics[topic].partitions.values())):
+        pass
+    return found
 
 
 @pytest.mark.parametrize("order", [(1, 2, 3), (3, 1, 2)])
