@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import isawaitable
-from typing import Any
+from typing import Any, TypeAlias
 
 from broker.controller.controller import Controller
 from broker.controller.moving import Moves
@@ -52,6 +52,9 @@ FORWARDED = frozenset(
 )
 ELECTED_MAX_S = 5.0
 """How long a request waits for another controller. An election takes a fraction of a second where there can be one."""
+LAST_WORD_S = 1.0
+"""How long a controller that another has replaced may take to answer: if it did what it was asked, it says so."""
+RETRY_S = 0.1
 PURPOSE = "forwarding"
 _HANDED_ON = re.compile(rf"broker-\d+-{PURPOSE}")  # as broker.peers names its clients
 UNREACHABLE = (
@@ -60,6 +63,8 @@ UNREACHABLE = (
     ErrorCode.NETWORK_EXCEPTION,
     ErrorCode.REQUEST_TIMED_OUT,
 )
+
+Holds: TypeAlias = Callable[[MetadataImage], bool]
 
 
 class Forwarding:
@@ -91,9 +96,9 @@ class Forwarding:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + patience_s
         while True:
-            epoch = self._metadata.image.controller_epoch
+            is_led_by_another = partial(_is_led_after, self._metadata.image.controller_epoch)
             try:
-                answer = await self._ask(handler, context, request)
+                answer = await self._ask(handler, context, request, is_led_by_another)
             except KafkaError as error:
                 if error.code is ErrorCode.UNSUPPORTED_VERSION:
                     break
@@ -102,14 +107,31 @@ class Forwarding:
             else:
                 if not _is_from_no_controller(answer):
                     return answer
-            if not await self._metadata.until(partial(_is_led_after, epoch), deadline - loop.time()):
+            # The same one is asked again, too: it may merely have cut the connection.
+            if not await self._metadata.until(is_led_by_another, RETRY_S) and loop.time() >= deadline:
                 break
         return await _answer_of(handler, context, request)
 
-    async def _ask(self, handler: Handler, context: RequestContext, request: Any) -> Answer:
+    async def _ask(self, handler: Handler, context: RequestContext, request: Any, is_led_by_another: Holds) -> Answer:
+        """The controller's answer. Where there is another controller by now, it is not waited for much longer.
+
+        Raises ``KafkaError``: NOT_CONTROLLER then, and as ``Peers.ask_controller``.
+        """
         if self._controller.is_active:
             return await _answer_of(handler, context, request)
-        answer: Answer = await self._peers.ask_controller(request, version=context.api_version, purpose=PURPOSE)
+        asking = asyncio.ensure_future(
+            self._peers.ask_controller(request, version=context.api_version, purpose=PURPOSE)
+        )
+        another = asyncio.ensure_future(self._metadata.until(is_led_by_another, None))
+        try:
+            await asyncio.wait({asking, another}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({asking}, timeout=LAST_WORD_S)
+            if not asking.done():
+                raise KafkaError(ErrorCode.NOT_CONTROLLER, "Another controller was elected.")
+            answer: Answer = asking.result()
+        finally:
+            asking.cancel()
+            another.cancel()
         return answer
 
 

@@ -1,8 +1,8 @@
 """CreateTopics, DeleteTopics, CreatePartitions: requests to the controller about topics.
 
-Only the broker that is the controller carries them out; any other answers NOT_CONTROLLER and the client asks again
-there. A topic that fails fails alone. ``timeout_ms`` needs no waiting here: when the answer is sent the change is
-durable and this broker has applied it.
+Only the broker that is the controller carries them out; any other hands them on to it (``forwarding``). A topic that
+fails fails alone. ``timeout_ms`` needs no waiting here: when the answer is sent the change is durable and this broker
+has applied it.
 """
 
 from __future__ import annotations
