@@ -2,7 +2,8 @@
 
 A partition appears here as soon as the metadata names this broker among its replicas, is given every change of its
 state and its topic's configuration, and is closed when it goes away. Its log is opened in the background; whoever
-answers that a topic exists waits for :meth:`Partitions.opened` first, so that the topic can be used at once.
+answers that a topic was made waits for :meth:`Partitions.opened` first, so that the topic can be used at once, and
+whoever lists topics says that those without a log have no leader yet.
 
 A topic may be deleted, and another made of its name, while logs are being opened. So whoever opens looks, after each
 wait, whether its partition is hosted still; and a deletion names the topic, not to hit the log of the next one.
@@ -177,6 +178,9 @@ class Partitions:
             partition.change(state)
         else:
             self._drop(self.by_topic[topic].pop(index))
+            if not self.by_topic[topic]:
+                del self.by_topic[topic]
+                self._metrics.forget_topic(topic)
         return []
 
     def _drop_topic(self, topic: str, topic_id: UUID) -> None:

@@ -1,8 +1,9 @@
 """What a broker does not say while others may have replaced it without its having heard of it.
 
 A process that was stopped, or cut off, and comes back leads for itself until it hears otherwise. Whatever it appends in
-that time is never acknowledged with ``acks=all``, and is cut off again. But a client that comes to it with what the new
-leader knows, and it does not, must not be told that it is wrong:
+that time is never acknowledged with ``acks=all``, and is cut off again; ``acks=1`` promises no more than that. The
+doubt lasts until a controller has answered a question asked since then (``controller.liveness``). Meanwhile a client
+that comes to it with what the new leader knows, and it does not, must not be told that it is wrong:
 
 * OUT_OF_ORDER_SEQUENCE_NUMBER makes librdkafka count anew under a newer epoch, and send again what the new leader may
   have appended: it would be there twice, and no broker could tell.

@@ -97,18 +97,23 @@ class Following:
         if registration.broker_id == self._broker_id or endpoint is None:
             return
         client = self._peers.client_at(endpoint, "metadata")
+        is_whole = False
         try:
-            await self._pull_from(client, leader, endpoint)
-        except Exception:
-            log.exception("metadata cannot be followed", extra={"controller": registration.broker_id})
+            while True:
+                try:
+                    await self._pull_from(client, leader, endpoint, is_whole=is_whole)
+                except Exception:
+                    log.exception("metadata cannot be followed", extra={"controller": registration.broker_id})
+                is_whole = True
+                await asyncio.sleep(DEPOSE_PAUSE_S)
         finally:
             await client.close()
 
-    async def _pull_from(self, client: Client, leader: Leader, endpoint: Endpoint) -> None:
-        """Pull until cancelled. Each failure is followed by a pause."""
-        is_whole = False
+    async def _pull_from(self, client: Client, leader: Leader, endpoint: Endpoint, *, is_whole: bool) -> None:
+        """Pull, at first a whole image if ``is_whole``, until cancelled. Each failure is followed by a pause."""
         while True:
             is_due = self._silence.lasts_s >= self._silence_s  # to be judged as soon as it says nothing once more
+            self._silence.asking()
             try:
                 await follower.pull(
                     client,
@@ -139,7 +144,12 @@ class Following:
         if await is_gone(endpoint, timeout_s=RETRY_S):
             await self._depose_one(leader, endpoint, "it is gone", is_silent=False)
         elif self._silence.lasts_s >= self._silence_s and await is_silent_for_most(
-            self._peers, self._metadata.image, self._broker_id, leader.epoch, self._silence_s
+            self._peers,
+            self._metadata.image,
+            self._broker_id,
+            registration_from_bytes(leader.candidate).broker_id,
+            leader.epoch,
+            self._silence_s,
         ):
             reason = f"most brokers have not heard of it for {self._silence_s:g} s"
             await self._depose_one(leader, endpoint, reason, is_silent=True)

@@ -41,6 +41,7 @@ from consensus.errors import AlreadyExists, BadConfig, CoordinationError, Lost, 
 from consensus.recipes.elections import Elections, Leader
 from consensus.recipes.groups import Groups, Member, Membership
 from consensus.recipes.keyvalue import KeyValue
+from consensus.session import SAFE_FRACTION
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.brokers import ControlledShutdownRequest, ControlledShutdownResponse
 
@@ -134,13 +135,13 @@ class Liveness:
     def is_in_doubt(self) -> bool:
         """Whether others may hold this broker for gone by now, and lead in its place, without its having heard of it.
 
-        It is judged by the clock: a process that was stopped knows at once, and until a controller has told it what is
-        new. It begins early, since a controller waits for our next question before we wait for its answer. A controller
-        itself has its session to go by.
+        It is judged by the clock: a process that was stopped knows at once, and until a controller has answered a
+        question that was asked after that. Nobody is fenced earlier than that: a session may end two thirds of its time
+        after the last question, since it was renewed before. A controller itself has its session to go by.
         """
         if self._publication.is_open:
             return self._session is None or self._session.state is not SessionState.CONNECTED
-        return self.silence.untold_s > self._silence_s / 2
+        return self.silence.untold_s > SAFE_FRACTION * self._silence_s
 
     @property
     def store(self) -> KeyValue:
@@ -183,6 +184,8 @@ class Liveness:
 
     async def _observe(self, elections: Elections) -> None:
         async for leader in elections.observe(ELECTION):
+            if leader is not None and leader.candidate != self._data:
+                self._members.trust_all()  # it is for that one to judge whoever was deposed
             self._following.controller_is(leader)
 
     async def _candidacy(self, elections: Elections, groups: Groups, since_s: float, joined: asyncio.Event) -> None:

@@ -9,7 +9,7 @@ A broker is fenced
   changes must not lead. The silence of a controller that was deposed for it counts already. Where less than half of all
   brokers are heard, ourselves included, it may be us whom the others cannot reach, and the store still can: fencing
   them would leave nobody in sync but ourselves, and nobody to lead once they have deposed us (``silence``). Then it is
-  the sessions alone that tell who is gone.
+  the sessions alone that tell who is gone. Exactly half are enough, since no other half can depose us.
 
 Fencing is always safe, and never final: a broker that lives learns of it and comes back under a higher epoch. Where one
 comes back that was held for gone, something on the way refuses connections in its name: from then on only its silence
@@ -91,8 +91,12 @@ class Members:
             await watches.close()
 
     def distrust(self, incarnation_id: UUID) -> None:
-        """This broker was the controller, and is deposed for its silence."""
+        """This broker was the controller, and is deposed for its silence. That counts once, where a term begins."""
         self._distrusted = incarnation_id
+
+    def trust_all(self) -> None:
+        """Another broker is the controller now."""
+        self._distrusted = None
 
     async def _follow(self, groups: Groups, watches: TaskSet) -> None:
         async for members in groups.watch(BROKERS_GROUP):
@@ -135,7 +139,9 @@ class Members:
             self._since.pop(key, None)
         now = self._monotonic()
         for key in living.keys() - self._watched.keys():
-            is_silent = living[key].incarnation_id == self._distrusted
+            is_silent = self._distrusted is not None and living[key].incarnation_id == self._distrusted
+            if is_silent:
+                self._distrusted = None
             self._since[key] = now - self._silence_s if is_silent else now
             self._watched[key] = watches.start(self._watch(living[key], watches), name=f"watch over broker {key[0]}")
 

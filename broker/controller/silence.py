@@ -31,7 +31,7 @@ class Silence:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._since_s = 0.0
-        self._told_s = -math.inf
+        self._asked_s = self._told_s = -math.inf
         self.epoch = -1
         """Of the controller; -1 where none is followed."""
         self.is_in_touch = False
@@ -42,11 +42,15 @@ class Silence:
         self.epoch = epoch
         self.answered(news=False)
 
+    def asking(self) -> None:
+        """The controller is about to be asked what is new."""
+        self._asked_s = self._monotonic()
+
     def answered(self, *, news: bool) -> None:
         """The controller has answered: with what is new, or that it does not say."""
         self._since_s = self._monotonic()
         if news:
-            self._told_s = self._since_s
+            self._told_s = self._asked_s
         self.is_in_touch = news
 
     def unanswered(self) -> None:
@@ -60,20 +64,24 @@ class Silence:
 
     @property
     def untold_s(self) -> float:
-        """How long ago a controller last told what is new, this one or one before it, in seconds."""
+        """How old the question is that a controller last answered with what is new, this one or one before it, in
+        seconds. An answer says nothing of the time it lay here, unread by a process that stood still."""
         return self._monotonic() - self._told_s
 
 
-async def is_silent_for_most(peers: Peers, image: MetadataImage, own_id: int, epoch: int, silence_s: float) -> bool:
+async def is_silent_for_most(
+    peers: Peers, image: MetadataImage, own_id: int, controller_id: int, epoch: int, silence_s: float
+) -> bool:
     """Whether more than half of the brokers have not heard of the controller for so long. It was for this one.
 
     A broker that has not joined yet knows nothing of the others, and has no say.
 
-    :param epoch: the controller's.
+    :param controller_id: the controller's, which the image may not name yet.
+    :param epoch: its epoch.
     """
     if own_id not in image.brokers:
         return False
-    others = [each for each in image.brokers if each not in (own_id, image.controller_id)]
+    others = [each for each in image.brokers if each not in (own_id, controller_id)]
     question = FetchMetadataRequest(
         broker_id=own_id, controller_epoch=image.controller_epoch, version=image.version, max_wait_ms=0
     )

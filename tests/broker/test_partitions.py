@@ -29,6 +29,7 @@ from storage.config import DAY_MS
 from storage.directory import LogDirectory
 from storage.log import Log
 from storage.manager import LogManager
+from tests.broker.api.bench import OTHER, Bench
 
 
 async def create(client: Client, topics: Mapping[str, int], **configs: str) -> None:
@@ -214,3 +215,15 @@ async def test_the_log_of_a_topic_that_was_deleted_unseen_gives_way(tmp_path: Pa
         assert await produce(client, "x") == ErrorCode.NONE
         assert await offsets(client, "x") == [(ErrorCode.NONE, 1)]
         assert stray not in broker.server.logs.logs
+
+
+async def test_a_topic_of_which_nothing_is_hosted_any_more_is_forgotten(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    await bench.create("t", 2)
+    bench.alter("t", 0, replicas=(OTHER,), isr=(OTHER,), leader=OTHER)
+    assert list(bench.partitions.by_topic["t"]) == [1]
+    counted = bench.metrics.topic("t")
+    bench.alter("t", 1, replicas=(OTHER,), isr=(OTHER,), leader=OTHER)
+    assert bench.partitions.by_topic == {}
+    assert bench.metrics.topic("t") is not counted
+    await bench.tasks.close()

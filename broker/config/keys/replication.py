@@ -158,10 +158,11 @@ class ReplicationKeys(Keys, title="Replication"):
     broker_heartbeat_interval_ms = integer(
         "broker.heartbeat.interval.ms",
         2_000,
-        "How often a Kafka broker reported to its quorum.",
+        "How often at least this broker asks the controller what is new, which is its heartbeat. A third of "
+        "coordination.session.timeout.ms is the most that counts.",
+        at_least=1,
         unit="ms",
         since="2.8 (KIP-631)",
-        ignored="A broker's request for metadata is its heartbeat.",
     )
     broker_session_timeout_ms = integer(
         "broker.session.timeout.ms",

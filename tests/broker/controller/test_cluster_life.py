@@ -14,6 +14,7 @@ from broker.cluster import Cluster
 from broker.config import BrokerConfig
 from broker.controller.brokers import broker_lost
 from broker.controller.following import Following
+from broker.metadata import follower
 from broker.metadata.image import MetadataImage
 from broker.network.dispatch import RequestContext
 from broker.partition import Partition
@@ -229,6 +230,40 @@ async def test_a_controller_that_is_silent_for_most_brokers_is_replaced() -> Non
             for other in others:
                 assert await other.metadata.until(lambda image: image.controller_id not in (first, -1), PATIENCE_S)
         assert await create(others[0], "after", factor=2) == ErrorCode.NONE
+
+
+async def test_what_a_silent_controller_was_asked_is_asked_of_the_next_one() -> None:
+    async with Cluster(brokers=3, coordination_session_timeout_ms=1500) as cluster:
+        first = controller_of(cluster)
+        route = cluster.brokers[first].server.dispatcher.routes[CreateTopicsRequest.API_KEY]
+        asked = asyncio.Event()
+
+        def never(context: RequestContext, request: CreateTopicsRequest) -> Any:
+            asked.set()
+            return NeverAnswered()
+
+        route.handler = never
+        with silent_for(cluster.brokers[first].server, cluster.brokers.keys()):
+            creating = asyncio.create_task(create(cluster.brokers[first % 3 + 1].server, "late", factor=2))
+            await asyncio.wait_for(asked.wait(), PATIENCE_S)
+            assert await asyncio.wait_for(creating, PATIENCE_S) == ErrorCode.NONE
+
+
+async def test_metadata_are_followed_again_after_a_failure_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    pull, failed = follower.pull, asyncio.Event()
+
+    async def fail_once(*args: Any, is_whole: bool, **options: Any) -> None:
+        if not failed.is_set():
+            failed.set()
+            raise RuntimeError("a change that cannot be applied")
+        await pull(*args, is_whole=is_whole, **options)
+
+    async with Cluster(brokers=2, coordination_session_timeout_ms=NEVER_MS) as cluster:
+        monkeypatch.setattr(follower, "pull", fail_once)
+        await create(servers(cluster)[0], "during", factor=2)  # so that the question is answered that is under way
+        await asyncio.wait_for(failed.wait(), PATIENCE_S)
+        await create(servers(cluster)[0], "after", factor=2)
+        await everywhere(cluster, lambda image: "after" in image.topics)
 
 
 async def test_a_controller_that_is_silent_for_one_broker_stays() -> None:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from broker.controller.silence import is_silent_for_most
+from broker.controller.silence import Silence, is_silent_for_most
 from broker.metadata.image import MetadataImage
 from broker.metadata.types import BrokerRegistration
 from protocol.codec import decode, encode
@@ -32,7 +32,7 @@ class Peers:
 async def judged(known: tuple[int, ...], silent_ms: int | None, *, fenced: tuple[int, ...] = ()) -> bool:
     brokers = {n: BrokerRegistration(n, 1, UUID(int=n), (), fenced=n in fenced) for n in known}
     image = MetadataImage("c", controller_id=CONTROLLER, brokers=brokers)
-    return await is_silent_for_most(Peers(silent_ms), image, OWN, 7, 2.0)  # type: ignore[arg-type]
+    return await is_silent_for_most(Peers(silent_ms), image, OWN, CONTROLLER, 7, 2.0)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("silent_ms", "silent"), [(2000, True), (1999, False), (-1, False), (None, False)])
@@ -44,6 +44,28 @@ async def test_who_was_fenced_counts() -> None:
     """Else a controller that was cut off, and has fenced the others before it was deposed, would be most by itself."""
     assert await judged((CONTROLLER, OWN, OTHER), None, fenced=(CONTROLLER, OTHER)) is False
     assert await judged((CONTROLLER, OWN, OTHER), 2000, fenced=(OTHER,)) is True
+
+
+async def test_the_one_that_is_judged_is_not_asked_though_the_image_names_another() -> None:
+    brokers = {n: BrokerRegistration(n, 1, UUID(int=n), ()) for n in (CONTROLLER, OWN, OTHER)}
+    image = MetadataImage("c", controller_id=OTHER, brokers=brokers)
+    assert await is_silent_for_most(Peers(2000), image, OWN, CONTROLLER, 7, 2.0)  # type: ignore[arg-type]
+
+
+def test_an_answer_is_as_old_as_its_question() -> None:
+    """It may have lain unread while the process stood still."""
+    now_s = 0.0
+    silence = Silence(lambda: now_s)
+    silence.asking()
+    now_s = 10.0
+    silence.answered(news=True)
+    assert (silence.lasts_s, silence.untold_s) == (0.0, 10.0)
+    silence.asking()
+    silence.answered(news=False)
+    assert silence.untold_s == 10.0
+    silence.asking()
+    silence.answered(news=True)
+    assert silence.untold_s == 0.0
 
 
 async def test_who_has_not_joined_has_no_say() -> None:
