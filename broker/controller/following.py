@@ -24,6 +24,8 @@ from consensus.recipes.elections import Leader
 from protocol.client import Client
 from protocol.errors import ErrorCode, KafkaError
 
+FAILURE_PAUSE_S = 1.0
+"""After a failure of our own, which the next answer may well lead to again."""
 DEPOSE_PAUSE_S = 1.0
 """Between two controllers found gone: where it is a firewall that refuses, no storm of elections comes of it."""
 
@@ -105,7 +107,7 @@ class Following:
                 except Exception:
                     log.exception("metadata cannot be followed", extra={"controller": registration.broker_id})
                 is_whole = True
-                await asyncio.sleep(DEPOSE_PAUSE_S)
+                await asyncio.sleep(FAILURE_PAUSE_S)
         finally:
             await client.close()
 

@@ -141,7 +141,6 @@ async def test_a_store_put_back_to_an_older_state_is_refused() -> None:
             assert entry.value == b"1"
 
 
-@pytest.mark.system
 async def test_a_stream_ends_with_its_connection_however_early() -> None:
     async with await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0) as silent:
         address = "{}:{}".format(*silent.sockets[0].getsockname())
@@ -158,6 +157,7 @@ async def test_a_stream_ends_with_its_connection_however_early() -> None:
             await following
 
 
+@pytest.mark.system
 async def test_servers_that_are_away_are_passed_over(server: EtcdServers) -> None:
     there = server.url.removeprefix("etcd://")
     for _ in range(4):  # each client begins with any of them

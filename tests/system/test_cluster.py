@@ -115,6 +115,17 @@ def cut_off_controller(cluster: ClusterOfProcesses, topic: str) -> int:
     return controller
 
 
+def others_take_over(cluster: ClusterOfProcesses, topic: str, hurt: Hurt) -> int:
+    """Who is hurt, and healed after each partition has had another leader."""
+    with losing_nothing(cluster, topic, client=IMPATIENT) as running:
+        running.wait_for_acknowledged(300)
+        number = hurt(cluster, running.topic)
+        running.wait_for_acknowledged(1000)
+        cluster.heal()
+        running.wait_for_acknowledged(300)
+    return number
+
+
 KILLS: list[Hurt] = [kill_leader, kill_controller, stop_leader]
 FREEZES: list[Hurt] = [freeze_leader, freeze_controller]
 
@@ -148,12 +159,7 @@ def test_who_was_frozen_harms_nothing_when_it_returns(
 def test_a_controller_that_reaches_nothing_but_the_store_takes_nothing_with_it(
     cluster: ClusterOfProcesses, new_name: Callable[..., str]
 ) -> None:
-    with losing_nothing(cluster, new_name(), client=IMPATIENT) as running:
-        running.wait_for_acknowledged(300)
-        cut_off_controller(cluster, running.topic)
-        running.wait_for_acknowledged(1000)
-        cluster.heal()
-        running.wait_for_acknowledged(300)
+    others_take_over(cluster, new_name(), cut_off_controller)
 
 
 @pytest.mark.parametrize("order", [(1, 2, 3), (3, 1, 2)])

@@ -13,7 +13,7 @@ import pytest
 from tests.support.stores.etcd import etcd_servers
 from tests.system.clusters import IMPATIENT, ClusterOfProcesses, losing_nothing
 from tests.system.conftest import watched
-from tests.system.test_cluster import cut_off_controller, cut_off_leader, freeze_leader, kill_leader
+from tests.system.test_cluster import cut_off_controller, cut_off_leader, freeze_leader, kill_leader, others_take_over
 from tools.faults import FaultProxy
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cut off")]
@@ -44,12 +44,7 @@ def cluster(processes: ClusterOfProcesses) -> ClusterOfProcesses:
 def test_others_take_over(
     cluster: ClusterOfProcesses, new_name: Callable[..., str], hurt: Callable[[ClusterOfProcesses, str], int]
 ) -> None:
-    with losing_nothing(cluster, new_name(), client=IMPATIENT) as running:
-        running.wait_for_acknowledged(300)
-        number = hurt(cluster, running.topic)
-        running.wait_for_acknowledged(1000)  # so each partition has another leader
-        cluster.heal()
-        running.wait_for_acknowledged(300)
+    number = others_take_over(cluster, new_name(), hurt)
     assert cluster.brokers[number].alive
 
 
