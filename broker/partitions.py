@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 from uuid import UUID
 
@@ -258,13 +258,12 @@ class Partitions:
         log = partition.log
         await self._logs.run(self._logs.directory_of(log), log.flush)
 
-    def led_without_log(self) -> Set[tuple[str, int]]:
-        """The partitions, by topic and index, that this broker leads, but whose logs are being opened yet."""
+    def lacks_log(self, topic: str, index: int) -> bool:
+        """Whether this broker leads the partition, but its log is being opened yet."""
         if not self._opening:
-            return frozenset()
-        return {
-            (each.topic, each.index) for each in self if each.is_leader and not each.is_open and not each.has_failed
-        }
+            return False
+        partition = self.by_topic.get(topic, {}).get(index)
+        return partition is not None and partition.is_leader and not partition.is_open and not partition.has_failed
 
     async def opened(self) -> None:
         """Wait until every partition known by now has its log, or has failed to get it."""

@@ -91,7 +91,7 @@ def routes(server: BrokerServer) -> dict[int, Handler]:
             server.metadata,
             mentioned,
             Outages(server.metadata, server.peers.lost_at, is_in_touch),
-            opening=server.partitions.led_without_log,
+            lacks_log=server.partitions.lacks_log,
         ),
         OfflineReplicasApi(controller, server.unclean_allowed),
         OffsetsApi(server.partitions, server.threads),

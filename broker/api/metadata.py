@@ -7,7 +7,7 @@ which the question came: only that one is known to be reachable from there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Protocol
 from uuid import UUID
@@ -62,13 +62,13 @@ class MetadataApi:
         creation: TopicCreation,
         outages: Outages,
         *,
-        opening: Callable[[], Set[tuple[str, int]]] = frozenset,
+        lacks_log: Callable[[str, int], bool] = lambda topic, index: False,
     ) -> None:
-        """``opening()`` are the partitions, by topic and index, that this broker leads and has no log of yet."""
+        """``lacks_log(topic, index)`` says of a partition that this broker leads whether its log is not there yet."""
         self._metadata = metadata
         self._creation = creation
         self._outages = outages
-        self._opening = opening
+        self._lacks_log = lacks_log
 
     def routes(self) -> dict[int, Handler]:
         return {
@@ -85,7 +85,7 @@ class MetadataApi:
         operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
         # LISTENER_NOT_FOUND came with version 6 (KIP-207).
         unreachable = ErrorCode.LISTENER_NOT_FOUND if context.api_version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
-        vantage = Vantage(image, context.listener, without_listener=unreachable, opening=self._opening())
+        vantage = Vantage(image, context.listener, without_listener=unreachable, lacks_log=self._lacks_log)
         if request.topics is None or (context.api_version == 0 and not request.topics):
             topics = await in_slices(partial(_topic, vantage, operations), image.topics.values())
         else:
@@ -123,7 +123,7 @@ class MetadataApi:
             if names and names[0] == request.cursor.topic_name:
                 first_partition = max(0, request.cursor.partition_index)
         room = min(max(1, request.response_partition_limit), PARTITIONS_PER_ANSWER_MAX)
-        vantage = Vantage(image, context.listener, opening=self._opening())
+        vantage = Vantage(image, context.listener, lacks_log=self._lacks_log)
         answer = DescribeTopicPartitionsResponse(topics=[])
         for name in names:
             if room <= 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable
 
 from broker.metadata.image import MetadataImage
 from broker.metadata.types import NO_LEADER, PartitionState
@@ -18,17 +18,17 @@ class Vantage:
         listener: str,
         *,
         without_listener: ErrorCode = ErrorCode.LISTENER_NOT_FOUND,
-        opening: Set[tuple[str, int]] = frozenset(),
+        lacks_log: Callable[[str, int], bool] = lambda topic, index: False,
     ) -> None:
         """``without_listener`` is what is said of a leader that has no such listener (KIP-207).
 
-        ``opening`` are the partitions, by topic and index, that are led from here and have no log yet.
+        ``lacks_log(topic, index)`` says of a partition that is led from here whether its log is not there yet.
         """
         alive = image.live_brokers()
         self._alive = {broker.broker_id for broker in alive}
         self._within_reach = {broker.broker_id for broker in alive if broker.endpoint(listener) is not None}
         self._without_listener = without_listener
-        self._opening = opening
+        self._lacks_log = lacks_log
         self._controller = image.controller_id
 
     @property
@@ -40,7 +40,7 @@ class Vantage:
 
     def leader(self, topic: str, index: int, state: PartitionState) -> tuple[int, ErrorCode]:
         """The leader that a client can use; or -1, and why there is none."""
-        if (topic, index) in self._opening:
+        if self._lacks_log(topic, index):
             return NO_LEADER, ErrorCode.LEADER_NOT_AVAILABLE
         if state.leader in self._within_reach:
             return state.leader, ErrorCode.NONE

@@ -63,7 +63,7 @@ async def test_who_is_out_of_touch_does_not_say_that_a_topic_is_not_there(
 async def test_a_leader_is_named_once_it_has_its_log(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     outages = Outages(bench.metadata, lambda broker: None, lambda: True)
-    api = MetadataApi(bench.metadata, Creation(bench), outages, opening=bench.partitions.led_without_log)
+    api = MetadataApi(bench.metadata, Creation(bench), outages, lacks_log=bench.partitions.lacks_log)
     request = MetadataRequest(topics=None)
 
     async def leaders() -> list[tuple[int, int]]:
