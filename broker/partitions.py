@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 from uuid import UUID
 
@@ -265,10 +266,12 @@ class Partitions:
         partition = self.by_topic.get(topic, {}).get(index)
         return partition is not None and partition.is_leader and not partition.is_open and not partition.has_failed
 
-    async def opened(self) -> None:
-        """Wait until every partition known by now has its log, or has failed to get it."""
-        while self._opening:
-            await asyncio.wait(self._opening)
+    async def opened(self, within_s: float | None = None) -> None:
+        """Wait until every partition known by now has its log, or has failed to get it; at most so long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while self._opening:
+                    await asyncio.wait(self._opening)
 
     async def _open(self, partitions: list[Partition], is_new: bool) -> None:
         """Give partitions their logs, several at a time: most of the work is waiting for the disk.

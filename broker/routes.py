@@ -92,6 +92,7 @@ def routes(server: BrokerServer) -> dict[int, Handler]:
             mentioned,
             Outages(server.metadata, server.peers.lost_at, is_in_touch),
             lacks_log=server.partitions.lacks_log,
+            opened=server.partitions.opened,
         ),
         OfflineReplicasApi(controller, server.unclean_allowed),
         OffsetsApi(server.partitions, server.threads),

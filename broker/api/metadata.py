@@ -7,7 +7,7 @@ which the question came: only that one is known to be reachable from there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Protocol
 from uuid import UUID
@@ -36,6 +36,10 @@ TOPIC_IDS_SINCE = 12
 PARTITIONS_PER_ANSWER_MAX = 2000
 """The bound of one DescribeTopicPartitions answer, whatever the client asks (KIP-966)."""
 
+OPENED_MAX_S = 0.5
+"""How long the logs of partitions that were just made are waited for. A few take milliseconds, and who was told that
+a topic was made, by another broker perhaps, finds its leaders."""
+
 CREATED_PER_REQUEST_MAX = 100
 """Topics that one Metadata request creates by mentioning them. A client asks again for what is still absent."""
 
@@ -53,6 +57,10 @@ class TopicCreation(Protocol):
         ...
 
 
+async def _at_once(within_s: float) -> None:
+    """There is nothing to wait for."""
+
+
 class MetadataApi:
     """The read side of the cluster's metadata."""
 
@@ -63,12 +71,15 @@ class MetadataApi:
         outages: Outages,
         *,
         lacks_log: Callable[[str, int], bool] = lambda topic, index: False,
+        opened: Callable[[float], Awaitable[None]] = _at_once,
     ) -> None:
-        """``lacks_log(topic, index)`` says of a partition that this broker leads whether its log is not there yet."""
+        """``lacks_log(topic, index)`` says of a partition that this broker leads whether its log is not there yet;
+        ``opened(within_s)`` waits for the logs, at most so long."""
         self._metadata = metadata
         self._creation = creation
         self._outages = outages
         self._lacks_log = lacks_log
+        self._opened = opened
 
     def routes(self) -> dict[int, Handler]:
         return {
@@ -81,6 +92,7 @@ class MetadataApi:
         if request.topics is not None and request.allow_auto_topic_creation and self._creation.automatic:
             await self._create_absent(topic.name for topic in request.topics if topic.name is not None)
         await self._outages.settled()
+        await self._opened(OPENED_MAX_S)
         image = self._metadata.image
         operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
         # LISTENER_NOT_FOUND came with version 6 (KIP-207).
@@ -111,10 +123,11 @@ class MetadataApi:
         if absent:
             await self._creation.create_mentioned(absent[:CREATED_PER_REQUEST_MAX])
 
-    def describe_topic_partitions(
+    async def describe_topic_partitions(
         self, context: RequestContext, request: DescribeTopicPartitionsRequest
     ) -> DescribeTopicPartitionsResponse:
         """Describe topics page by page, in the order of their names (KIP-966)."""
+        await self._opened(OPENED_MAX_S)
         image = self._metadata.image
         names = sorted({topic.name for topic in request.topics} if request.topics else image.topics)
         first_partition = 0

@@ -82,6 +82,28 @@ async def test_a_leader_is_named_once_it_has_its_log(tmp_path: Path) -> None:
     await bench.tasks.close()
 
 
+async def test_logs_that_are_being_opened_are_waited_for(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    outages = Outages(bench.metadata, lambda broker: None, lambda: True)
+    waiting, may_open = asyncio.Event(), asyncio.Event()
+
+    async def opened(within_s: float) -> None:
+        waiting.set()
+        await bench.partitions.opened()
+
+    api = MetadataApi(bench.metadata, Creation(bench), outages, lacks_log=bench.partitions.lacks_log, opened=opened)
+    bench.logs.may_open = may_open
+    creating = asyncio.create_task(bench.create("t"))
+    await bench.idle()
+    asking = asyncio.create_task(api.metadata(context(12), MetadataRequest(topics=None)))
+    await waiting.wait()
+    may_open.set()
+    (topic,) = (await asking).topics
+    assert [each.leader_id for each in topic.partitions] == [BROKER]
+    await creating
+    await bench.tasks.close()
+
+
 @pytest.mark.parametrize("version", [10, 11])
 async def test_topics_are_not_asked_for_by_id_before_that_can_be_answered(tmp_path: Path, version: int) -> None:
     bench = Bench(tmp_path)

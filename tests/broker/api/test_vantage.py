@@ -66,11 +66,12 @@ async def test_partitions_tell_why_their_leader_cannot_be_used(version: int, els
     assert [broker.node_id for broker in answer.brokers] == [1]
 
 
-def test_pages_of_partitions_tell_the_same() -> None:
+async def test_pages_of_partitions_tell_the_same() -> None:
     metadata = Metadata(image())
     api = MetadataApi(metadata, NoCreation(), Outages(metadata, lambda broker: None, lambda: True))
     asked = DescribeTopicPartitionsRequest.TopicRequest(name=TOPIC)
-    (topic,) = api.describe_topic_partitions(context(0), DescribeTopicPartitionsRequest(topics=[asked])).topics
+    answer = await api.describe_topic_partitions(context(0), DescribeTopicPartitionsRequest(topics=[asked]))
+    (topic,) = answer.topics
     assert [(each.leader_id, each.error_code) for each in topic.partitions][1:3] == [
         (-1, ErrorCode.LISTENER_NOT_FOUND),
         (-1, ErrorCode.LEADER_NOT_AVAILABLE),
