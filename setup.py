@@ -2,7 +2,7 @@
 
 The same sources run interpreted where no C compiler is found: the extensions are optional, so a failed
 compilation costs speed, never the installation. The digest of each compiled source is written beside the package
-(``protocol/_built.json``), wherever the extensions went; ``protocol.compiled`` reads it to notice a compiled module
+(``parley/_built.json``), wherever the extensions went; ``parley.compiled`` reads it to notice a compiled module
 older than its source.
 """
 
@@ -28,7 +28,7 @@ def extensions() -> list[Extension]:
         # Nothing is installed yet where a package is built: what its modules import besides is not looked for.
         ["--config-file=", "--python-version=3.11", "--ignore-missing-imports", *COMPILED],
         opt_level="3",
-        group_name="parley",
+        group_name="parley._compiled",
     )
     for extension in built:
         extension.optional = True
@@ -42,7 +42,7 @@ class BuildAndNote(build_ext):
         self.succeeded: list[str] = []
         super().run()
         target = ROOT if self.inplace or self.editable_mode else Path(self.build_lib)
-        note = target / "protocol" / "_built.json"
+        note = target / "parley" / "_built.json"
         if len(self.succeeded) == len(self.extensions):
             note.write_text(json.dumps({module(source): digest(source) for source in COMPILED}, indent=1) + "\n")
             return

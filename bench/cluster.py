@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient
 
 from bench.clusters import Kafka, Measured, Parley, free_port
 from bench.replication import BROKERS, SMALL_BATCHES, ReplicatedCluster
-from tools.checker import Trial
+from parley.tools.checker import Trial
 
 Figures = dict[tuple[str, str], list[float]]
 LATENCY_RATE, LATENCY_SECONDS = 1000, 10

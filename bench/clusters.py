@@ -114,7 +114,7 @@ class Parley(Measured):
     def command(self) -> list[str]:
         words = ["start", "--override", f"listeners=PLAINTEXT://{self.bootstrap}"]
         words += ["--override", f"log.dirs={self.folder / 'data'}", "--override", "metrics.listener="]
-        return [sys.executable, "-m", "tools.cli", *words]
+        return [sys.executable, "-m", "parley", *words]
 
 
 class Kafka(Measured):

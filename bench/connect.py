@@ -20,12 +20,12 @@ from confluent_kafka import Producer
 
 from bench.clusters import Parley
 from bench.pipeline import tree_cpu_seconds
-from pipeline.connect import ConfigDef, ConfigType, SinkConnector, SinkRecord, SinkTask
-from pipeline.connect.herder import State, TargetState, TaskId
-from pipeline.connect.offsets import FileOffsetStore
-from pipeline.connect.plugins import Plugins
-from pipeline.connect.running import make_worker
-from pipeline.connect.worker_config import STANDALONE, WorkerConfig
+from parley.pipeline.connect import ConfigDef, ConfigType, SinkConnector, SinkRecord, SinkTask
+from parley.pipeline.connect.herder import State, TargetState, TaskId
+from parley.pipeline.connect.offsets import FileOffsetStore
+from parley.pipeline.connect.plugins import Plugins
+from parley.pipeline.connect.running import make_worker
+from parley.pipeline.connect.worker_config import STANDALONE, WorkerConfig
 
 IDLE_SECONDS = 10.0
 ROUNDS = 20

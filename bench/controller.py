@@ -11,16 +11,16 @@ from collections.abc import Callable
 from random import Random
 from uuid import UUID
 
-from broker.controller.brokers import broker_joined, broker_lost
-from broker.controller.decision import Decision
-from broker.controller.departures import broker_leaving
-from broker.controller.elections import ElectionType, balance_leaders, elect_leaders
-from broker.controller.isr import IsrWish, alter_partitions
-from broker.controller.reassignment import Move, alter_reassignments, list_reassignments
-from broker.controller.stored import read_image, writes_for
-from broker.controller.topics import NewTopic, TopicDefaults, create_topics, delete_topics
-from broker.metadata.image import MetadataImage
-from broker.metadata.types import BrokerRegistration, Endpoint
+from parley.broker.controller.brokers import broker_joined, broker_lost
+from parley.broker.controller.decision import Decision
+from parley.broker.controller.departures import broker_leaving
+from parley.broker.controller.elections import ElectionType, balance_leaders, elect_leaders
+from parley.broker.controller.isr import IsrWish, alter_partitions
+from parley.broker.controller.reassignment import Move, alter_reassignments, list_reassignments
+from parley.broker.controller.stored import read_image, writes_for
+from parley.broker.controller.topics import NewTopic, TopicDefaults, create_topics, delete_topics
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import BrokerRegistration, Endpoint
 
 BROKERS, TOPICS, PARTITIONS, REPLICAS = 40, 500, 100, 3
 ALTERED = 1000

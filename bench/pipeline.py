@@ -22,10 +22,10 @@ from confluent_kafka import Consumer, Producer
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.clusters import TICKS, Parley
-from pipeline.mirror.job import on_spark
-from pipeline.mirror.rounds import Mirror
-from pipeline.mirror.settings import from_mm2
-from pipeline.session import spark_session
+from parley.pipeline.mirror.job import on_spark
+from parley.pipeline.mirror.rounds import Mirror
+from parley.pipeline.mirror.settings import from_mm2
+from parley.pipeline.session import spark_session
 from tests.system import peers
 
 KINDS = ("kafka", "parley")

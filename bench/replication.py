@@ -41,7 +41,7 @@ class Member(Parley):
             "metrics.listener": "",
         }
         words = [word for key, value in settings.items() for word in ("--override", f"{key}={value}")]
-        return [sys.executable, "-m", "tools.cli", "start", *words]
+        return [sys.executable, "-m", "parley", "start", *words]
 
 
 class ReplicatedCluster:

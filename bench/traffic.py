@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Self
 
-import broker.server
-from broker import Cluster
-from broker.metadata.image import MetadataImage
-from broker.server import BrokerServer
-from consensus.backend import (
+from parley import Cluster
+from parley.broker import server as broker_server
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.server import BrokerServer
+from parley.consensus.backend import (
     LINEARIZABLE,
     Backend,
     Capabilities,
@@ -32,9 +32,9 @@ from consensus.backend import (
     TxnResult,
     Watch,
 )
-from consensus.registry import Open, opener
-from protocol.client import Client
-from protocol.messages.topics import CreateTopicsRequest
+from parley.consensus.registry import Open, opener
+from parley.protocol.client import Client
+from parley.protocol.messages.topics import CreateTopicsRequest
 
 BROKERS, TOPICS, PARTITIONS, REPLICAS = 3, 300, 10, 3
 AT_ONCE = 50
@@ -206,7 +206,7 @@ async def create(cluster: Cluster) -> None:
 async def measure(url: str) -> None:
     """Let a cluster live, and tell what it asked."""
     traffic = {number: Traffic() for number in range(1, BROKERS + 1)}
-    vars(broker.server)["opener"] = counting(traffic)
+    vars(broker_server)["opener"] = counting(traffic)
     with tempfile.TemporaryDirectory() as folder:
         async with Cluster(brokers=BROKERS, data_dir=folder, coordination_url=url) as cluster:
             before = {number: each.copy() for number, each in traffic.items()}

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from broker import Cluster
-from broker.config import ConfigError
-from protocol.client import Client
-from protocol.errors import KafkaError
-from protocol.messages.metadata import DescribeClusterRequest, MetadataRequest
-from protocol.messages.topics import CreateTopicsRequest
+from parley import Cluster
+from parley.broker.config import ConfigError
+from parley.protocol.client import Client
+from parley.protocol.errors import KafkaError
+from parley.protocol.messages.metadata import DescribeClusterRequest, MetadataRequest
+from parley.protocol.messages.topics import CreateTopicsRequest
 
 
 async def create(client: Client, name: str, replicas: list[list[int]]) -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from broker import Broker
-from protocol.client import Client
-from protocol.errors import ErrorCode
-from protocol.messages.configs import IncrementalAlterConfigsRequest
+from parley import Broker
+from parley.protocol.client import Client
+from parley.protocol.errors import ErrorCode
+from parley.protocol.messages.configs import IncrementalAlterConfigsRequest
 
 
 async def set_for_all(client: Client, key: str, value: str) -> Any:

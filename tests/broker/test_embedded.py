@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from broker import Broker
-from broker.config import ConfigError
-from broker.server import BrokerServer
-from consensus.errors import Unavailable
-from protocol.client import Client
-from protocol.messages.metadata import MetadataRequest
-from storage.directory import DirectoryInUse
-from tools.cli.start import configuration
+from parley import Broker
+from parley.broker.config import ConfigError
+from parley.broker.server import BrokerServer
+from parley.consensus.errors import Unavailable
+from parley.protocol.client import Client
+from parley.protocol.messages.metadata import MetadataRequest
+from parley.storage.directory import DirectoryInUse
+from parley.tools.cli.start import configuration
 
 
 async def topics(broker: Broker, *names: str) -> list[Any]:

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from broker.failures import INTERVAL_S, FailureLog
+from parley.broker.failures import INTERVAL_S, FailureLog
 
 
 def fail(kind: type[Exception], *, elsewhere: bool = False) -> Exception:

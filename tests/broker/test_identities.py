@@ -11,14 +11,21 @@ from typing import Any
 
 import pytest
 
-from broker.cluster_identity import STORE_FILE, NoBrokerId, identify, read_identities, read_stores, remember_store
-from broker.producer_ids import BLOCK, ProducerIds
-from consensus.backend import Backend
-from consensus.errors import Unavailable
-from consensus.recipes.keyvalue import KeyValue
-from consensus.registry import open_backend
-from protocol.errors import ErrorCode, KafkaError
-from storage.identity import DirectoryIdentity
+from parley.broker.cluster_identity import (
+    STORE_FILE,
+    NoBrokerId,
+    identify,
+    read_identities,
+    read_stores,
+    remember_store,
+)
+from parley.broker.producer_ids import BLOCK, ProducerIds
+from parley.consensus.backend import Backend
+from parley.consensus.errors import Unavailable
+from parley.consensus.recipes.keyvalue import KeyValue
+from parley.consensus.registry import open_backend
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.storage.identity import DirectoryIdentity
 
 
 @pytest.fixture

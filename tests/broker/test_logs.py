@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker import logs
-from broker.config import BrokerConfig
-from broker.logs import LogLines, LogWriter, secrets_in, start_logging
+from parley.broker import logs
+from parley.broker.config import BrokerConfig
+from parley.broker.logs import LogLines, LogWriter, secrets_in, start_logging
 
 
 def record(event: str, *args: object, error: BaseException | None = None, **facts: Any) -> logging.LogRecord:
     exc_info = (type(error), error, error.__traceback__) if error else None
-    made = logging.LogRecord("broker.network", logging.WARNING, "", 0, event, args, exc_info)
+    made = logging.LogRecord("parley.broker.network", logging.WARNING, "", 0, event, args, exc_info)
     made.created = 1_700_000_000.5
     for name, value in facts.items():
         setattr(made, name, value)
@@ -33,7 +33,7 @@ JSON = LogLines(as_json=True)
 
 def test_a_line_of_text() -> None:
     assert TEXT.format(record("closed %d connections", 3, topic="a", reason="too large")) == (
-        "time=2023-11-14T22:13:20.500Z level=warning logger=broker.network "
+        "time=2023-11-14T22:13:20.500Z level=warning logger=parley.broker.network "
         'event="closed 3 connections" topic=a reason="too large"'
     )
 
@@ -42,7 +42,7 @@ def test_a_line_of_json() -> None:
     assert json.loads(JSON.format(record("closed", topic="ä", count=3, directory=None))) == {
         "time": "2023-11-14T22:13:20.500Z",
         "level": "warning",
-        "logger": "broker.network",
+        "logger": "parley.broker.network",
         "event": "closed",
         "topic": "ä",
         "count": 3,

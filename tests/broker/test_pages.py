@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import BrokerConfig, TopicConfig
-from broker.config.retired import RETIRED
-from broker.metrics.catalogue import CATALOGUE
-from broker.pages import PAGES
-from broker.what_works import UNSERVED
-from protocol.messages import APIS
+from parley.broker.config import BrokerConfig, TopicConfig
+from parley.broker.config.retired import RETIRED
+from parley.broker.metrics.catalogue import CATALOGUE
+from parley.broker.pages import PAGES
+from parley.broker.what_works import UNSERVED
+from parley.protocol.messages import APIS
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.metadata.changes import PartitionsAdded
-from broker.metadata.types import PartitionState
-from broker.partition import Isolation
-from broker.replication.progress import NEVER_S
-from protocol.errors import ErrorCode, KafkaError
-from storage.config import LogConfig
+from parley.broker.metadata.changes import PartitionsAdded
+from parley.broker.metadata.types import PartitionState
+from parley.broker.partition import Isolation
+from parley.broker.replication.progress import NEVER_S
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.storage.config import LogConfig
 from tests.broker.api.bench import BROKER, OTHER, Bench, at, batch
 
 

@@ -11,24 +11,24 @@ from uuid import UUID
 
 import pytest
 
-from broker import Broker
-from broker.clock import SYSTEM_CLOCK
-from broker.controller.liveness import Liveness
-from broker.metadata.types import ResourceType
-from broker.partition import Partition
-from broker.partitions import OPENED_AT_ONCE
-from consensus.recipes.groups import Membership
-from protocol.client import Client
-from protocol.errors import ErrorCode
-from protocol.messages.configs import IncrementalAlterConfigsRequest
-from protocol.messages.offsets import ListOffsetsRequest
-from protocol.messages.produce import ProduceRequest
-from protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
-from protocol.records.batch import Record, build
-from storage.config import DAY_MS
-from storage.directory import LogDirectory
-from storage.log import Log
-from storage.manager import LogManager
+from parley import Broker
+from parley.broker.clock import SYSTEM_CLOCK
+from parley.broker.controller.liveness import Liveness
+from parley.broker.metadata.types import ResourceType
+from parley.broker.partition import Partition
+from parley.broker.partitions import OPENED_AT_ONCE
+from parley.consensus.recipes.groups import Membership
+from parley.protocol.client import Client
+from parley.protocol.errors import ErrorCode
+from parley.protocol.messages.configs import IncrementalAlterConfigsRequest
+from parley.protocol.messages.offsets import ListOffsetsRequest
+from parley.protocol.messages.produce import ProduceRequest
+from parley.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
+from parley.protocol.records.batch import Record, build
+from parley.storage.config import DAY_MS
+from parley.storage.directory import LogDirectory
+from parley.storage.log import Log
+from parley.storage.manager import LogManager
 from tests.broker.api.bench import OTHER, Bench
 
 

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 
 import pytest
 
-from broker.purgatory import Delayed, Purgatory
+from parley.broker.purgatory import Delayed, Purgatory
 
 
 class Counting(Delayed[str]):

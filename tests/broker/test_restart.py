@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from broker import Broker
-from broker.cluster_identity import STORE_FILE
-from consensus.errors import WrongStore
-from protocol.client import Client
-from protocol.messages.fetch import FetchRequest
-from protocol.messages.metadata import MetadataResponse
-from protocol.messages.produce import ProduceRequest
-from protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
-from protocol.records.batch import Record, build
+from parley import Broker
+from parley.broker.cluster_identity import STORE_FILE
+from parley.consensus.errors import WrongStore
+from parley.protocol.client import Client
+from parley.protocol.messages.fetch import FetchRequest
+from parley.protocol.messages.metadata import MetadataResponse
+from parley.protocol.messages.produce import ProduceRequest
+from parley.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
+from parley.protocol.records.batch import Record, build
 
 
 async def create(client: Client, name: str) -> None:

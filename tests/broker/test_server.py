@@ -12,19 +12,19 @@ from typing import Any
 
 import pytest
 
-from broker.cluster_identity import STORE_FILE
-from broker.config import BrokerConfig
-from broker.server import BrokerServer
-from protocol.client import Client
-from protocol.errors import ErrorCode
-from protocol.messages.fetch import FetchRequest
-from protocol.messages.metadata import MetadataRequest
-from protocol.messages.offsets import ListOffsetsRequest
-from protocol.messages.produce import ProduceRequest
-from protocol.messages.topics import CreateTopicsRequest
-from protocol.records.batch import Record, build
-from storage.directory import DirectoryInUse
-from storage.identity import InconsistentBrokerId
+from parley.broker.cluster_identity import STORE_FILE
+from parley.broker.config import BrokerConfig
+from parley.broker.server import BrokerServer
+from parley.protocol.client import Client
+from parley.protocol.errors import ErrorCode
+from parley.protocol.messages.fetch import FetchRequest
+from parley.protocol.messages.metadata import MetadataRequest
+from parley.protocol.messages.offsets import ListOffsetsRequest
+from parley.protocol.messages.produce import ProduceRequest
+from parley.protocol.messages.topics import CreateTopicsRequest
+from parley.protocol.records.batch import Record, build
+from parley.storage.directory import DirectoryInUse
+from parley.storage.identity import InconsistentBrokerId
 
 
 def config(data_dir: Path, **settings: Any) -> BrokerConfig:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from broker.tasks import TaskSet
+from parley.broker.tasks import TaskSet
 
 
 async def test_a_failure_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from broker import Broker
-from broker.threads import Threads
-from protocol.client import Client
-from protocol.messages.offsets import ListOffsetsRequest
+from parley import Broker
+from parley.broker.threads import Threads
+from parley.protocol.client import Client
+from parley.protocol.messages.offsets import ListOffsetsRequest
 from tests.broker.test_server import create, produce
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from consensus.backend import Backend
-from consensus.registry import open_backend
+from parley.consensus.backend import Backend
+from parley.consensus.registry import open_backend
 from tests.support.stores.running import STORES, below
 
 Connect = Callable[[], Awaitable[Backend]]

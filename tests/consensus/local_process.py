@@ -13,12 +13,12 @@ import sqlite3
 import sys
 from pathlib import Path
 
-from consensus.backend import Put
-from consensus.errors import CoordinationError, Fenced, SessionLost
-from consensus.local import LocalBackend
-from consensus.recipes.elections import Elections, Leadership
-from consensus.recipes.keyvalue import KeyValue
-from consensus.session import Session
+from parley.consensus.backend import Put
+from parley.consensus.errors import CoordinationError, Fenced, SessionLost
+from parley.consensus.local import LocalBackend
+from parley.consensus.recipes.elections import Elections, Leadership
+from parley.consensus.recipes.keyvalue import KeyValue
+from parley.consensus.session import Session
 
 
 def say(*words: object) -> None:

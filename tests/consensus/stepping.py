@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
-from consensus.backend import LINEARIZABLE, Check, Entry, Op, Page, Read, Session, TxnResult
-from consensus.memory import MemoryBackend, MemoryStore
+from parley.consensus.backend import LINEARIZABLE, Check, Entry, Op, Page, Read, Session, TxnResult
+from parley.consensus.memory import MemoryBackend, MemoryStore
 
 SETTLED = 12
 """Passes of the event loop after which nothing moves any more that does not wait for a step."""

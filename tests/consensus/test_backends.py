@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consensus.backend import (
+from parley.consensus.backend import (
     ABSENT,
     PRESENT,
     At,
@@ -22,7 +22,7 @@ from consensus.backend import (
     Snapshot,
     Watch,
 )
-from consensus.errors import (
+from parley.consensus.errors import (
     AlreadyExists,
     Closed,
     Conflict,
@@ -32,7 +32,7 @@ from consensus.errors import (
     TooLarge,
     TooManyOps,
 )
-from consensus.session import SessionState
+from parley.consensus.session import SessionState
 
 if TYPE_CHECKING:
     from tests.consensus.conftest import Connect

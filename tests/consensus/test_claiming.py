@@ -9,15 +9,25 @@ from random import Random
 
 import pytest
 
-from consensus.backend import Backend, Check, Op, Put, TxnResult
-from consensus.charge import DRIVER, HOLDS_STATE, STATE, Charge, Place, State, StoreInCharge, read_charge, write_charge
-from consensus.copying import content
-from consensus.errors import CannotMove, Closed, MaybeApplied, Moved, PreconditionFailed, SessionLost
-from consensus.finding import find_store
-from consensus.memory import MemoryBackend, MemoryStore
-from consensus.migration import Migration, Step, give_up_left_over
-from consensus.recipes.keyvalue import KeyValue
-from consensus.recipes.writing import Writer
+from parley.consensus.backend import Backend, Check, Op, Put, TxnResult
+from parley.consensus.charge import (
+    DRIVER,
+    HOLDS_STATE,
+    STATE,
+    Charge,
+    Place,
+    State,
+    StoreInCharge,
+    read_charge,
+    write_charge,
+)
+from parley.consensus.copying import content
+from parley.consensus.errors import CannotMove, Closed, MaybeApplied, Moved, PreconditionFailed, SessionLost
+from parley.consensus.finding import find_store
+from parley.consensus.memory import MemoryBackend, MemoryStore
+from parley.consensus.migration import Migration, Step, give_up_left_over
+from parley.consensus.recipes.keyvalue import KeyValue
+from parley.consensus.recipes.writing import Writer
 from tests.consensus.stepping import SteppedBackend, Steps, every_order
 
 TTL_MS = 5000

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from consensus.backend import At, Check, Delete, Presence, Put, Revision
-from consensus.consul.address import PREFIX_BYTES_MAX, Address
-from consensus.consul.client import BODY_BYTES_MAX, refusal
-from consensus.consul.store import Store
-from consensus.consul.txn import OPS_MAX, Layout, Refused, capabilities, plan_txn, refused
-from consensus.errors import (
+from parley.consensus.backend import At, Check, Delete, Presence, Put, Revision
+from parley.consensus.consul.address import PREFIX_BYTES_MAX, Address
+from parley.consensus.consul.client import BODY_BYTES_MAX, refusal
+from parley.consensus.consul.store import Store
+from parley.consensus.consul.txn import OPS_MAX, Layout, Refused, capabilities, plan_txn, refused
+from parley.consensus.errors import (
     AlreadyExists,
     BadConfig,
     Conflict,
@@ -134,7 +134,7 @@ def test_what_a_refused_transaction_means() -> None:
 
 
 async def test_an_unknown_session_is_told_from_what_failed() -> None:
-    from consensus.session import Session
+    from parley.consensus.session import Session
 
     class Bound(Session):
         async def close(self) -> None:

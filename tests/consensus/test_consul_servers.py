@@ -19,15 +19,15 @@ from typing import Any
 
 import pytest
 
-from consensus.backend import Changed, Put, SessionState, Snapshot, Watch
-from consensus.consul import ConsulBackend
-from consensus.consul.store import Store
-from consensus.errors import BadConfig, Retriable, Unauthorized, WrongStore
-from consensus.recipes.keyvalue import KeyValue
-from consensus.recipes.listeners import View
-from consensus.recipes.writing import unwrap
+from parley.consensus.backend import Changed, Put, SessionState, Snapshot, Watch
+from parley.consensus.consul import ConsulBackend
+from parley.consensus.consul.store import Store
+from parley.consensus.errors import BadConfig, Retriable, Unauthorized, WrongStore
+from parley.consensus.recipes.keyvalue import KeyValue
+from parley.consensus.recipes.listeners import View
+from parley.consensus.recipes.writing import unwrap
+from parley.tools.store_servers import consul_program
 from tests.support.stores.consul import ConsulServers, consul_servers
-from tools.store_servers import consul_program
 
 pytestmark = pytest.mark.system
 DOCUMENTED = Path(__file__).resolve().parents[2] / "docs" / "stores.md"

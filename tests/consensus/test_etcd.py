@@ -18,8 +18,8 @@ from typing import TypeVar
 import grpc
 import pytest
 
-from consensus.backend import STALE, Changed, Entry, Event, Put, Removed, SessionState, Snapshot
-from consensus.errors import (
+from parley.consensus.backend import STALE, Changed, Entry, Event, Put, Removed, SessionState, Snapshot
+from parley.consensus.errors import (
     BadConfig,
     CoordinationError,
     LimitExceeded,
@@ -31,10 +31,10 @@ from consensus.errors import (
     Unsupported,
     WrongStore,
 )
-from consensus.etcd import EtcdBackend, etcd_pb2
-from consensus.etcd.address import parse
-from consensus.etcd.calls import WATCH, AnswerTooLarge, Compacted, Fate, judge
-from consensus.etcd.connection import Broken, Link
+from parley.consensus.etcd import EtcdBackend, etcd_pb2
+from parley.consensus.etcd.address import parse
+from parley.consensus.etcd.calls import WATCH, AnswerTooLarge, Compacted, Fate, judge
+from parley.consensus.etcd.connection import Broken, Link
 from tests.support.stores.etcd import EtcdServers, OwnEtcdHarness, etcd_servers
 
 _T = TypeVar("_T")
@@ -380,4 +380,4 @@ def test_the_generated_messages_are_those_of_the_definitions() -> None:
             written.add((message, found[1], int(found[2])))
     messages = etcd_pb2.DESCRIPTOR.message_types_by_name
     generated = {(name, field.name, field.number) for name, each in messages.items() for field in each.fields}
-    assert generated == written, "run the command at the head of consensus/etcd/etcd.proto"
+    assert generated == written, "run the command at the head of parley/consensus/etcd/etcd.proto"

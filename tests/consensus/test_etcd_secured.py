@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from consensus.backend import Changed, Put
-from consensus.errors import Unauthorized, Unavailable, WrongStore
-from consensus.etcd import EtcdBackend
+from parley.consensus.backend import Changed, Put
+from parley.consensus.errors import Unauthorized, Unavailable, WrongStore
+from parley.consensus.etcd import EtcdBackend
 from tests.support.stores.etcd import EtcdServers, etcd_servers
 from tests.support.stores.servers import free_ports
 

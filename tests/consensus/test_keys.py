@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consensus.keys import check_key, segment, text_of
+from parley.consensus.keys import check_key, segment, text_of
 
 
 @pytest.mark.parametrize("key", ["a", "a/b", "a/b/c", "...", "a/...", "@:=+,-_~%", "x" * 500])

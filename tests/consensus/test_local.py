@@ -20,12 +20,12 @@ from typing import Any
 import pytest
 import uvloop
 
-from consensus.backend import ABSENT, Backend, Changed, Put, Removed, Snapshot, Watch
-from consensus.errors import BadConfig, Closed, MaybeApplied, SessionLost, Unauthorized, Unavailable, WrongStore
-from consensus.local import LocalBackend
-from consensus.recipes.elections import Elections
-from consensus.recipes.keyvalue import KeyValue
-from consensus.session import SessionState
+from parley.consensus.backend import ABSENT, Backend, Changed, Put, Removed, Snapshot, Watch
+from parley.consensus.errors import BadConfig, Closed, MaybeApplied, SessionLost, Unauthorized, Unavailable, WrongStore
+from parley.consensus.local import LocalBackend
+from parley.consensus.recipes.elections import Elections
+from parley.consensus.recipes.keyvalue import KeyValue
+from parley.consensus.session import SessionState
 
 SCRIPT = Path(__file__).with_name("local_process.py")
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(SCRIPT.parents[2])}
@@ -316,7 +316,7 @@ async def test_a_failing_disk_leaves_writes_in_doubt_and_reads_unavailable(
     def fail(descriptor: int) -> None:
         raise OSError("disk")
 
-    monkeypatch.setattr("consensus.local.database._sync", fail)
+    monkeypatch.setattr("parley.consensus.local.database._sync", fail)
     write, read = asyncio.ensure_future(backend.put("a", b"")), asyncio.ensure_future(backend.get("a"))
     with pytest.raises(MaybeApplied):
         await write

@@ -7,10 +7,10 @@ import random
 
 import pytest
 
-from consensus.backend import Changed, Put, Snapshot
-from consensus.errors import Closed, MaybeApplied, SessionLost, TooManyOps, Unavailable, WrongStore
-from consensus.memory import CAPABILITIES, MemoryBackend, MemoryStore
-from consensus.session import SessionState
+from parley.consensus.backend import Changed, Put, Snapshot
+from parley.consensus.errors import Closed, MaybeApplied, SessionLost, TooManyOps, Unavailable, WrongStore
+from parley.consensus.memory import CAPABILITIES, MemoryBackend, MemoryStore
+from parley.consensus.session import SessionState
 from tests.support.virtual_time import run
 
 

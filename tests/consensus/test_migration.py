@@ -14,18 +14,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consensus.backend import ABSENT, PRESENT, Backend, Check, Entry, Put, Revision
-from consensus.charge import HOLDS_STATE, READY, STATE, Charge, Place, State, StoreInCharge, read_charge
-from consensus.copying import content, leftovers
-from consensus.errors import CannotMove, CoordinationError, Fenced, Moved, SessionLost, WrongStore
-from consensus.finding import find_store, follow_on, open_existing
-from consensus.memory import CAPABILITIES, MemoryBackend, MemoryStore
-from consensus.migration import Migration, Step, give_up_left_over, refusal
-from consensus.recipes.elections import Elections
-from consensus.recipes.groups import Groups
-from consensus.recipes.keyvalue import KeyValue
-from consensus.recipes.writing import Writer, wrap
-from consensus.registry import load_backend
+from parley.consensus.backend import ABSENT, PRESENT, Backend, Check, Entry, Put, Revision
+from parley.consensus.charge import HOLDS_STATE, READY, STATE, Charge, Place, State, StoreInCharge, read_charge
+from parley.consensus.copying import content, leftovers
+from parley.consensus.errors import CannotMove, CoordinationError, Fenced, Moved, SessionLost, WrongStore
+from parley.consensus.finding import find_store, follow_on, open_existing
+from parley.consensus.memory import CAPABILITIES, MemoryBackend, MemoryStore
+from parley.consensus.migration import Migration, Step, give_up_left_over, refusal
+from parley.consensus.recipes.elections import Elections
+from parley.consensus.recipes.groups import Groups
+from parley.consensus.recipes.keyvalue import KeyValue
+from parley.consensus.recipes.writing import Writer, wrap
+from parley.consensus.registry import load_backend
 
 _numbers = itertools.count()
 Hook = Callable[[Step], None]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from consensus.backend import ABSENT, PRESENT, At, Backend, Changed, Check, Delete, Op, Put, Removed, Snapshot
-from consensus.errors import (
+from parley.consensus.backend import ABSENT, PRESENT, At, Backend, Changed, Check, Delete, Op, Put, Removed, Snapshot
+from parley.consensus.errors import (
     AlreadyExists,
     Closed,
     Conflict,
@@ -21,11 +21,11 @@ from consensus.errors import (
     TooLarge,
     TooManyOps,
 )
-from consensus.memory import CAPABILITIES, MemoryBackend, MemoryStore
-from consensus.recipes.elections import Elections, Leader
-from consensus.recipes.groups import Groups
-from consensus.recipes.keyvalue import KeyValue
-from consensus.recipes.listeners import KeyChange, Listeners, View
+from parley.consensus.memory import CAPABILITIES, MemoryBackend, MemoryStore
+from parley.consensus.recipes.elections import Elections, Leader
+from parley.consensus.recipes.groups import Groups
+from parley.consensus.recipes.keyvalue import KeyValue
+from parley.consensus.recipes.listeners import KeyChange, Listeners, View
 
 if TYPE_CHECKING:
     from tests.consensus.conftest import Connect

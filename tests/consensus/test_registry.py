@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from consensus import registry
-from consensus.errors import BadConfig
-from consensus.local import LocalBackend
-from consensus.memory import MemoryBackend
-from consensus.registry import default_url, from_kafka_config, names_store, open_backend, schemes
+from parley.consensus import registry
+from parley.consensus.errors import BadConfig
+from parley.consensus.local import LocalBackend
+from parley.consensus.memory import MemoryBackend
+from parley.consensus.registry import default_url, from_kafka_config, names_store, open_backend, schemes
 
 
 def test_built_in_schemes(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def third_party(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
 
 
 def test_entry_points_name_further_backends(monkeypatch: pytest.MonkeyPatch) -> None:
-    third_party(monkeypatch, "consensus.memory:MemoryBackend")
+    third_party(monkeypatch, "parley.consensus.memory:MemoryBackend")
     assert "thirdparty" in schemes()
     assert registry.backend_class("thirdparty") is MemoryBackend
 
@@ -58,8 +58,8 @@ def test_entry_points_name_further_backends(monkeypatch: pytest.MonkeyPatch) -> 
     ("value", "said"),
     [
         ("no_such_module:Backend", "cannot be loaded"),
-        ("consensus.memory:NoSuch", "cannot be loaded"),
-        ("consensus.memory:MemoryStore", "is not a consensus.backend.Backend"),
+        ("parley.consensus.memory:NoSuch", "cannot be loaded"),
+        ("parley.consensus.memory:MemoryStore", "is not a parley.consensus.backend.Backend"),
     ],
 )
 def test_broken_entry_points_are_named(monkeypatch: pytest.MonkeyPatch, value: str, said: str) -> None:
@@ -71,19 +71,19 @@ def test_broken_entry_points_are_named(monkeypatch: pytest.MonkeyPatch, value: s
 def test_what_to_install_is_said() -> None:
     code = (
         "import sys; sys.modules['grpc'] = None\n"
-        "from consensus.registry import open_backend\n"
+        "from parley.consensus.registry import open_backend\n"
         "try: open_backend('etcd://h')\n"
         "except Exception as error: print(error)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=Path(registry.__file__).parents[1], capture_output=True, text=True
     )
-    assert "pip install 'parley[etcd]'" in done.stdout
+    assert "pip install 'parley-broker[etcd]'" in done.stdout
 
 
 def test_built_in_schemes_do_not_read_the_installed_distributions() -> None:
     code = (
-        "import sys; from consensus.registry import open_backend; open_backend('memory:'); "
+        "import sys; from parley.consensus.registry import open_backend; open_backend('memory:'); "
         "sys.exit('importlib.metadata' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(registry.__file__).parents[1]).returncode == 0
@@ -138,7 +138,7 @@ def test_whether_a_configuration_names_a_store(config: dict[str, str], named: bo
 
 
 def test_brokers_name_no_store_except_by_the_keys_of_kafkas_configuration() -> None:
-    folder = Path(__file__).parents[2] / "broker"
+    folder = Path(__file__).parents[2] / "parley" / "broker"
     naming = [
         str(path)
         for path in folder.rglob("*.py")

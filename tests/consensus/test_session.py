@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from consensus.errors import SessionLost
-from consensus.session import Session, SessionState
+from parley.consensus.errors import SessionLost
+from parley.consensus.session import Session, SessionState
 from tests.support.virtual_time import run
 
 

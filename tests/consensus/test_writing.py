@@ -9,11 +9,11 @@ from functools import partial
 
 import pytest
 
-from consensus.backend import ABSENT, At, Check, Delete, Entry, Op, Put, Revision, TxnResult
-from consensus.errors import BadConfig, Conflict, Fenced, MaybeApplied, Unavailable
-from consensus.memory import MemoryBackend, MemoryStore
-from consensus.recipes.keyvalue import KeyValue
-from consensus.recipes.writing import Writer, unwrap, wrap
+from parley.consensus.backend import ABSENT, At, Check, Delete, Entry, Op, Put, Revision, TxnResult
+from parley.consensus.errors import BadConfig, Conflict, Fenced, MaybeApplied, Unavailable
+from parley.consensus.memory import MemoryBackend, MemoryStore
+from parley.consensus.recipes.keyvalue import KeyValue
+from parley.consensus.recipes.writing import Writer, unwrap, wrap
 
 
 class Faulty(MemoryBackend):

@@ -10,14 +10,14 @@ from contextlib import suppress
 
 import pytest
 
-from consensus.backend import Changed, Put, Removed, Snapshot
-from consensus.errors import BadConfig, SessionLost
-from consensus.zookeeper import ZookeeperBackend
-from consensus.zookeeper.address import parse
-from consensus.zookeeper.connection import synchronous_client
-from consensus.zookeeper.layout import decode, encode, entries_made
-from consensus.zookeeper.reading import Reader
-from consensus.zookeeper.wire import Data, MultiRead
+from parley.consensus.backend import Changed, Put, Removed, Snapshot
+from parley.consensus.errors import BadConfig, SessionLost
+from parley.consensus.zookeeper import ZookeeperBackend
+from parley.consensus.zookeeper.address import parse
+from parley.consensus.zookeeper.connection import synchronous_client
+from parley.consensus.zookeeper.layout import decode, encode, entries_made
+from parley.consensus.zookeeper.reading import Reader
+from parley.consensus.zookeeper.wire import Data, MultiRead
 from tests.support.stores.zookeeper import TTL_MS_MIN, ZookeeperServers, zookeeper_servers
 
 pytestmark = pytest.mark.system
@@ -88,7 +88,7 @@ async def test_the_client_library_writes_what_the_log_is_set_to_and_never_the_da
         caplog.handler.setLevel(logging.NOTSET)
         async with ZookeeperBackend.from_url(f"{servers.url}/logged-{level}") as client:
             await client.put("a", b"a-secret")
-    assert bool([record for record in caplog.records if record.name == "consensus.zookeeper.client"]) == written
+    assert bool([record for record in caplog.records if record.name == "parley.consensus.zookeeper.client"]) == written
     assert "a-secret" not in caplog.text
 
 

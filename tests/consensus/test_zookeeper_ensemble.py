@@ -8,11 +8,11 @@ from contextlib import suppress
 
 import pytest
 
-from consensus.backend import Removed, Snapshot
-from consensus.errors import MaybeApplied, Unavailable
-from consensus.recipes.listeners import View
-from consensus.session import SessionState
-from consensus.zookeeper import ZookeeperBackend
+from parley.consensus.backend import Removed, Snapshot
+from parley.consensus.errors import MaybeApplied, Unavailable
+from parley.consensus.recipes.listeners import View
+from parley.consensus.session import SessionState
+from parley.consensus.zookeeper import ZookeeperBackend
 from tests.support.stores.zookeeper import ZookeeperServers, zookeeper_servers
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]

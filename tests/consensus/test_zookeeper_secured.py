@@ -15,12 +15,12 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from kazoo.security import OPEN_ACL_UNSAFE
 
-from consensus.backend import Changed, Put
-from consensus.errors import BadConfig, Unauthorized, Unavailable
-from consensus.registry import from_kafka_config, open_backend, opener, zookeeper_secrets
-from consensus.zookeeper import ZookeeperBackend
-from consensus.zookeeper.address import parse
-from consensus.zookeeper.connection import synchronous_client
+from parley.consensus.backend import Changed, Put
+from parley.consensus.errors import BadConfig, Unauthorized, Unavailable
+from parley.consensus.registry import from_kafka_config, open_backend, opener, zookeeper_secrets
+from parley.consensus.zookeeper import ZookeeperBackend
+from parley.consensus.zookeeper.address import parse
+from parley.consensus.zookeeper.connection import synchronous_client
 from tests.support.ports import free_port
 from tests.support.stores.zookeeper import ZookeeperServers, zookeeper_servers
 
@@ -109,7 +109,7 @@ async def test_a_wrong_password_is_told(servers: ZookeeperServers, query: Query)
 
 
 def _migrate(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tools.cli", "zookeeper-security-migration", *arguments]
+    command = [sys.executable, "-m", "parley", "zookeeper-security-migration", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env={**os.environ})
 
 

@@ -19,9 +19,9 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from broker.config import BrokerConfig, read_properties
+from parley.broker.config import BrokerConfig, read_properties
+from parley.tools.store_servers import KINDS, consul_program, store_server
 from tests.system.running import BrokerProcess
-from tools.store_servers import KINDS, consul_program, store_server
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import BrokerConfig, parse_properties
+from parley.broker.config import BrokerConfig, parse_properties
 from tests.support.ports import free_port
 from tests.system.running import BrokerProcess
 
@@ -232,7 +232,9 @@ def test_the_check_of_outputs_finds_differences() -> None:
 def test_events_that_are_explained_are_logged() -> None:
     page = (ROOT / "docs" / "operations.md").read_text()
     section = page.partition("## What the log says\n")[2].partition("\n## ")[0]
-    source = "".join(path.read_text() for name in ("broker", "storage") for path in (ROOT / name).rglob("*.py"))
+    source = "".join(
+        path.read_text() for name in ("broker", "storage") for path in (ROOT / "parley" / name).rglob("*.py")
+    )
     events = [
         event for row in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE) for event in re.findall(r"`(.*?)`", row)
     ]

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from broker import Broker
-from broker.config import BrokerConfig, ConfigError
-from broker.config.keys.topic import TopicKeys
-from broker.config.presets import COMMAND, EMBEDDED
-from broker.config.retired import RETIRED
-from broker.server import BrokerServer
-from consensus.errors import BadConfig
-from consensus.registry import schemes
-from tools.cli import start
+from parley import Broker
+from parley.broker.config import BrokerConfig, ConfigError
+from parley.broker.config.keys.topic import TopicKeys
+from parley.broker.config.presets import COMMAND, EMBEDDED
+from parley.broker.config.retired import RETIRED
+from parley.broker.server import BrokerServer
+from parley.consensus.errors import BadConfig
+from parley.consensus.registry import schemes
+from parley.tools.cli import start
 
 ROOT = Path(__file__).parents[2]
 
@@ -101,7 +101,7 @@ def test_the_presets_are_what_brokers_start_with(tmp_path: Path, monkeypatch: py
 
 def test_keys_without_a_word_about_it_have_an_effect() -> None:
     """Each is read somewhere, under its own name or through a key that takes its value from it."""
-    folders = (ROOT / name for name in ("broker", "consensus", "storage", "tools"))
+    folders = (ROOT / "parley" / name for name in ("broker", "consensus", "storage", "tools"))
     source = "\n".join(
         path.read_text() for folder in folders for path in folder.rglob("*.py") if path.parent.name != "keys"
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from consensus.conformance.runner import all_checks
+from parley.consensus.conformance.runner import all_checks
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "coordination.md").read_text()
@@ -53,7 +53,7 @@ def test_the_program_runs(tmp_path: Path) -> None:
 
 
 def test_the_backend_that_is_shown_can_be_run_by_name(package: Path) -> None:
-    command = ["-m", "consensus.conformance", "test_directory_store:DirectoryHarness"]
+    command = ["-m", "parley.consensus.conformance", "test_directory_store:DirectoryHarness"]
     result = _run(*command, "--check", "kv-exact", "--check", "election-stale-leader-fenced", cwd=package)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "2 passed, 0 failed" in result.stdout

@@ -56,7 +56,7 @@ def test_a_test_passes(text: str, tmp_path: Path) -> None:
     name = text.splitlines()[0].removeprefix("# ")
     (tmp_path / name).write_text(text)
     (tmp_path / "pytest.ini").write_text(INI[0])
-    plugin = () if _is_installed() else ("-p", "tools.pytest_plugin")
+    plugin = () if _is_installed() else ("-p", "parley.tools.pytest_plugin")
     result = _run("-m", "pytest", "-q", *plugin, name, cwd=tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "1 passed" in result.stdout
@@ -65,4 +65,4 @@ def test_a_test_passes(text: str, tmp_path: Path) -> None:
 def _is_installed() -> bool:
     from importlib.metadata import entry_points
 
-    return any(point.value == "tools.pytest_plugin" for point in entry_points(group="pytest11"))
+    return any(point.value == "parley.tools.pytest_plugin" for point in entry_points(group="pytest11"))

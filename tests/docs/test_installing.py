@@ -12,14 +12,14 @@ import pytest
 pytestmark = [pytest.mark.slow, pytest.mark.system]
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("broker", "consensus", "pipeline", "protocol", "pyspark_parley", "storage", "tools")
+PACKAGES = ("parley", "pyspark_parley")
 
 PROGRAM = """
 import sys
 from pathlib import Path
 
 import broker, consensus, protocol, storage, tools
-from broker import Broker
+from parley import Broker
 from confluent_kafka import Producer
 
 site = Path(sys.argv[1])

@@ -31,15 +31,24 @@ import atheris
 os.environ["PARLEY_PURE"] = "1"
 
 with atheris.instrument_imports():
-    from protocol import compiled
-    from protocol.errors import KafkaError
-    from protocol.records import _walk, legacy
-    from protocol.records.batch import HEADER_SIZE, Record, assemble, build, headers, read_header, records, validate
-    from protocol.records.compression import Compression, compress
-    from protocol.records.control import read_marker
-    from protocol.records.conversion import to_legacy
-    from protocol.records.header import seal
-    from protocol.records.produce import ProduceRules, prepare
+    from parley import compiled
+    from parley.protocol.errors import KafkaError
+    from parley.protocol.records import _walk, legacy
+    from parley.protocol.records.batch import (
+        HEADER_SIZE,
+        Record,
+        assemble,
+        build,
+        headers,
+        read_header,
+        records,
+        validate,
+    )
+    from parley.protocol.records.compression import Compression, compress
+    from parley.protocol.records.control import read_marker
+    from parley.protocol.records.conversion import to_legacy
+    from parley.protocol.records.header import seal
+    from parley.protocol.records.produce import ProduceRules, prepare
 
 NOW = 1_700_000_000_000
 LIMIT = 1 << 20
@@ -48,10 +57,10 @@ MEMORY_BYTES_MAX = 1 << 30
 
 def compiled_walk() -> ModuleType | None:
     """The compiled form of the byte-walking module, where it is installed."""
-    source = compiled.source_of("protocol.records._walk")
+    source = compiled.source_of("parley.protocol.records._walk")
     if compiled.built_digests():
         for file in source.parent.glob(f"{source.stem}.*.so"):
-            spec = importlib.util.spec_from_file_location("protocol.records._walk", file)
+            spec = importlib.util.spec_from_file_location("parley.protocol.records._walk", file)
             assert spec is not None
             assert spec.loader is not None
             module = importlib.util.module_from_spec(spec)

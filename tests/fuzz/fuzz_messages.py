@@ -12,10 +12,10 @@ import sys
 import atheris
 
 with atheris.instrument_imports():
-    from protocol.codec import decode, encode
-    from protocol.connection import FrameReader, FrameTooLarge, parse_request_header
-    from protocol.errors import MalformedMessage
-    from protocol.messages import APIS
+    from parley.protocol.codec import decode, encode
+    from parley.protocol.connection import FrameReader, FrameTooLarge, parse_request_header
+    from parley.protocol.errors import MalformedMessage
+    from parley.protocol.messages import APIS
 
 KEYS = sorted(APIS)
 

@@ -59,7 +59,7 @@ def _turn(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Spark in this process, with its own Kafka connector beside ours; tests that use it are marked ``spark``."""
-    from pipeline.session import spark_session
+    from parley.pipeline.session import spark_session
 
     jars = ",".join(str(jar) for jar in sorted((peers.CACHE / f"spark-kafka-{peers.SPARK}").glob("*.jar")))
     local = {"spark.jars": jars, "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}

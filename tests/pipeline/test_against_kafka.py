@@ -11,13 +11,13 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from pipeline.cluster import EARLIEST, LATEST, Cluster, Connection, Isolation, TopicPartition
-from pipeline.decode import decode
-from pipeline.mirror.appending import new_producer
-from pipeline.mirror.copying import Anchor, Range, copy
-from pipeline.writing import Producer, Writing
-from protocol.errors import ErrorCode, KafkaError
-from protocol.records.compression import Compression
+from parley.pipeline.cluster import EARLIEST, LATEST, Cluster, Connection, Isolation, TopicPartition
+from parley.pipeline.decode import decode
+from parley.pipeline.mirror.appending import new_producer
+from parley.pipeline.mirror.copying import Anchor, Range, copy
+from parley.pipeline.writing import Producer, Writing
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.records.compression import Compression
 from tests.support.kafka import KAFKA_3, KafkaWithZooKeeper, kafka_39_zk, run_java
 from tests.support.kafka_data import OVERRIDES, Consumed, consume, create, produce, producer, write_everything
 

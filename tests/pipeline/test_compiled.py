@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline import _build, _rows
-from pipeline.encode import bytes_of, columns_of
-from protocol import compiled
-from protocol.records._walk import encode_records
+from parley import compiled
+from parley.pipeline import _build, _rows
+from parley.pipeline.encode import bytes_of, columns_of
+from parley.protocol.records._walk import encode_records
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(-1000, 1000)
 maybe_bytes = st.none() | st.binary(max_size=12)
@@ -34,10 +34,10 @@ def interpreted(module: str) -> ModuleType:
     return loaded
 
 
-ROWS = interpreted("pipeline._rows")
-BUILD = interpreted("pipeline._build")
+ROWS = interpreted("parley.pipeline._rows")
+BUILD = interpreted("parley.pipeline._build")
 pytestmark = pytest.mark.skipif(
-    compiled.status().get("pipeline._rows") != "compiled",
+    compiled.status().get("parley.pipeline._rows") != "compiled",
     reason="nothing is compiled here (no C compiler at installation)",
 )
 

@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline import decode as decoding
-from pipeline._rows import TIMESTAMP_MAX
-from pipeline.decode import BadBatch, decode, kafka_schema
-from pipeline.fetching import Fetched, TopicPartition, fetched_in
-from protocol.errors import KafkaError
-from protocol.messages.fetch import FetchResponse
-from protocol.records import legacy
-from protocol.records.batch import Compression, Record, build, headers, records
-from protocol.records.control import ControlMarker, ControlType, build_marker
-from protocol.records.header import MAGIC_V2, seal
+from parley.pipeline import decode as decoding
+from parley.pipeline._rows import TIMESTAMP_MAX
+from parley.pipeline.decode import BadBatch, decode, kafka_schema
+from parley.pipeline.fetching import Fetched, TopicPartition, fetched_in
+from parley.protocol.errors import KafkaError
+from parley.protocol.messages.fetch import FetchResponse
+from parley.protocol.records import legacy
+from parley.protocol.records.batch import Compression, Record, build, headers, records
+from parley.protocol.records.control import ControlMarker, ControlType, build_marker
+from parley.protocol.records.header import MAGIC_V2, seal
 
 PARTITION = TopicPartition("töpic", 3)
 EXTREMES = (b"\xff" * 8, b"\x7f" + b"\xff" * 7, bytes(8))

@@ -1,4 +1,4 @@
-"""What is encoded from Arrow is what `protocol.records` reads, and what decoding gives back."""
+"""What is encoded from Arrow is what `parley.protocol.records` reads, and what decoding gives back."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.encode import columns_of, encode
-from protocol.records.batch import Compression, headers, records, validate
+from parley.pipeline.encode import columns_of, encode
+from parley.protocol.records.batch import Compression, headers, records, validate
 
 NOW = 1_700_000_000_000
 SINK = pa.schema(

@@ -8,17 +8,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from broker import Cluster as Brokers
-from pipeline.cluster import Cluster, Connection, LogEnded, OffsetOutOfRange, TopicPartition
-from pipeline.decode import BadBatch, decode
-from pipeline.writing import Producer, Writing
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
-from protocol.records.compression import Compression
-from protocol.records.header import headers
+from parley import Cluster as Brokers
+from parley.pipeline.cluster import Cluster, Connection, LogEnded, OffsetOutOfRange, TopicPartition
+from parley.pipeline.decode import BadBatch, decode
+from parley.pipeline.writing import Producer, Writing
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
+from parley.protocol.records.compression import Compression
+from parley.protocol.records.header import headers
+from parley.tools.faults import FaultProxy
 from tests.support.ports import free_port
 from tests.system.running import BrokerProcess
-from tools.faults import FaultProxy
 
 pytestmark = pytest.mark.slow
 

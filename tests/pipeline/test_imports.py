@@ -26,9 +26,14 @@ def _imported(heavy: tuple[str, ...], *packages: str) -> str:
 
 
 def test_no_other_package_imports_spark() -> None:
-    assert _imported(("pyspark",), "protocol", "storage", "consensus", "broker", "tools") == ""
+    assert (
+        _imported(
+            ("pyspark",), "parley.protocol", "parley.storage", "parley.consensus", "parley.broker", "parley.tools"
+        )
+        == ""
+    )
 
 
 def test_the_package_itself_imports_nothing_heavy() -> None:
-    program = f"import pipeline, sys; sys.exit(str([name for name in {_HEAVY} if name in sys.modules] or ''))"
+    program = f"import parley.pipeline, sys; sys.exit(str([name for name in {_HEAVY} if name in sys.modules] or ''))"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=False).stderr.strip() == b""

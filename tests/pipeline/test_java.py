@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import java
-from pipeline.session import SparkMissing, require_spark
+from parley.pipeline import java
+from parley.pipeline.session import SparkMissing, require_spark
 
 
 def _java(home: Path, version: str) -> Path:
@@ -54,5 +54,5 @@ def test_the_one_of_pypi_is_started_without_the_module_it_lacks(
 
 def test_without_spark_the_message_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    with pytest.raises(SparkMissing, match=r"pip install 'parley\[spark\]'"):
+    with pytest.raises(SparkMissing, match=r"pip install 'parley-broker\[spark\]'"):
         require_spark()

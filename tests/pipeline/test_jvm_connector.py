@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from parley.tools.pytest_plugin import KafkaBroker
 from tests.pipeline.sparking import T0_MS, copy_stream, finish, produce, read, records, stream, table
 from tests.support.kafka import Kafka4
 from tests.support.kafka_data import OVERRIDES, write_everything
-from tools.pytest_plugin import KafkaBroker
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.system, pytest.mark.timeout(900)]
 

@@ -7,17 +7,17 @@ import sys
 
 import pytest
 
-from broker import Broker
+from parley import Broker
 
 pytestmark = pytest.mark.slow
 
 PROGRAM = """
 import sys
 import pyarrow as pa
-from pipeline import scan_topic
-from pipeline.cluster import Cluster, Connection
-from pipeline.writing import Producer, Writing
-from protocol.records.compression import Compression
+from parley import scan_topic
+from parley.pipeline.cluster import Cluster, Connection
+from parley.pipeline.writing import Producer, Writing
+from parley.protocol.records.compression import Compression
 
 
 def peak_mib() -> int:

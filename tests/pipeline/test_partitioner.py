@@ -8,9 +8,9 @@ from collections import Counter
 import pyarrow as pa
 from confluent_kafka import Producer
 
-from broker import Broker
-from pipeline.encode import bytes_of
-from pipeline.partitioner import Partitioner, partition_of
+from parley import Broker
+from parley.pipeline.encode import bytes_of
+from parley.pipeline.partitioner import Partitioner, partition_of
 
 PARTITIONS = 7
 

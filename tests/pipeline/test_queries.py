@@ -18,9 +18,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from pipeline import read_topic
+from parley import read_topic
+from parley.tools.pytest_plugin import KafkaBroker, KafkaCluster
 from tests.pipeline.sparking import QUERY_SECONDS, copy_stream, finish, produce, read, records, stream
-from tools.pytest_plugin import KafkaBroker, KafkaCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.system, pytest.mark.timeout(900)]
 
@@ -28,7 +28,7 @@ _DRIVER = """
 import sys
 from pathlib import Path
 
-from pipeline.session import spark_session
+from parley.pipeline.session import spark_session
 from tests.pipeline.conftest import SETTINGS
 from tests.pipeline.sparking import copy_stream, stream
 
@@ -75,7 +75,7 @@ def test_a_query_that_is_refused_says_why_last(spark: SparkSession, tmp_path: Pa
     with pytest.raises(StreamingQueryException) as raised:
         finish(query)
     (last,) = [line for line in str(raised.value).splitlines() if "Error: " in line][-1:]
-    assert last.startswith("pipeline.options.OptionError: 'endingOffsets' is for batch queries")
+    assert last.startswith("parley.pipeline.options.OptionError: 'endingOffsets' is for batch queries")
 
 
 def test_an_epoch_that_was_written_and_not_committed(

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline import sending
-from pipeline.fetching import TopicPartition
-from pipeline.sending import WINDOW, ProducerId, Sender
-from protocol.client import Client
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.produce import ProduceRequest, ProduceResponse
-from protocol.records.batch import Record, build, records
-from protocol.records.header import read_header
+from parley.pipeline import sending
+from parley.pipeline.fetching import TopicPartition
+from parley.pipeline.sending import WINDOW, ProducerId, Sender
+from parley.protocol.client import Client
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.produce import ProduceRequest, ProduceResponse
+from parley.protocol.records.batch import Record, build, records
+from parley.protocol.records.header import read_header
 
 PLACE = TopicPartition("t", 0)
 WRITTEN, UNANSWERED, LOST = "written", "unanswered", "lost"

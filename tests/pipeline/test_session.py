@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from pipeline.session import _java_ends_if_interrupted, _quietly, stopped_at_the_end
+from parley.pipeline.session import _java_ends_if_interrupted, _quietly, stopped_at_the_end
 
 pytest.importorskip("pyspark")
 
 from pyspark import java_gateway
 
-from pipeline.session import SparkFailed
+from parley.pipeline.session import SparkFailed
 
 JAVA = "spark.driver.extraJavaOptions"
 LONG = [sys.executable, "-c", "import time; time.sleep(600)"]

@@ -13,13 +13,13 @@ from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.sql.types import StringType, StructType
 
-from pipeline import read_topic
-from pipeline.cluster import Cluster, Connection
-from pipeline.datasource import ParleyDataSource
-from pipeline.epochs import Epoch, leave, look_up
-from pipeline.options import OptionError, sink_options
-from pipeline.sink import Done, KafkaBatchWriter, _write
-from tools.pytest_plugin import KafkaBroker
+from parley import read_topic
+from parley.pipeline.cluster import Cluster, Connection
+from parley.pipeline.datasource import ParleyDataSource
+from parley.pipeline.epochs import Epoch, leave, look_up
+from parley.pipeline.options import OptionError, sink_options
+from parley.pipeline.sink import Done, KafkaBatchWriter, _write
+from parley.tools.pytest_plugin import KafkaBroker
 
 pytestmark = pytest.mark.spark(java=False)
 

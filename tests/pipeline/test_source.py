@@ -13,10 +13,10 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
-from pipeline.datasource import ParleyDataSource
-from pipeline.options import OptionError
-from pipeline.source import DataLoss, KafkaBatchReader, KafkaStreamReader, source_schema
-from tools.pytest_plugin import KafkaBroker
+from parley.pipeline.datasource import ParleyDataSource
+from parley.pipeline.options import OptionError
+from parley.pipeline.source import DataLoss, KafkaBatchReader, KafkaStreamReader, source_schema
+from parley.tools.pytest_plugin import KafkaBroker
 
 pytestmark = pytest.mark.spark(java=False)
 

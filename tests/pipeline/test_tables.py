@@ -12,10 +12,9 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
-from broker import Broker
-from pipeline import read_topic, scan_topic
-from pipeline.decode import kafka_schema
-from protocol.errors import KafkaError
+from parley import Broker, read_topic, scan_topic
+from parley.pipeline.decode import kafka_schema
+from parley.protocol.errors import KafkaError
 
 BEGUN = 1_700_000_000_000
 
@@ -75,5 +74,5 @@ def test_what_is_not_there_is_said(bootstrap: str) -> None:
 
 
 def test_import_of_the_package_imports_neither_arrow_nor_spark() -> None:
-    program = "import pipeline, sys; assert not {'pyarrow', 'pyspark', 'numpy'} & set(sys.modules)"
+    program = "import parley.pipeline, sys; assert not {'pyarrow', 'pyspark', 'numpy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -11,14 +11,14 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Assigned
 
-from broker import Broker
-from pipeline.cluster import LATEST, Cluster, Connection, TopicPartition
-from pipeline.decode import decode
-from pipeline.partitioner import partition_of
-from pipeline.writing import Producer, Writing, Written
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.topics import CreateTopicsRequest
-from protocol.records.compression import Compression
+from parley import Broker
+from parley.pipeline.cluster import LATEST, Cluster, Connection, TopicPartition
+from parley.pipeline.decode import decode
+from parley.pipeline.partitioner import partition_of
+from parley.pipeline.writing import Producer, Writing, Written
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.topics import CreateTopicsRequest
+from parley.protocol.records.compression import Compression
 
 PARTITIONS = 3
 

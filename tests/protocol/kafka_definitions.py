@@ -1,4 +1,4 @@
-"""Apache Kafka's own message definitions, read from its jars: the judge of `protocol.messages`.
+"""Apache Kafka's own message definitions, read from its jars: the judge of `parley.protocol.messages`.
 
 Two releases are read together, because the newest no longer knows the versions that old clients speak. For a version
 that both know the newer one is right.

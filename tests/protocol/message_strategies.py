@@ -8,7 +8,7 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
-from protocol.schema import ZERO_UUID, Field, FieldType, Message, Struct
+from parley.protocol.schema import ZERO_UUID, Field, FieldType, Message, Struct
 
 INTEGER_BITS = {"i8": 8, "i16": 16, "i32": 32, "i64": 64, "u16": 16, "u32": 32}
 

@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 import uvloop
 
-from protocol.client import Address, Client, parse_bootstrap
-from protocol.codec import decode, response_frame
-from protocol.connection import RequestHeader, parse_request_header
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages import APIS
-from protocol.messages.api_versions import ApiVersionsResponse
-from protocol.messages.groups import (
+from parley.protocol.client import Address, Client, parse_bootstrap
+from parley.protocol.codec import decode, response_frame
+from parley.protocol.connection import RequestHeader, parse_request_header
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages import APIS
+from parley.protocol.messages.api_versions import ApiVersionsResponse
+from parley.protocol.messages.groups import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     HeartbeatRequest,
     HeartbeatResponse,
 )
-from protocol.messages.metadata import MetadataRequest, MetadataResponse
-from protocol.messages.produce import ProduceRequest
+from parley.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from parley.protocol.messages.produce import ProduceRequest
 
 HOST = "127.0.0.1"
 Answer = Callable[[RequestHeader, Any], Any]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from protocol.codec import (
+from parley.protocol.codec import (
     decode,
     decode_from,
     decode_stored,
@@ -21,15 +21,15 @@ from protocol.codec import (
     request_frame,
     response_frame,
 )
-from protocol.decoding import ELEMENTS_MAX, REQUEST_ELEMENTS_MAX
-from protocol.errors import MalformedMessage
-from protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from protocol.messages.fetch import FetchRequest, FetchResponse
-from protocol.messages.headers import RequestHeader, ResponseHeader
-from protocol.messages.metadata import MetadataRequest, MetadataResponse
-from protocol.messages.produce import ProduceRequest
-from protocol.messages.sasl import SaslHandshakeRequest
-from protocol.schema import Data, Message, Request, Struct, field, i16, i32
+from parley.protocol.decoding import ELEMENTS_MAX, REQUEST_ELEMENTS_MAX
+from parley.protocol.errors import MalformedMessage
+from parley.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from parley.protocol.messages.fetch import FetchRequest, FetchResponse
+from parley.protocol.messages.headers import RequestHeader, ResponseHeader
+from parley.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from parley.protocol.messages.produce import ProduceRequest
+from parley.protocol.messages.sasl import SaslHandshakeRequest
+from parley.protocol.schema import Data, Message, Request, Struct, field, i16, i32
 from tests.protocol.message_strategies import messages
 from tests.protocol.test_messages import MESSAGES
 

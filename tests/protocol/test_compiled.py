@@ -17,11 +17,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from protocol import compiled
-from protocol.records import _walk
+from parley import compiled
+from parley.protocol.records import _walk
 
 ROOT = Path(__file__).parents[2]
-MODULE = "protocol.records._walk"
+MODULE = "parley.protocol.records._walk"
 INT32 = st.integers(-(1 << 31), (1 << 31) - 1)
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 EDGES = st.sampled_from([0, -1, 1, 63, 64, -64, -65, 8191, 8192, 1 << 60, -(1 << 60), (1 << 63) - 1, -(1 << 63)])
@@ -151,15 +151,13 @@ def test_longer_numbers_than_allowed_are_refused(value: int) -> None:
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
     """A copy of the package as it is installed here."""
-    shutil.copytree(ROOT / "protocol", tmp_path / "protocol", ignore=shutil.ignore_patterns("__pycache__"))
-    for shared in ROOT.glob("parley__mypyc.*"):
-        shutil.copy(shared, tmp_path)
+    shutil.copytree(ROOT / "parley", tmp_path / "parley", ignore=shutil.ignore_patterns("__pycache__"))
     return tmp_path
 
 
 def run(package: Path, **environment: str) -> tuple[str, str]:
     """How the copy's module runs, and what is said on stderr."""
-    code = "import protocol.compiled as c; print(c.__file__); print(c.status()['protocol.records._walk'])"
+    code = "import parley.compiled as c; print(c.__file__); print(c.status()['parley.protocol.records._walk'])"
     inherited = {name: value for name, value in os.environ.items() if name not in ("PARLEY_PURE", "PYTHONPATH")}
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=package, env=inherited | environment, capture_output=True, text=True, check=True)
@@ -181,7 +179,7 @@ def test_the_source_runs_on_demand(package: Path) -> None:
 
 @needs_compiled
 def test_a_stale_module_is_not_used_and_a_warning_says_how_to_rebuild(package: Path) -> None:
-    with (package / "protocol/records/_walk.py").open("a") as source:
+    with (package / "parley/protocol/records/_walk.py").open("a") as source:
         source.write("\n# changed\n")
     status, said = run(package)
     assert status == "interpreted"
@@ -190,7 +188,7 @@ def test_a_stale_module_is_not_used_and_a_warning_says_how_to_rebuild(package: P
 
 
 def test_nothing_compiled_is_no_fault(package: Path) -> None:
-    (package / "protocol/_built.json").unlink(missing_ok=True)
+    (package / "parley/_built.json").unlink(missing_ok=True)
     for suffix in EXTENSION_SUFFIXES:
         for extension in package.rglob(f"*{suffix}"):
             extension.unlink()

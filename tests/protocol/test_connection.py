@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.codec import request_frame, response_frame
-from protocol.connection import ClientConnection, FrameReader, FrameTooLarge, RequestHeader, parse_request_header
-from protocol.errors import ErrorCode, MalformedMessage
-from protocol.messages import APIS
-from protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from protocol.messages.fetch import FetchRequest
-from protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
-from protocol.messages.metadata import MetadataRequest, MetadataResponse
-from protocol.messages.produce import ProduceRequest
+from parley.protocol.codec import request_frame, response_frame
+from parley.protocol.connection import ClientConnection, FrameReader, FrameTooLarge, RequestHeader, parse_request_header
+from parley.protocol.errors import ErrorCode, MalformedMessage
+from parley.protocol.messages import APIS
+from parley.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from parley.protocol.messages.fetch import FetchRequest
+from parley.protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
+from parley.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from parley.protocol.messages.produce import ProduceRequest
 
 LIMIT = 8 * 1024 * 1024
 

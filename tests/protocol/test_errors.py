@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.errors import ErrorCode, KafkaError
+from parley.protocol.errors import ErrorCode, KafkaError
 
 
 @pytest.mark.system

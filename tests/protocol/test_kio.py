@@ -21,10 +21,10 @@ from kio.schema.index import schema_name_map
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
-from protocol.codec import decode, encode
-from protocol.errors import ErrorCode
-from protocol.messages import APIS
-from protocol.schema import ZERO_UUID, Field, FieldType, Message, Struct
+from parley.protocol.codec import decode, encode
+from parley.protocol.errors import ErrorCode
+from parley.protocol.messages import APIS
+from parley.protocol.schema import ZERO_UUID, Field, FieldType, Message, Struct
 from tests.protocol.kafka_definitions import snake_case
 from tests.protocol.test_messages import MESSAGES
 

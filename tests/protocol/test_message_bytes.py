@@ -14,8 +14,8 @@ from uuid import UUID
 
 import pytest
 
-from protocol.codec import decode, encode
-from protocol.schema import Data, FieldType, Header, Message, Struct
+from parley.protocol.codec import decode, encode
+from parley.protocol.schema import Data, FieldType, Header, Message, Struct
 from tests.protocol.kafka_definitions import Reference
 from tests.protocol.test_messages import KAFKAS, is_stored_key
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from protocol.messages import APIS, api_by_name, headers, stored
-from protocol.schema import ZERO_UUID, Data, FieldType, Header, Message, Struct, VersionRange
+from parley.protocol.messages import APIS, api_by_name, headers, stored
+from parley.protocol.schema import ZERO_UUID, Data, FieldType, Header, Message, Struct, VersionRange
 from tests.protocol.kafka_definitions import Field, Json, Reference, snake_case
 
 # What Kafka defines and we leave out, and why.
@@ -43,7 +43,7 @@ LEFT_OUT = {
     "SnapshotFooterRecord": METADATA_LOG,
     "VotersRecord": METADATA_LOG,
     "QuorumStateData": METADATA_LOG,
-    "ProducerSnapshot": "a file that `storage.producers` reads and writes",
+    "ProducerSnapshot": "a file that `parley.storage.producers` reads and writes",
     "LegacyOffsetCommitKey": "version 0 of OffsetCommitKey, under another name in newer releases",
     "LegacyOffsetCommitValue": "version 0 of OffsetCommitValue, under another name in newer releases",
 }

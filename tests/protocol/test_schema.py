@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from protocol.messages.fetch import FetchResponse
-from protocol.messages.metadata import MetadataRequest
-from protocol.schema import Data, Request, Struct, VersionRange, field, i16, i32
+from parley.protocol.messages.fetch import FetchResponse
+from parley.protocol.messages.metadata import MetadataRequest
+from parley.protocol.schema import Data, Request, Struct, VersionRange, field, i16, i32
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -134,9 +134,9 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from protocol.codec import decode
-from protocol.messages.produce import ProduceRequest as P
-from protocol.schema import Request, Struct, field, i16, i32
+from parley.protocol.codec import decode
+from parley.protocol.messages.produce import ProduceRequest as P
+from parley.protocol.schema import Request, Struct, field, i16, i32
 
 
 class Ask(Request, key=500, versions="0-1"):
@@ -174,4 +174,4 @@ def test_mypy_understands_messages(tmp_path: Path) -> None:
     )
     wrong = {number for number, line in enumerate(SNIPPET.splitlines(), 1) if line.endswith("# error")}
     assert {int(found) for found in re.findall(r"snippet\.py:(\d+): error", result.stdout)} == wrong, result.stdout
-    assert "protocol/" not in result.stdout
+    assert "parley/protocol/" not in result.stdout

@@ -8,11 +8,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from protocol.records.batch import BatchHeader, Record, build, headers, records
-from storage.config import LogConfig
-from storage.log import LastKnown, Log
-from storage.producers import ProducerState
-from storage.segment import UNSEALED, Segment
+from parley.protocol.records.batch import BatchHeader, Record, build, headers, records
+from parley.storage.config import LogConfig
+from parley.storage.log import LastKnown, Log
+from parley.storage.producers import ProducerState
+from parley.storage.segment import UNSEALED, Segment
 
 NOW = 1_790_000_000_000
 SMALL = LogConfig(segment_bytes=4096, segment_index_bytes=1024, index_interval_bytes=200)

@@ -18,17 +18,17 @@ from uuid import UUID
 
 import pytest
 
-from broker.tasks import TaskSet
-from protocol.records.batch import Record, build, records
-from protocol.records.compression import Compression
-from protocol.records.control import ControlMarker, ControlType, build_marker
-from protocol.records.header import NO_TIMESTAMP, BatchHeader, headers
-from storage.aborted import AbortedTransaction
-from storage.config import LogConfig
-from storage.log import Log, Origin
-from storage.manager import LogManager
-from storage.snapshots import encode_snapshot, read_snapshot
-from storage.upkeep import UpkeepIntervals
+from parley.broker.tasks import TaskSet
+from parley.protocol.records.batch import Record, build, records
+from parley.protocol.records.compression import Compression
+from parley.protocol.records.control import ControlMarker, ControlType, build_marker
+from parley.protocol.records.header import NO_TIMESTAMP, BatchHeader, headers
+from parley.storage.aborted import AbortedTransaction
+from parley.storage.config import LogConfig
+from parley.storage.log import Log, Origin
+from parley.storage.manager import LogManager
+from parley.storage.snapshots import encode_snapshot, read_snapshot
+from parley.storage.upkeep import UpkeepIntervals
 from tests.support.kafka import KAFKA_3, KAFKA_4, kafka_39_zk, run_java
 from tests.support.kafka_data import (
     OVERRIDES,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
-from protocol.records.batch import Record, build
-from storage.config import LogConfig
-from storage.copies import REPLACES, copy_some
-from storage.log import Log
+from parley.protocol.records.batch import Record, build
+from parley.storage.config import LogConfig
+from parley.storage.copies import REPLACES, copy_some
+from parley.storage.log import Log
 from tests.storage.test_manager import Home, append, names
 
 NOW = 1_790_000_000_000

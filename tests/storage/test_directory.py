@@ -17,8 +17,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.directory import DirectoryInUse, LogDirectory, Mark, parse_partition_name, partition_name, set_aside_name
-from storage.identity import (
+from parley.storage.directory import (
+    DirectoryInUse,
+    LogDirectory,
+    Mark,
+    parse_partition_name,
+    partition_name,
+    set_aside_name,
+)
+from parley.storage.identity import (
     DirectoryIdentity,
     InconsistentBrokerId,
     InconsistentClusterId,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.index import CorruptIndex, OffsetIndex, OffsetPosition, TimeIndex, TimestampOffset
+from parley.storage.index import CorruptIndex, OffsetIndex, OffsetPosition, TimeIndex, TimestampOffset
 
 BASE = 1000
 

@@ -18,9 +18,9 @@ from typing import NoReturn
 
 import pytest
 
-from protocol.records.batch import headers, records
-from storage.config import LogConfig
-from storage.log import Log
+from parley.protocol.records.batch import headers, records
+from parley.storage.config import LogConfig
+from parley.storage.log import Log
 from tests.storage.logs import NOW, batch_of, check, check_segment, open_log
 
 CONFIG = LogConfig(segment_bytes=100_000, segment_index_bytes=4000, index_interval_bytes=500)

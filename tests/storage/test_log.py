@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from protocol.errors import ErrorCode, KafkaError
-from protocol.records.batch import Record, build, headers, records
-from protocol.records.control import ControlMarker, ControlType, build_marker
-from storage.config import LogConfig
-from storage.log import AppendInfo, Log, Origin
-from storage.segment import Segment
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.records.batch import Record, build, headers, records
+from parley.protocol.records.control import ControlMarker, ControlType, build_marker
+from parley.storage.config import LogConfig
+from parley.storage.log import AppendInfo, Log, Origin
+from parley.storage.segment import Segment
 from tests.storage.logs import NOW, SMALL, append, batch_of, batches_in, check, fill, open_log, reopened, values_of
 
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.errors import ErrorCode, KafkaError
-from protocol.records.batch import headers, records
-from protocol.records.control import ControlMarker, ControlType, build_marker
-from storage.config import LogConfig
-from storage.log import Log, Origin
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.records.batch import headers, records
+from parley.protocol.records.control import ControlMarker, ControlType, build_marker
+from parley.storage.config import LogConfig
+from parley.storage.log import Log, Origin
 from tests.storage.logs import NOW, append, check, open_log
 
 CONFIG = LogConfig(segment_bytes=3000, segment_index_bytes=1024, index_interval_bytes=200)

@@ -12,9 +12,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from protocol.records.batch import headers, records
-from storage.config import LogConfig
-from storage.log import Log
+from parley.protocol.records.batch import headers, records
+from parley.storage.config import LogConfig
+from parley.storage.log import Log
 from tests.storage.logs import NOW, batch_of, check, open_log, reopened
 
 SMALL_CONFIG = LogConfig(segment_bytes=1500, segment_index_bytes=200, index_interval_bytes=150)

@@ -17,17 +17,17 @@ from uuid import UUID
 
 import pytest
 
-import storage.loading
-from broker.tasks import TaskSet
-from protocol.errors import ErrorCode, KafkaError
-from protocol.records.batch import Record, build
-from storage.config import DAY_MS, NEVER, LogConfig
-from storage.directory import DirectoryInUse, LogDirectory
-from storage.identity import InconsistentClusterId, read_topic_id
-from storage.loading import TwinLogs
-from storage.log import Log
-from storage.manager import LogManager, NoLogDirectory
-from storage.upkeep import UpkeepIntervals
+from parley.broker.tasks import TaskSet
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.records.batch import Record, build
+from parley.storage import loading
+from parley.storage.config import DAY_MS, NEVER, LogConfig
+from parley.storage.directory import DirectoryInUse, LogDirectory
+from parley.storage.identity import InconsistentClusterId, read_topic_id
+from parley.storage.loading import TwinLogs
+from parley.storage.log import Log
+from parley.storage.manager import LogManager, NoLogDirectory
+from parley.storage.upkeep import UpkeepIntervals
 
 NOW = 1_790_000_000_000
 TOPIC_ID = UUID(int=7)
@@ -155,9 +155,9 @@ async def test_long_recovery_says_how_far_it_is(
 ) -> None:
     async with home.opened() as manager:
         await manager.get_or_create("topic", 0)
-    monkeypatch.setattr("storage.waiting.PROGRESS_SECONDS", 0.01)
-    report, reported = storage.loading.report, threading.Event()
-    monkeypatch.setattr("storage.manager.report", lambda loaders: (report(loaders), reported.set()))
+    monkeypatch.setattr("parley.storage.waiting.PROGRESS_SECONDS", 0.01)
+    report, reported = loading.report, threading.Event()
+    monkeypatch.setattr("parley.storage.manager.report", lambda loaders: (report(loaders), reported.set()))
     real = Log.open
 
     def slow(*args: Any, **options: Any) -> Log:

@@ -11,11 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from protocol.errors import ErrorCode, KafkaError
-from protocol.records.control import ControlMarker
-from protocol.records.header import BatchHeader
-from storage.producers import MAX_SEQUENCE, Duplicate, ProducerState
-from storage.snapshots import ProducerEntry
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.records.control import ControlMarker
+from parley.protocol.records.header import BatchHeader
+from parley.storage.producers import MAX_SEQUENCE, Duplicate, ProducerState
+from parley.storage.snapshots import ProducerEntry
 from tests.storage.producer_batches import NOW, abort, batch, commit
 
 EXPIRATION_MS = 1000

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from protocol.errors import ErrorCode, KafkaError
-from protocol.records.batch import headers
-from storage.log import Log
-from storage.walk import SegmentFile
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.records.batch import headers
+from parley.storage.log import Log
+from parley.storage.walk import SegmentFile
 from tests.storage.logs import NOW, SMALL, append, batch_of, check, fill, open_log, reopened, values_of
 from tests.support.memory import nothing_is_in_memory
 

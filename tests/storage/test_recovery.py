@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from protocol.records.batch import headers, records
-from protocol.records.control import ControlMarker, ControlType, build_marker
-from storage.config import LogConfig
-from storage.log import Log, Origin
-from storage.segment import Segment
+from parley.protocol.records.batch import headers, records
+from parley.protocol.records.control import ControlMarker, ControlType, build_marker
+from parley.storage.config import LogConfig
+from parley.storage.log import Log, Origin
+from parley.storage.segment import Segment
 from tests.storage.logs import NOW, SMALL, append, batch_of, check, fill, open_log, reopened, values_of
 
 INDEXES = (".index", ".timeindex")
@@ -436,7 +436,7 @@ class TestOlderFormats:
 
 
 def test_a_batch_that_says_it_is_huge_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.recovery.LARGE_BATCH", 3 << 20)
+    monkeypatch.setattr("parley.storage.recovery.LARGE_BATCH", 3 << 20)
     log = open_log(tmp_path)
     append(log, b"a")
     log.release()

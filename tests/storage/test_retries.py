@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from protocol.errors import ErrorCode, KafkaError
-from protocol.records.batch import Record, build
-from storage.log import Log
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.records.batch import Record, build
+from parley.storage.log import Log
 from tests.storage.logs import NOW, fill, open_log, reopened
 
 Return = Callable[[Log], Log]
@@ -88,13 +88,13 @@ def test_they_are_looked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     log = stopped(log)
     with pytest.raises(KafkaError):
         append(log, 50)
-    monkeypatch.setattr("storage.recovery.recall", None)
+    monkeypatch.setattr("parley.storage.recovery.recall", None)
     with pytest.raises(KafkaError):
         append(log, 50)
 
 
 def test_they_are_looked_for_near_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.recovery.RECALLED_BYTES", 1000)
+    monkeypatch.setattr("parley.storage.recovery.RECALLED_BYTES", 1000)
     log = open_log(tmp_path)
     append(log, 0)
     fill(log, 50)

@@ -10,14 +10,14 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
 
-from protocol.client import Client
-from protocol.errors import KafkaError
+from parley.protocol.client import Client
+from parley.protocol.errors import KafkaError
+from parley.tools.checker import Trial
+from parley.tools.checker.trial import create
+from parley.tools.faults import FaultProxy
 from tests.support.ports import free_port
 from tests.system.cutting import Cuts
 from tests.system.running import BrokerProcess
-from tools.checker import Trial
-from tools.checker.trial import create
-from tools.faults import FaultProxy
 
 WAIT_SECONDS = 60
 IMPATIENT = {"socket.timeout.ms": 3000}

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 
-from consensus.conformance.proxy import Tap
+from parley.consensus.conformance.proxy import Tap
 
 _CLIENT_ID_AT = 14
 """In a frame: behind its size, the API's key and version, the correlation id, and the length of the client id."""

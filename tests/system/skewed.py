@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from broker import clock
-from tools.cli import main
+from parley.broker import clock
+from parley.tools.cli import main
 
 if __name__ == "__main__":
     ahead_ms = int(sys.argv.pop(1)) * 1000

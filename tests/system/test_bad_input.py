@@ -15,19 +15,19 @@ from itertools import count
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-from protocol.client import Client
-from protocol.codec import decode, request_frame
-from protocol.errors import ErrorCode
-from protocol.messages import APIS
-from protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from protocol.messages.fetch import FetchRequest
-from protocol.messages.groups import HeartbeatRequest, JoinGroupRequest
-from protocol.messages.metadata import MetadataRequest, MetadataResponse
-from protocol.messages.offsets import ListOffsetsRequest
-from protocol.messages.produce import ProduceRequest
-from protocol.messages.topics import CreateTopicsRequest
-from protocol.records.batch import build
-from protocol.records.compression import Compression
+from parley.protocol.client import Client
+from parley.protocol.codec import decode, request_frame
+from parley.protocol.errors import ErrorCode
+from parley.protocol.messages import APIS
+from parley.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from parley.protocol.messages.fetch import FetchRequest
+from parley.protocol.messages.groups import HeartbeatRequest, JoinGroupRequest
+from parley.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from parley.protocol.messages.offsets import ListOffsetsRequest
+from parley.protocol.messages.produce import ProduceRequest
+from parley.protocol.messages.topics import CreateTopicsRequest
+from parley.protocol.records.batch import build
+from parley.protocol.records.compression import Compression
 from tests.system.running import BrokerDied, BrokerProcess
 
 WAIT_SECONDS = 60

@@ -17,15 +17,15 @@ from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import PartitionMetadata
 
-from protocol.client import Client
-from protocol.messages.elections import AlterPartitionReassignmentsRequest
+from parley.protocol.client import Client
+from parley.protocol.messages.elections import AlterPartitionReassignmentsRequest
+from parley.tools.checker import Guarantees, History, check, payload
+from parley.tools.checker.trial import _read
 from tests.support.kafka import KAFKA_4, java_command
 from tests.support.stores.running import STORES, below
 from tests.system.clusters import IMPATIENT, ClusterOfProcesses, losing_nothing, second_of_same_id
 from tests.system.conftest import watched
 from tests.system.test_restart import _refusal
-from tools.checker import Guarantees, History, check, payload
-from tools.checker.trial import _read
 
 WAIT_SECONDS = 60
 JAVA_PROGRAM = str(Path(__file__).with_name("JavaFailover.java"))
@@ -239,7 +239,7 @@ def test_clocks_may_differ_by_minutes(cluster: ClusterOfProcesses, new_name: Cal
     finally:
         for broker in cluster.brokers.values():
             broker.stop()
-            broker.program = ["tools.cli"]
+            broker.program = ["parley.tools.cli"]
         cluster.start_all()
 
 

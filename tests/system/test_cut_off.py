@@ -10,11 +10,11 @@ from contextlib import ExitStack
 
 import pytest
 
+from parley.tools.faults import FaultProxy
 from tests.support.stores.etcd import etcd_servers
 from tests.system.clusters import IMPATIENT, ClusterOfProcesses, losing_nothing
 from tests.system.conftest import watched
 from tests.system.test_cluster import cut_off_controller, cut_off_leader, freeze_leader, kill_leader, others_take_over
-from tools.faults import FaultProxy
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cut off")]
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from tools.local_cluster import main
-from tools.store_servers import KINDS, StoreServerError, store_server
+from parley.tools.local_cluster import main
+from parley.tools.store_servers import KINDS, StoreServerError, store_server
 
 ROOT = Path(__file__).resolve().parents[2]
 STOP_SECONDS = 120
@@ -33,7 +33,7 @@ def running(store: str, folder: Path) -> Iterator[tuple[list[str], str]]:
         "--override",
         "logging.level=error",
     ]
-    command = [sys.executable, "-m", "tools.local_cluster", store, *words]
+    command = [sys.executable, "-m", "parley.tools.local_cluster", store, *words]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     said: list[str] = []
     try:
@@ -102,8 +102,8 @@ def test_a_server_that_is_not_there_is_told_with_what_to_do(
 @pytest.mark.parametrize("store", ["local", *KINDS])
 def test_make_starts_it(store: str) -> None:
     for target, module in (
-        ("cluster", f"tools.local_cluster {store}"),
-        ("quickstart", f"tools.quickstart --store {store}"),
+        ("cluster", f"parley.tools.local_cluster {store}"),
+        ("quickstart", f"parley.tools.quickstart --store {store}"),
     ):
         words = ["make", "--dry-run", "--directory", str(ROOT), target, f"STORE={store}"]
         lines = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()

@@ -14,11 +14,11 @@ from random import Random
 
 import pytest
 
+from parley.tools.checker import Trial
 from tests.support.stores.running import STORES
 from tests.system.clusters import IMPATIENT, ClusterOfProcesses, losing_nothing
 from tests.system.conftest import watched
 from tests.system.running import BrokerProcess
-from tools.checker import Trial
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("moving stores")]
 
@@ -29,7 +29,7 @@ SETTINGS = {"coordination.session.timeout.ms": "6000"}
 
 
 def parley(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tools.cli", *words]
+    command = [sys.executable, "-m", "parley", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=MOVE_SECONDS, check=False)
 
 
@@ -122,7 +122,7 @@ def test_a_controller_killed_at_any_moment_leaves_one_store_in_charge(
             logged = {broker: broker.log_size() for broker in cluster.brokers.values()}
             words = ["coordination", "migrate", "--to", there, "--bootstrap-server", cluster.bootstrap_servers]
             tool = subprocess.Popen(
-                [sys.executable, "-m", "tools.cli", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+                [sys.executable, "-m", "parley", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
             )
             assert tool.stdout is not None
             controller = _wait_for_begin(logged)

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from tools import quickstart
-from tools.store_servers import KINDS
+from parley.tools import quickstart
+from parley.tools.store_servers import KINDS
 
 
 def told(folder: Path, *words: str) -> str:
     """The story, told to its end with these options."""
     source = folder / "lines.txt"
     source.write_text("".join(f"line {number}\n" for number in range(300)))
-    command = [sys.executable, "-m", "tools.quickstart", *words, str(source)]
+    command = [sys.executable, "-m", "parley.tools.quickstart", *words, str(source)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr

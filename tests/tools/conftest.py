@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import pytest
 from confluent_kafka import Producer
 
-from broker import Broker
-from tools.cli import main
+from parley import Broker
+from parley.tools.cli import main
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from broker import Broker
+from parley import Broker
 from tests.support.kafka import JavaFailed, run_java
 from tests.tools.conftest import Parley
 

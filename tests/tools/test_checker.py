@@ -10,11 +10,11 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from parley.tools.checker import Guarantees, History, Kind, Trial, Verdict, check, payload
+from parley.tools.checker.history import seen
+from parley.tools.checker.trial import create
 from tests.support.kafka import KAFKA_3, MissingPeer, kafka_39_zk, kafka_libs
 from tests.tools.conftest import Parley
-from tools.checker import Guarantees, History, Kind, Trial, Verdict, check, payload
-from tools.checker.history import seen
-from tools.checker.trial import create
 
 LOOSE = Guarantees(ordered=False, once=False)
 

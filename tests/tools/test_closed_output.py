@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from broker import Broker
-from protocol.records.batch import Record, build
-from tools.cli import COMMANDS
-from tools.cli.docs import _parts_of
+from parley import Broker
+from parley.protocol.records.batch import Record, build
+from parley.tools.cli import COMMANDS
+from parley.tools.cli.docs import _parts_of
 
 pytestmark = pytest.mark.system  # each case is a process of its own
 
@@ -67,7 +67,7 @@ def typed(words: list[str], unbuffered: str, output: str) -> tuple[int, str]:
     """The exit code and standard error of a command whose standard output is of no use."""
     read_end, write_end = os.pipe()
     os.close(read_end)
-    command = [sys.executable, "-m", "tools.cli", *words]
+    command = [sys.executable, "-m", "parley", *words]
     environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     redirected = {"pipe": "", "closed": " >&-", "shared": " 2>&1"}[output]
     done = subprocess.run(
@@ -116,6 +116,6 @@ def test_at_a_broker(name: str, unbuffered: str, filled: Broker, files: dict[str
 def test_a_full_disk_is_told() -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "tools.cli", "version"], stdout=full, stderr=subprocess.PIPE, check=False
+            [sys.executable, "-m", "parley", "version"], stdout=full, stderr=subprocess.PIPE, check=False
         )
     assert (done.returncode, done.stderr) == (1, b"Error: the output cannot be written: No space left on device.\n")

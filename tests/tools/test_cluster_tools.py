@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from broker import Cluster
-from protocol.client import Client
-from protocol.messages.elections import AlterPartitionReassignmentsRequest
+from parley import Cluster
+from parley.protocol.client import Client
+from parley.protocol.messages.elections import AlterPartitionReassignmentsRequest
 from tests.support.kafka import JavaFailed, run_java
 from tests.tools.conftest import Parley, Typed
 

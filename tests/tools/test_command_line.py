@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from broker import Broker
+from parley import Broker
+from parley.tools.cli import COMMANDS
+from parley.tools.cli.docs import TOOLS_PAGE, _parts_of, _root, help_of, tools_page
+from parley.tools.cli.options import one_action, required
+from parley.tools.cli.running import CommandError, pairs, with_values
 from tests.tools.conftest import Parley
-from tools.cli import COMMANDS
-from tools.cli.docs import TOOLS_PAGE, _parts_of, _root, help_of, tools_page
-from tools.cli.options import one_action, required
-from tools.cli.running import CommandError, pairs, with_values
 
 
 def test_without_a_command_the_commands_are_shown(parley: Parley) -> None:
@@ -135,14 +135,14 @@ def test_settings_of_java_clients_are_warned_of_in_one_line(parley: Parley, brok
 
 
 def test_starting_imports_no_option_parser_of_the_other_commands() -> None:
-    program = "import sys; from tools.cli import start, main; sys.exit('typer' in sys.modules or 'rich' in sys.modules)"
+    program = "import sys; from parley.tools.cli import start; sys.exit(bool({'typer', 'rich'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["fails at the end", "fails at the first line"])
 def test_a_reader_that_has_seen_enough_is_no_error(parley: Parley, broker: Broker, unbuffered: str) -> None:
     parley("topics", "--create", "--topic", "seen", "--if-not-exists", "--bootstrap-server", broker.bootstrap_servers)
-    command = f"{sys.executable} -m tools.cli topics --list --bootstrap-server {broker.bootstrap_servers} | true"
+    command = f"{sys.executable} -m parley topics --list --bootstrap-server {broker.bootstrap_servers} | true"
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command],
         capture_output=True,

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parley.tools.cli.configs import Entity, parse_entity, parse_settings
+from parley.tools.cli.running import CommandError
 from tests.tools.conftest import Parley
-from tools.cli.configs import Entity, parse_entity, parse_settings
-from tools.cli.running import CommandError
 
 
 def test_settings_of_a_topic(on_broker: Parley, topic: str) -> None:

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from broker import Broker
+from parley import Broker
+from parley.tools.cli.consume.deserializers import NAMES, WrongSize, deserializer, text
+from parley.tools.cli.consume.formatting import FORMATTERS, formatter
+from parley.tools.cli.librdkafka import translated
+from parley.tools.cli.running import CommandError
 from tests.tools.conftest import Parley
-from tools.cli.consume.deserializers import NAMES, WrongSize, deserializer, text
-from tools.cli.consume.formatting import FORMATTERS, formatter
-from tools.cli.librdkafka import translated
-from tools.cli.running import CommandError
 
 
 def put(broker: Broker, topic: str, *values: bytes | None, key: bytes | None = None) -> None:
@@ -226,7 +226,7 @@ def test_records_are_shown_as_they_come(broker: Broker, topic: str) -> None:
     import sys
 
     words = ["consume", "--bootstrap-server", broker.bootstrap_servers, "--topic", topic, "--from-beginning"]
-    with subprocess.Popen([sys.executable, "-m", "tools.cli", *words], stdout=subprocess.PIPE) as process:
+    with subprocess.Popen([sys.executable, "-m", "parley", *words], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         put(broker, topic, b"first")
         assert process.stdout.readline() == b"first\n"

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from protocol.codec import encode_stored
-from protocol.messages import stored
-from protocol.records.batch import Compression, Record, build
-from storage.aborted import AbortedTransaction, TransactionIndex
-from storage.checkpoints import RECOVERY_POINTS, OffsetCheckpoint
-from storage.snapshots import ProducerEntry, encode_snapshot
+from parley.protocol.codec import encode_stored
+from parley.protocol.messages import stored
+from parley.protocol.records.batch import Compression, Record, build
+from parley.storage.aborted import AbortedTransaction, TransactionIndex
+from parley.storage.checkpoints import RECOVERY_POINTS, OffsetCheckpoint
+from parley.storage.snapshots import ProducerEntry, encode_snapshot
+from parley.tools.cli.dump_log import dump
+from parley.tools.cli.dump_log.line import Options
 from tests.tools.conftest import Parley
-from tools.cli.dump_log import dump
-from tools.cli.dump_log.line import Options
 
 LOG = "00000000000000000000.log"
 
@@ -146,7 +146,7 @@ def test_what_is_wrong_is_told_with_its_position(
 
 
 def test_records_that_disagree_with_their_batch_are_found_in_depth_only(parley: Parley, tmp_path: Path) -> None:
-    from protocol.records.header import seal
+    from parley.protocol.records.header import seal
 
     wrong = bytearray(batch(0))
     wrong[57:61] = struct.pack(">i", 2)  # the count

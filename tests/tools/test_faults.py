@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tools.faults import FaultProxy
+from parley.tools.faults import FaultProxy
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
+from parley.tools.cli.docs import help_of
 from tests.support.kafka import KAFKA_3, KAFKA_4, java_command
-from tools.cli.docs import help_of
 
 pytestmark = pytest.mark.system
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from broker import Broker
+from parley import Broker
+from parley.tools.cli.groups.describing import Committed, Coordinator, Group, Member, assigned
+from parley.tools.cli.groups.listing import validate_regex
+from parley.tools.cli.groups.reset import parse_datetime, parse_duration, read_csv, target
+from parley.tools.cli.groups.scope import parse_scope
+from parley.tools.cli.groups.tables import as_data, members_table, offsets_table, state_table
+from parley.tools.cli.running import CommandError
 from tests.tools.conftest import Parley, Send
-from tools.cli.groups.describing import Committed, Coordinator, Group, Member, assigned
-from tools.cli.groups.listing import validate_regex
-from tools.cli.groups.reset import parse_datetime, parse_duration, read_csv, target
-from tools.cli.groups.scope import parse_scope
-from tools.cli.groups.tables import as_data, members_table, offsets_table, state_table
-from tools.cli.running import CommandError
 
 _numbers = itertools.count()
 

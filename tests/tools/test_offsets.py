@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from parley.tools.cli.delete_records import parse_plan
+from parley.tools.cli.offsets import parse_patterns, parse_time
+from parley.tools.cli.running import CommandError
 from tests.tools.conftest import Parley, Send
-from tools.cli.delete_records import parse_plan
-from tools.cli.offsets import parse_patterns, parse_time
-from tools.cli.running import CommandError
 
 
 def test_offsets_by_position_and_time(on_broker: Parley, send: Send, topic: str) -> None:

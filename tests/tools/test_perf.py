@@ -16,13 +16,13 @@ from random import Random
 
 import pytest
 
-from broker import Broker
+from parley import Broker
+from parley.tools.cli.perf.consume import clock_text
+from parley.tools.cli.perf.payloads import payloads
+from parley.tools.cli.perf.progress import bar
+from parley.tools.cli.perf.statistics import Totals, Window, percentile
+from parley.tools.cli.running import CommandError
 from tests.tools.conftest import Parley
-from tools.cli.perf.consume import clock_text
-from tools.cli.perf.payloads import payloads
-from tools.cli.perf.progress import bar
-from tools.cli.perf.statistics import Totals, Window, percentile
-from tools.cli.running import CommandError
 
 RATES = r"[\d.]+ records/sec \([\d.]+ MB/sec\), [\d.]+ ms avg latency, [\d.]+ ms max latency"
 
@@ -103,7 +103,7 @@ def test_a_bar_on_a_terminal_and_lines_elsewhere(broker: Broker, topic: str) -> 
         "300",
     ]
     words += ["--record-size", "10", "--throughput", "400", "--reporting-interval", "100"]
-    command = [sys.executable, "-m", "tools.cli", *words]
+    command = [sys.executable, "-m", "parley", *words]
     lines = subprocess.run(command, capture_output=True, text=True, check=True)
     assert lines.stderr == ""
     assert re.fullmatch(rf"\d+ records sent, {RATES}\.", lines.stdout.splitlines()[0])

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from broker import Broker
+from parley import Broker
+from parley.tools.cli.load import _below
+from parley.tools.cli.mirror import _Progress
+from parley.tools.cli.shapes import SHAPES, differences
 from tests.tools.conftest import Parley, Typed
-from tools.cli.load import _below
-from tools.cli.mirror import _Progress
-from tools.cli.shapes import SHAPES, differences
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ class Standing:
         self.records = 0
 
     def progress(self) -> list[object]:
-        from pipeline.mirror.rounds import Progress
+        from parley.pipeline.mirror.rounds import Progress
 
         return [Progress("A->B", 1, self.records, 100 * self.records, 0)]
 
@@ -93,7 +93,7 @@ def test_settings_without_effect_are_told_in_one_line(
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))  # it ends when it is about to start Spark
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr("pipeline.java._bundled", lambda: None)
+    monkeypatch.setattr("parley.pipeline.java._bundled", lambda: None)
     path = tmp_path / "mm2.properties"
     path.write_text("clusters = A, B\nA.bootstrap.servers = a:1\nB.bootstrap.servers = b:1\nA->B.enabled = true\n")
     path.write_text(path.read_text() + "tasks.max = 4\noffset.lag.max = 7\nsync.topic.acls.enabled = true\nx = y\n")
@@ -112,7 +112,7 @@ def test_each_of_several_topics_has_a_folder_below() -> None:
 @pytest.fixture
 def nobody(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """An address where nobody listens, which is found out soon."""
-    monkeypatch.setattr("pipeline.cluster.FIRST_CONTACT_S", 0.2)
+    monkeypatch.setattr("parley.pipeline.cluster.FIRST_CONTACT_S", 0.2)
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{held.getsockname()[1]}"
@@ -141,18 +141,19 @@ def assert_said(done: Typed, text: str) -> None:
     "words", [("load", "--topic", "t", "--output", "x"), ("mirror", "--source", "a", "--target", "b")]
 )
 def test_a_library_that_is_not_installed_is_said(words: tuple[str, ...]) -> None:
-    program = "import sys; sys.modules.update(numpy=None, pyarrow=None); from tools.cli import main; main(sys.argv[1:])"
+    without = "import sys; sys.modules.update(numpy=None, pyarrow=None)"
+    program = f"{without}; from parley.tools.cli import main; main(sys.argv[1:])"
     done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert line.endswith(f"is not installed, which parley {words[0]} needs: pip install 'parley[spark]'.")
+    assert line.endswith(f"is not installed, which parley {words[0]} needs: pip install 'parley-broker[spark]'.")
 
 
 def test_ctrl_c_is_no_failure_of_the_command(parley: Parley, monkeypatch: pytest.MonkeyPatch, broker: Broker) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tools.cli.mirror.start_spark", interrupted)
+    monkeypatch.setattr("parley.tools.cli.mirror.start_spark", interrupted)
     address = broker.bootstrap_servers
     done = parley("mirror", "--source", address, "--target", address, "--topics", "t")
     assert (done.code, done.err) == (130, "Interrupted before anything was copied.\n")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tools.pipeline_demo import _changes, _counts, _from_log, _report, _window
-from tools.pipeline_plot import Sample, rates
+from parley.tools.pipeline_demo import _changes, _counts, _from_log, _report, _window
+from parley.tools.pipeline_plot import Sample, rates
 
 LOG = """\
 @c2 1700000600
@@ -58,7 +58,7 @@ def test_a_window_that_was_written_twice_is_noticed(tmp_path: Path, capsys: pyte
 
 def test_without_git_the_files_are_the_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    assert "tools/pipeline_demo.py" in [one["path"] for one in _changes()]
+    assert "parley/tools/pipeline_demo.py" in [one["path"] for one in _changes()]
 
 
 def test_rates_are_of_the_time_just_before() -> None:

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from broker import Broker
+from parley import Broker
+from parley.tools.cli.produce import Options, app, settings
+from parley.tools.cli.produce.lines import READERS, InputRecord, LineFormat, parse_line
+from parley.tools.cli.running import CommandError
 from tests.support.ports import free_port
 from tests.tools.conftest import Parley
-from tools.cli.produce import Options, app, settings
-from tools.cli.produce.lines import READERS, InputRecord, LineFormat, parse_line
-from tools.cli.running import CommandError
 
 
 def send(broker: Broker, topic: str, lines: bytes, *words: str) -> subprocess.CompletedProcess[bytes]:
     """Types ``parley produce`` with lines on standard input."""
-    command = [sys.executable, "-m", "tools.cli", "produce", "--bootstrap-server", broker.bootstrap_servers]
+    command = [sys.executable, "-m", "parley", "produce", "--bootstrap-server", broker.bootstrap_servers]
     return subprocess.run([*command, "--topic", topic, *words], input=lines, capture_output=True, check=False)
 
 
@@ -110,7 +110,7 @@ def test_brokers_that_go_are_told_in_one_line() -> None:
     """What librdkafka logs stays hidden; the user is told once that nobody answers any more."""
     with Broker() as broker:
         address = broker.bootstrap_servers
-        command = [sys.executable, "-m", "tools.cli", "produce", "--bootstrap-server", broker.bootstrap_servers]
+        command = [sys.executable, "-m", "parley", "produce", "--bootstrap-server", broker.bootstrap_servers]
         process = subprocess.Popen(
             [*command, "--topic", "t", "--sync", "--producer-property", "message.timeout.ms=3000"],
             stdin=subprocess.PIPE, stderr=subprocess.PIPE,

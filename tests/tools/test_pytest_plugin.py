@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = """
 import pytest
 from confluent_kafka.admin import AdminClient
-from protocol.errors import ErrorCode, KafkaError
+from parley.protocol.errors import ErrorCode, KafkaError
 
 
 def partitions(broker, name):
@@ -89,7 +89,8 @@ def test_a_setting_that_is_none(tmp_path: Path) -> None:
 
 def test_nothing_is_imported_that_nobody_asks_for() -> None:
     program = (
-        "import sys, tools.pytest_plugin;"
-        "sys.exit(any(name in sys.modules for name in ('broker', 'protocol', 'storage', 'uvloop', 'confluent_kafka')))"
+        "import sys, parley.tools.pytest_plugin;"
+        "heavy = {'parley.broker', 'parley.protocol', 'parley.storage', 'uvloop', 'confluent_kafka'};"
+        "sys.exit(bool(heavy & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

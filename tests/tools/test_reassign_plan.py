@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from tools.cli.json_files import parse_plan
-from tools.cli.reassign.moves import (
+from parley.tools.cli.json_files import parse_plan
+from parley.tools.cli.reassign.moves import (
     FOLLOWER_THROTTLED,
     LEADER_THROTTLED,
     Ongoing,
@@ -15,8 +15,8 @@ from tools.cli.reassign.moves import (
     moves,
     throttled_replicas,
 )
-from tools.cli.reassign.plan import Target, as_json, log_dir_moves, parse_assignment, plan_of
-from tools.cli.reassign.verifying import (
+from parley.tools.cli.reassign.plan import Target, as_json, log_dir_moves, parse_assignment, plan_of
+from parley.tools.cli.reassign.verifying import (
     PartitionMove,
     Progress,
     ReplicaMove,
@@ -24,8 +24,8 @@ from tools.cli.reassign.verifying import (
     progress_line,
     replica_line,
 )
-from tools.cli.running import CommandError
-from tools.cli.sizes import bytes_text
+from parley.tools.cli.running import CommandError
+from parley.tools.cli.sizes import bytes_text
 
 WHERE = ("t", 0)
 

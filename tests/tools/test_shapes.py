@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from broker import Broker
-from consensus.registry import open_backend
-from protocol.records.batch import Record, build
+from parley import Broker
+from parley.consensus.registry import open_backend
+from parley.protocol.records.batch import Record, build
+from parley.tools.cli.shapes import SHAPES, differences
 from tests.tools.conftest import Parley
-from tools.cli.shapes import SHAPES, differences
 
 LOCAL = ("dump-log", "coordination check", "coordination status", "version")
 ON_SPARK = ("mirror",)

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from parley.tools.cli import start
+from parley.tools.cli.running import CommandError
 from tests.tools.conftest import Parley
-from tools.cli import start
-from tools.cli.running import CommandError
 
 
 def test_without_a_file_it_is_one_broker_for_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
 def command(folder: Path, *overrides: str) -> list[str]:
     settings = (f"log.dirs={folder}", "listeners=PLAINTEXT://127.0.0.1:0", *overrides)
     words = [word for setting in settings for word in ("--override", setting)]
-    return [sys.executable, "-m", "tools.cli", "start", *words]
+    return [sys.executable, "-m", "parley", "start", *words]
 
 
 @contextmanager

@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from protocol.client import Client
-from protocol.messages.metadata import DescribeClusterRequest
+from parley.protocol.client import Client
+from parley.protocol.messages.metadata import DescribeClusterRequest
+from parley.tools.cli.running import CommandError
+from parley.tools.cli.start_cluster import labelled, plans
 from tests.support.ports import free_port
 from tests.tools.conftest import Parley
-from tools.cli.running import CommandError
-from tools.cli.start_cluster import labelled, plans
 
 
 def test_each_broker_has_its_own_port_and_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +83,7 @@ def test_wrong_usage(parley: Parley, words: tuple[str, ...]) -> None:
 
 def command(*overrides: str) -> list[str]:
     words = [word for setting in overrides for word in ("--override", setting)]
-    return [sys.executable, "-m", "tools.cli", "start", "--brokers", "3", *words]
+    return [sys.executable, "-m", "parley", "start", "--brokers", "3", *words]
 
 
 FREE = ("listeners=PLAINTEXT://127.0.0.1:0", "metrics.listener=127.0.0.1:0")

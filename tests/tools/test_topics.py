@@ -7,10 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from tests.tools.conftest import Parley
-from tools.cli.running import CommandError
-from tools.cli.topics import parse_assignment
-from tools.cli.topics.describing import (
+from parley.tools.cli.running import CommandError
+from parley.tools.cli.topics import parse_assignment
+from parley.tools.cli.topics.describing import (
     PartitionDescription,
     TopicDescription,
     id_text,
@@ -18,6 +17,7 @@ from tools.cli.topics.describing import (
     partition_line,
     topic_line,
 )
+from tests.tools.conftest import Parley
 
 
 def test_create_list_describe_delete(on_broker: Parley) -> None:

@@ -10,20 +10,20 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
-from broker.metadata.changes import Change, Delta, PartitionChanged, TopicCreated, TopicDeleted
-from broker.metadata.current import Metadata
-from broker.metadata.image import MetadataImage
-from broker.metadata.types import BrokerRegistration, Endpoint, PartitionState, TopicImage
-from broker.metrics import Metrics
-from broker.network.dispatch import RequestContext
-from broker.partition import Partition, Purgatories
-from broker.partitions import Partitions
-from broker.purgatory import Purgatory
-from broker.replication.progress import FetchClock
-from broker.tasks import TaskSet
-from protocol.records.batch import Record, build
-from storage.config import LogConfig
-from storage.log import Log
+from parley.broker.metadata.changes import Change, Delta, PartitionChanged, TopicCreated, TopicDeleted
+from parley.broker.metadata.current import Metadata
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import BrokerRegistration, Endpoint, PartitionState, TopicImage
+from parley.broker.metrics import Metrics
+from parley.broker.network.dispatch import RequestContext
+from parley.broker.partition import Partition, Purgatories
+from parley.broker.partitions import Partitions
+from parley.broker.purgatory import Purgatory
+from parley.broker.replication.progress import FetchClock
+from parley.broker.tasks import TaskSet
+from parley.protocol.records.batch import Record, build
+from parley.storage.config import LogConfig
+from parley.storage.log import Log
 
 BROKER, OTHER = 1, 2
 NOW_MS = 1_700_000_000_000

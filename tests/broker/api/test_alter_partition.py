@@ -7,10 +7,10 @@ from uuid import UUID
 
 import pytest
 
-from broker.api.alter_partition import AlterPartitionApi
-from broker.metadata.types import PartitionState
-from protocol.errors import ErrorCode
-from protocol.messages.replication import AlterPartitionRequest, AlterPartitionResponse
+from parley.broker.api.alter_partition import AlterPartitionApi
+from parley.broker.metadata.types import PartitionState
+from parley.protocol.errors import ErrorCode
+from parley.protocol.messages.replication import AlterPartitionRequest, AlterPartitionResponse
 from tests.broker.api.bench import context
 from tests.broker.controller.clusters import TOPIC_ID, DirectController, image_with
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from broker.api.departures import DeparturesApi
-from broker.metadata.types import PartitionState
-from protocol.errors import ErrorCode
-from protocol.messages.brokers import ControlledShutdownRequest
-from protocol.messages.quorum import UnregisterBrokerRequest
+from parley.broker.api.departures import DeparturesApi
+from parley.broker.metadata.types import PartitionState
+from parley.protocol.errors import ErrorCode
+from parley.protocol.messages.brokers import ControlledShutdownRequest
+from parley.protocol.messages.quorum import UnregisterBrokerRequest
 from tests.broker.api.bench import context
 from tests.broker.controller.clusters import TOPIC, DirectController, epoch_of, image_with, never
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from broker.api import elections as elections_module
-from broker.api.elections import ElectionsApi
-from broker.api.reassignment import ReassignmentApi
-from broker.metadata.types import PartitionState
-from protocol.errors import ErrorCode
-from protocol.messages.elections import (
+from parley.broker.api import elections as elections_module
+from parley.broker.api.elections import ElectionsApi
+from parley.broker.api.reassignment import ReassignmentApi
+from parley.broker.metadata.types import PartitionState
+from parley.protocol.errors import ErrorCode
+from parley.protocol.messages.elections import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ElectLeadersRequest,

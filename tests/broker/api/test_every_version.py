@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from broker import Broker
-from protocol.client import Client
-from protocol.errors import ErrorCode
-from protocol.messages import APIS
-from protocol.messages.api_versions import ApiVersionsRequest
-from protocol.messages.topics import CreateTopicsRequest
-from protocol.records.batch import Record, build
-from protocol.schema import ZERO_UUID, Request, Struct
+from parley import Broker
+from parley.protocol.client import Client
+from parley.protocol.errors import ErrorCode
+from parley.protocol.messages import APIS
+from parley.protocol.messages.api_versions import ApiVersionsRequest
+from parley.protocol.messages.topics import CreateTopicsRequest
+from parley.protocol.records.batch import Record, build
+from parley.protocol.schema import ZERO_UUID, Request, Struct
 
 TOPIC, GROUP = "t", "g"
 NOT_FOR_GUESSES = -1

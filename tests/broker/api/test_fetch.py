@@ -11,15 +11,15 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from broker.api.fetch import FetchApi
-from broker.api.fetch_answer import SENT_FROM_FILE_BYTES
-from broker.api.fetch_sessions import LOOK_AT_ALL_S, FetchSessions
-from broker.network.sending import FileSlice
-from protocol.codec import response_frame
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.fetch import FetchRequest, FetchResponse
-from protocol.records.batch import records
-from protocol.records.header import headers
+from parley.broker.api.fetch import FetchApi
+from parley.broker.api.fetch_answer import SENT_FROM_FILE_BYTES
+from parley.broker.api.fetch_sessions import LOOK_AT_ALL_S, FetchSessions
+from parley.broker.network.sending import FileSlice
+from parley.protocol.codec import response_frame
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.fetch import FetchRequest, FetchResponse
+from parley.protocol.records.batch import records
+from parley.protocol.records.header import headers
 from tests.broker.api.bench import BROKER, OTHER, Bench, batch, context
 from tests.support.memory import nothing_is_in_memory
 

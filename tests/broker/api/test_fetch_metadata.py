@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from broker.api.fetch_metadata import FetchMetadataApi
-from broker.controller.publication import Publication
-from broker.controller.silence import Silence
-from broker.metadata.current import Metadata
-from broker.purgatory import Purgatory
-from protocol.errors import ErrorCode
-from protocol.messages.cluster_metadata import FetchMetadataRequest, FetchMetadataResponse
+from parley.broker.api.fetch_metadata import FetchMetadataApi
+from parley.broker.controller.publication import Publication
+from parley.broker.controller.silence import Silence
+from parley.broker.metadata.current import Metadata
+from parley.broker.purgatory import Purgatory
+from parley.protocol.errors import ErrorCode
+from parley.protocol.messages.cluster_metadata import FetchMetadataRequest, FetchMetadataResponse
 from tests.broker.api.bench import context
 from tests.broker.controller.clusters import epoch_of, image_with
 

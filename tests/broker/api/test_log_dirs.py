@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from broker import Broker
-from protocol.client import Client
-from protocol.errors import ErrorCode
-from protocol.messages.log_dirs import AlterReplicaLogDirsRequest, DescribeLogDirsRequest
-from protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
-from protocol.records.batch import headers, records
-from storage.directory import LogDirectory
-from storage.log import Log
+from parley import Broker
+from parley.protocol.client import Client
+from parley.protocol.errors import ErrorCode
+from parley.protocol.messages.log_dirs import AlterReplicaLogDirsRequest, DescribeLogDirsRequest
+from parley.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
+from parley.protocol.records.batch import headers, records
+from parley.storage.directory import LogDirectory
+from parley.storage.log import Log
 from tests.broker.api.bench import batch
 
 

@@ -8,12 +8,12 @@ from uuid import UUID
 
 import pytest
 
-from broker.api.metadata import CREATED_PER_REQUEST_MAX, MetadataApi
-from broker.api.outages import Outages
-from broker.controller.topics import NewTopic, TopicOutcome
-from protocol.codec import encode
-from protocol.errors import ErrorCode
-from protocol.messages.metadata import MetadataRequest
+from parley.broker.api.metadata import CREATED_PER_REQUEST_MAX, MetadataApi
+from parley.broker.api.outages import Outages
+from parley.broker.controller.topics import NewTopic, TopicOutcome
+from parley.protocol.codec import encode
+from parley.protocol.errors import ErrorCode
+from parley.protocol.messages.metadata import MetadataRequest
 from tests.broker.api.bench import BROKER, OTHER, Bench, context
 
 

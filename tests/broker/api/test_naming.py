@@ -5,26 +5,26 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from broker import Broker
-from broker.api.fetch_sessions import PARTITIONS_MAX
-from broker.api.naming import SLICE, in_slices, named_twice, once
-from protocol.client import Client
-from protocol.codec import encode
-from protocol.errors import ErrorCode
-from protocol.messages.configs import AlterConfigsRequest, DescribeConfigsRequest, IncrementalAlterConfigsRequest
-from protocol.messages.fetch import FetchRequest
-from protocol.messages.group_offsets import OffsetFetchRequest
-from protocol.messages.groups import DeleteGroupsRequest, DescribeGroupsRequest, FindCoordinatorRequest
-from protocol.messages.metadata import DescribeTopicPartitionsRequest, MetadataRequest
-from protocol.messages.offsets import ListOffsetsRequest, OffsetForLeaderEpochRequest
-from protocol.messages.producers import DescribeProducersRequest
-from protocol.messages.topics import (
+from parley import Broker
+from parley.broker.api.fetch_sessions import PARTITIONS_MAX
+from parley.broker.api.naming import SLICE, in_slices, named_twice, once
+from parley.protocol.client import Client
+from parley.protocol.codec import encode
+from parley.protocol.errors import ErrorCode
+from parley.protocol.messages.configs import AlterConfigsRequest, DescribeConfigsRequest, IncrementalAlterConfigsRequest
+from parley.protocol.messages.fetch import FetchRequest
+from parley.protocol.messages.group_offsets import OffsetFetchRequest
+from parley.protocol.messages.groups import DeleteGroupsRequest, DescribeGroupsRequest, FindCoordinatorRequest
+from parley.protocol.messages.metadata import DescribeTopicPartitionsRequest, MetadataRequest
+from parley.protocol.messages.offsets import ListOffsetsRequest, OffsetForLeaderEpochRequest
+from parley.protocol.messages.producers import DescribeProducersRequest
+from parley.protocol.messages.topics import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteRecordsRequest,
     DeleteTopicsRequest,
 )
-from protocol.schema import Request
+from parley.protocol.schema import Request
 
 TIMES = 15_000
 ANSWER_BYTES_MAX = 50_000

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from broker.api.offsets import OffsetsApi
-from protocol.errors import ErrorCode
-from protocol.messages.offsets import ListOffsetsRequest, ListOffsetsResponse, OffsetForLeaderEpochRequest
+from parley.broker.api.offsets import OffsetsApi
+from parley.protocol.errors import ErrorCode
+from parley.protocol.messages.offsets import ListOffsetsRequest, ListOffsetsResponse, OffsetForLeaderEpochRequest
 from tests.broker.api.bench import BROKER, NOW_MS, OTHER, Bench, batch, context
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = range(-1, -7, -1)

@@ -6,11 +6,11 @@ import asyncio
 from dataclasses import replace
 from uuid import UUID
 
-from broker.api.outages import HOLD_S, LISTED_S, Outages
-from broker.metadata.changes import BrokerRegistered, Delta
-from broker.metadata.current import Metadata
-from broker.metadata.image import MetadataImage
-from broker.metadata.types import BrokerRegistration
+from parley.broker.api.outages import HOLD_S, LISTED_S, Outages
+from parley.broker.metadata.changes import BrokerRegistered, Delta
+from parley.broker.metadata.current import Metadata
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import BrokerRegistration
 from tests.support.virtual_time import run
 
 

@@ -11,16 +11,16 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from broker.api import produce as produce_module
-from broker.api.produce import ProduceApi
-from broker.network.dispatch import Disconnect
-from protocol.errors import ErrorCode
-from protocol.messages.produce import ProduceRequest, ProduceResponse
-from protocol.records import legacy
-from protocol.records.batch import Record, build, records
-from protocol.records.compression import Compression
-from protocol.records.header import headers, read_header
-from storage.config import LogConfig
+from parley.broker.api import produce as produce_module
+from parley.broker.api.produce import ProduceApi
+from parley.broker.network.dispatch import Disconnect
+from parley.protocol.errors import ErrorCode
+from parley.protocol.messages.produce import ProduceRequest, ProduceResponse
+from parley.protocol.records import legacy
+from parley.protocol.records.batch import Record, build, records
+from parley.protocol.records.compression import Compression
+from parley.protocol.records.header import headers, read_header
+from parley.storage.config import LogConfig
 from tests.broker.api.bench import BROKER, NOW_MS, OTHER, Bench, at, batch, context
 
 Outcome = ProduceResponse.PartitionProduceResponse

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from broker import Broker
-from protocol.client import Client
-from protocol.errors import ErrorCode
-from protocol.messages.groups import FindCoordinatorRequest
-from protocol.messages.produce import ProduceRequest
-from protocol.messages.producers import DescribeProducersRequest, InitProducerIdRequest
-from protocol.messages.topics import CreateTopicsRequest
-from protocol.records.batch import Record, build
+from parley import Broker
+from parley.protocol.client import Client
+from parley.protocol.errors import ErrorCode
+from parley.protocol.messages.groups import FindCoordinatorRequest
+from parley.protocol.messages.produce import ProduceRequest
+from parley.protocol.messages.producers import DescribeProducersRequest, InitProducerIdRequest
+from parley.protocol.messages.topics import CreateTopicsRequest
+from parley.protocol.records.batch import Record, build
 
 
 async def produce(

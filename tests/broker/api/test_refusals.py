@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.api import refusals as refusals_module
-from broker.api.refusals import Refusals
-from protocol.errors import ErrorCode, KafkaError
-from protocol.records.batch import Record, build
-from storage.config import LogConfig
-from storage.producers import ProducerState
+from parley.broker.api import refusals as refusals_module
+from parley.broker.api.refusals import Refusals
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.records.batch import Record, build
+from parley.storage.config import LogConfig
+from parley.storage.producers import ProducerState
 from tests.broker.api.bench import BROKER, NOW_MS, OTHER
 from tests.broker.api.test_produce import ProduceBench
 

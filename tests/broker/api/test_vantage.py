@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from broker.api.cluster import ClusterApi
-from broker.api.metadata import MetadataApi
-from broker.api.outages import Outages
-from broker.metadata.current import Metadata
-from broker.metadata.image import MetadataImage
-from broker.metadata.types import NO_LEADER, Endpoint, PartitionState
-from protocol.errors import ErrorCode
-from protocol.messages.metadata import (
+from parley.broker.api.cluster import ClusterApi
+from parley.broker.api.metadata import MetadataApi
+from parley.broker.api.outages import Outages
+from parley.broker.metadata.current import Metadata
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import NO_LEADER, Endpoint, PartitionState
+from parley.protocol.errors import ErrorCode
+from parley.protocol.messages.metadata import (
     DescribeClusterRequest,
     DescribeTopicPartitionsRequest,
     MetadataRequest,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.config import BrokerConfig, ConfigError, ListenerAddress, Password
+from parley.broker.config import BrokerConfig, ConfigError, ListenerAddress, Password
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -366,7 +366,17 @@ def test_every_key_with_a_unit_in_its_name_has_that_unit(name: str) -> None:
 
 
 def test_importing_the_configuration_imports_little() -> None:
-    heavy = {"asyncio", "difflib", "email", "http", "logging", "prometheus_client", "protocol", "storage", "typer"}
-    code = f"import broker.config, sys; print(*({heavy!r} & set(sys.modules)))"
+    heavy = {
+        "asyncio",
+        "difflib",
+        "email",
+        "http",
+        "logging",
+        "prometheus_client",
+        "parley.protocol",
+        "parley.storage",
+        "typer",
+    }
+    code = f"import parley.broker.config, sys; print(*({heavy!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []

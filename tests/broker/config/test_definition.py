@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.config.definition import (
+from parley.broker.config.definition import (
     MAX_INT,
     MAX_LONG,
     Key,
@@ -25,7 +25,7 @@ from broker.config.definition import (
     string,
     strings,
 )
-from broker.config.errors import Problem
+from parley.broker.config.errors import Problem
 
 
 class Sample(Keys, title="Sample"):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker.config import BrokerConfig, ConfigType
-from broker.config.describe import (
+from parley.broker.config import BrokerConfig, ConfigType
+from parley.broker.config.describe import (
     ConfigSource,
     Entry,
     Synonym,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.config import BrokerConfig, ConfigError
-from broker.config.dynamic import check_change
+from parley.broker.config import BrokerConfig, ConfigError
+from parley.broker.config.dynamic import check_change
 
 BROKER = BrokerConfig.from_properties({"log.cleaner.threads": "3"})
 

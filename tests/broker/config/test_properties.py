@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.config.properties import parse_properties, read_properties
+from parley.broker.config.properties import parse_properties, read_properties
 
 
 @pytest.mark.parametrize(

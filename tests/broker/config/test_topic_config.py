@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from broker.config import BrokerConfig, ConfigError, TopicConfig, log_config
-from broker.config.topic_config import check_topic
-from storage.config import LogConfig
+from parley.broker.config import BrokerConfig, ConfigError, TopicConfig, log_config
+from parley.broker.config.topic_config import check_topic
+from parley.storage.config import LogConfig
 
 BROKER = BrokerConfig.from_properties({})
 

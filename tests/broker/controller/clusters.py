@@ -6,12 +6,12 @@ from collections.abc import Collection
 from dataclasses import replace
 from uuid import UUID
 
-from broker.controller.decision import Decide, T
-from broker.metadata.changes import Delta, TopicCreated
-from broker.metadata.current import Metadata
-from broker.metadata.image import MetadataImage
-from broker.metadata.types import BrokerRegistration, PartitionState, TopicImage
-from protocol.errors import ErrorCode, KafkaError
+from parley.broker.controller.decision import Decide, T
+from parley.broker.metadata.changes import Delta, TopicCreated
+from parley.broker.metadata.current import Metadata
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import BrokerRegistration, PartitionState, TopicImage
+from parley.protocol.errors import ErrorCode, KafkaError
 
 TOPIC, TOPIC_ID = "t", UUID(int=9)
 

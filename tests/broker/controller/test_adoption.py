@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from uuid import UUID, uuid4
 
-from broker.controller.adoption import FoundPartition, adopt_partitions
-from broker.metadata.image import MetadataImage
-from broker.metadata.types import PartitionState, ResourceType
+from parley.broker.controller.adoption import FoundPartition, adopt_partitions
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import PartitionState, ResourceType
 
 ID = UUID(int=7)
 

@@ -7,11 +7,11 @@ from uuid import UUID
 
 import pytest
 
-from broker.controller.brokers import broker_joined, broker_lost, replicas_lost
-from broker.controller.stored import read_image, writes_for
-from broker.metadata.changes import BrokerRegistered, Change, TopicCreated
-from broker.metadata.image import MetadataImage
-from broker.metadata.types import NO_LEADER, BrokerRegistration, PartitionState, TopicImage
+from parley.broker.controller.brokers import broker_joined, broker_lost, replicas_lost
+from parley.broker.controller.stored import read_image, writes_for
+from parley.broker.metadata.changes import BrokerRegistered, Change, TopicCreated
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, PartitionState, TopicImage
 
 
 def never(image: MetadataImage, topic: str) -> bool:

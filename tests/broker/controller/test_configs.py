@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from broker.controller.configs import ConfigChange, alter_configs
-from broker.metadata.changes import ConfigReplaced
-from broker.metadata.types import ConfigResource, ResourceType
-from protocol.errors import ErrorCode
+from parley.broker.controller.configs import ConfigChange, alter_configs
+from parley.broker.metadata.changes import ConfigReplaced
+from parley.broker.metadata.types import ConfigResource, ResourceType
+from parley.protocol.errors import ErrorCode
 from tests.broker.controller.clusters import image_with
 
 

@@ -12,10 +12,10 @@ from uuid import UUID
 
 import pytest
 
-from broker.controller.controller import ELECTION, Controller, _Request
-from broker.controller.decision import Decision
-from broker.controller.publication import Publication
-from broker.metadata.changes import (
+from parley.broker.controller.controller import ELECTION, Controller, _Request
+from parley.broker.controller.decision import Decision
+from parley.broker.controller.publication import Publication
+from parley.broker.metadata.changes import (
     Change,
     ConfigReplaced,
     PartitionChanged,
@@ -23,14 +23,14 @@ from broker.metadata.changes import (
     TopicCreated,
     TopicDeleted,
 )
-from broker.metadata.current import Metadata
-from broker.metadata.image import MetadataImage
-from broker.metadata.types import ConfigResource, PartitionState, ResourceType, TopicImage
-from broker.purgatory import Purgatory
-from consensus.errors import Fenced
-from consensus.memory import CAPABILITIES, MemoryBackend, MemoryStore
-from consensus.recipes.elections import Elections
-from protocol.errors import ErrorCode, KafkaError
+from parley.broker.metadata.current import Metadata
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import ConfigResource, PartitionState, ResourceType, TopicImage
+from parley.broker.purgatory import Purgatory
+from parley.consensus.errors import Fenced
+from parley.consensus.memory import CAPABILITIES, MemoryBackend, MemoryStore
+from parley.consensus.recipes.elections import Elections
+from parley.protocol.errors import ErrorCode, KafkaError
 
 STATE = PartitionState((1,), (1,), 1)
 

@@ -15,14 +15,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.controller.brokers import broker_joined, broker_lost
-from broker.controller.decision import Decision
-from broker.controller.departures import broker_leaving, unregister_broker
-from broker.controller.elections import ElectionType, balance_leaders, elect_leaders, in_need, settle_leaders
-from broker.controller.isr import IsrWish, alter_partitions
-from broker.controller.reassignment import Move, alter_reassignments, list_reassignments
-from broker.controller.stored import read_image, writes_for
-from broker.controller.topics import (
+from parley.broker.controller.brokers import broker_joined, broker_lost
+from parley.broker.controller.decision import Decision
+from parley.broker.controller.departures import broker_leaving, unregister_broker
+from parley.broker.controller.elections import ElectionType, balance_leaders, elect_leaders, in_need, settle_leaders
+from parley.broker.controller.isr import IsrWish, alter_partitions
+from parley.broker.controller.reassignment import Move, alter_reassignments, list_reassignments
+from parley.broker.controller.stored import read_image, writes_for
+from parley.broker.controller.topics import (
     MorePartitions,
     NewTopic,
     TopicDefaults,
@@ -30,9 +30,9 @@ from broker.controller.topics import (
     create_topics,
     delete_topics,
 )
-from broker.metadata.image import MetadataImage
-from broker.metadata.types import NO_LEADER, BrokerRegistration, ConfigResource, PartitionState, ResourceType
-from protocol.errors import ErrorCode, KafkaError
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, ConfigResource, PartitionState, ResourceType
+from parley.protocol.errors import ErrorCode, KafkaError
 from tests.broker.controller.clusters import never
 
 T = TypeVar("T")

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from broker.controller.brokers import broker_joined
-from broker.controller.departures import broker_leaving, unregister_broker
-from broker.controller.reassignment import Move, alter_reassignments
-from broker.metadata.types import NO_LEADER, PartitionState
-from protocol.errors import ErrorCode, KafkaError
+from parley.broker.controller.brokers import broker_joined
+from parley.broker.controller.departures import broker_leaving, unregister_broker
+from parley.broker.controller.reassignment import Move, alter_reassignments
+from parley.broker.metadata.types import NO_LEADER, PartitionState
+from parley.protocol.errors import ErrorCode, KafkaError
 from tests.broker.controller.clusters import TOPIC, epoch_of, image_with, never
 
 SHARED = PartitionState((1, 2), (1, 2), 1, 5, 7)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.controller.election import elect_leader
-from broker.metadata.types import NO_LEADER, PartitionState
+from parley.broker.controller.election import elect_leader
+from parley.broker.metadata.types import NO_LEADER, PartitionState
 
 STATE = PartitionState(replicas=(1, 2, 3), isr=(1, 2), leader=1, leader_epoch=5, partition_epoch=9)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from broker.controller.elections import ElectionType, balance_leaders, elect_leaders, in_need, settle_leaders
-from broker.metadata.image import MetadataImage
-from broker.metadata.types import NO_LEADER, PartitionState
-from protocol.errors import ErrorCode
+from parley.broker.controller.elections import ElectionType, balance_leaders, elect_leaders, in_need, settle_leaders
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import NO_LEADER, PartitionState
+from parley.protocol.errors import ErrorCode
 from tests.broker.controller.clusters import TOPIC, always, image_with, never
 
 AWAY = PartitionState((1, 2, 3), (2, 1), 2, leader_epoch=5, partition_epoch=7)

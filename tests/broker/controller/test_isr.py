@@ -7,11 +7,11 @@ from uuid import UUID
 
 import pytest
 
-from broker.controller.isr import ANY_EPOCH, IsrOutcome, IsrWish, alter_partitions
-from broker.metadata.changes import PartitionChanged
-from broker.metadata.image import MetadataImage
-from broker.metadata.types import PartitionState
-from protocol.errors import ErrorCode, KafkaError
+from parley.broker.controller.isr import ANY_EPOCH, IsrOutcome, IsrWish, alter_partitions
+from parley.broker.metadata.changes import PartitionChanged
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import PartitionState
+from parley.protocol.errors import ErrorCode, KafkaError
 from tests.broker.controller.clusters import TOPIC_ID, epoch_of, image_with
 
 STATE = PartitionState((1, 2, 3), (1, 2), 1, leader_epoch=5, partition_epoch=7)

@@ -7,14 +7,14 @@ from random import Random
 
 import pytest
 
-from broker.config import BrokerConfig, TopicConfig
-from broker.controller.administration import Administration
-from broker.controller.configs import ConfigChange
-from broker.controller.leaders import look_after_leaders, rebalance_leaders
-from broker.dynamic_config import DynamicConfig
-from broker.metadata.image import MetadataImage
-from broker.metadata.types import NO_LEADER, ConfigResource, PartitionState, ResourceType
-from protocol.errors import ErrorCode, KafkaError
+from parley.broker.config import BrokerConfig, TopicConfig
+from parley.broker.controller.administration import Administration
+from parley.broker.controller.configs import ConfigChange
+from parley.broker.controller.leaders import look_after_leaders, rebalance_leaders
+from parley.broker.dynamic_config import DynamicConfig
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import NO_LEADER, ConfigResource, PartitionState, ResourceType
+from parley.protocol.errors import ErrorCode, KafkaError
 from tests.broker.controller.clusters import TOPIC, DirectController, always, image_with, never
 
 AWAY = PartitionState((1, 2), (2, 1), 2, 5, 7)

@@ -7,10 +7,10 @@ from uuid import UUID
 
 import pytest
 
-from broker.controller.members import Members
-from broker.metadata.current import Metadata
-from broker.metadata.image import MetadataImage
-from broker.metadata.types import BrokerRegistration
+from parley.broker.controller.members import Members
+from parley.broker.metadata.current import Metadata
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import BrokerRegistration
 
 SILENCE_S = 2.0
 LONG, SHORT, SUSPECT = 2.1, 0.7, 1.4

@@ -15,19 +15,19 @@ from typing import Any
 
 import pytest
 
-import broker.controller.moving as moving
-from broker import Cluster
-from broker.cluster_identity import STORE_FILE
-from consensus.backend import Check, Op, TxnResult
-from consensus.charge import READY
-from consensus.errors import Unavailable
-from consensus.memory import MemoryBackend, MemoryStore
-from consensus.migration import Migration, Step
-from protocol.client import Client
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.coordination import ABORT, START, STATUS, MigrateCoordinationRequest
-from protocol.messages.producers import InitProducerIdRequest
-from protocol.messages.topics import CreateTopicsRequest
+import parley.broker.controller.moving as moving
+from parley import Cluster
+from parley.broker.cluster_identity import STORE_FILE
+from parley.consensus.backend import Check, Op, TxnResult
+from parley.consensus.charge import READY
+from parley.consensus.errors import Unavailable
+from parley.consensus.memory import MemoryBackend, MemoryStore
+from parley.consensus.migration import Migration, Step
+from parley.protocol.client import Client
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.coordination import ABORT, START, STATUS, MigrateCoordinationRequest
+from parley.protocol.messages.producers import InitProducerIdRequest
+from parley.protocol.messages.topics import CreateTopicsRequest
 
 _names = itertools.count()
 QUICK: dict[str, Any] = {"coordination_session_timeout_ms": 6000, "offsets_topic_num_partitions": 1}

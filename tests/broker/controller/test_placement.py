@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.controller.placement import place_replicas
-from broker.metadata.types import BrokerRegistration
-from protocol.errors import ErrorCode, KafkaError
+from parley.broker.controller.placement import place_replicas
+from parley.broker.metadata.types import BrokerRegistration
+from parley.protocol.errors import ErrorCode, KafkaError
 
 
 def brokers(racks: list[str | None]) -> list[BrokerRegistration]:

@@ -7,16 +7,16 @@ from uuid import UUID
 
 import pytest
 
-from broker.controller import publication as publications
-from broker.controller.publication import Hearer, Publication
-from broker.metadata import follower
-from broker.metadata.changes import BrokerRegistered, ControllerElected, Delta, TopicCreated, TopicDeleted
-from broker.metadata.current import Metadata
-from broker.metadata.image import MetadataImage
-from broker.metadata.types import BrokerRegistration, PartitionState, TopicImage
-from broker.purgatory import Purgatory
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.cluster_metadata import FetchMetadataResponse
+from parley.broker.controller import publication as publications
+from parley.broker.controller.publication import Hearer, Publication
+from parley.broker.metadata import follower
+from parley.broker.metadata.changes import BrokerRegistered, ControllerElected, Delta, TopicCreated, TopicDeleted
+from parley.broker.metadata.current import Metadata
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import BrokerRegistration, PartitionState, TopicImage
+from parley.broker.purgatory import Purgatory
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.cluster_metadata import FetchMetadataResponse
 
 EPOCH = 7
 

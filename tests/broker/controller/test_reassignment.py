@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from broker.controller.brokers import UncleanAllowed, broker_lost
-from broker.controller.election import elect_leader
-from broker.controller.isr import IsrWish, alter_partitions
-from broker.controller.reassignment import Move, alter_reassignments, list_reassignments
-from broker.metadata.image import MetadataImage
-from broker.metadata.types import NO_LEADER, PartitionState
-from protocol.errors import ErrorCode
+from parley.broker.controller.brokers import UncleanAllowed, broker_lost
+from parley.broker.controller.election import elect_leader
+from parley.broker.controller.isr import IsrWish, alter_partitions
+from parley.broker.controller.reassignment import Move, alter_reassignments, list_reassignments
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import NO_LEADER, PartitionState
+from parley.protocol.errors import ErrorCode
 from tests.broker.controller.clusters import TOPIC, TOPIC_ID, always, epoch_of, image_with, never
 
 STATE = PartitionState((1, 2, 3), (1, 2, 3), 1, leader_epoch=5, partition_epoch=7)

@@ -7,12 +7,12 @@ from uuid import UUID
 
 import pytest
 
-from broker.controller.silence import Silence, is_silent_for_most
-from broker.metadata.image import MetadataImage
-from broker.metadata.types import BrokerRegistration
-from protocol.codec import decode, encode
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.cluster_metadata import FetchMetadataResponse
+from parley.broker.controller.silence import Silence, is_silent_for_most
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import BrokerRegistration
+from parley.protocol.codec import decode, encode
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.cluster_metadata import FetchMetadataResponse
 
 CONTROLLER, OWN, OTHER = 1, 2, 3
 

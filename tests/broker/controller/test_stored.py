@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
-from broker.controller.stored import BROKERS, PARTITIONS, TOPICS, Writes, read_image, writes_for
-from broker.metadata.changes import BrokerRegistered, Change, PartitionChanged, TopicCreated, TopicDeleted
-from broker.metadata.image import MetadataImage
-from broker.metadata.types import PartitionState
+from parley.broker.controller.stored import BROKERS, PARTITIONS, TOPICS, Writes, read_image, writes_for
+from parley.broker.metadata.changes import BrokerRegistered, Change, PartitionChanged, TopicCreated, TopicDeleted
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import PartitionState
 from tests.broker.controller.clusters import TOPIC, TOPIC_ID, image_with
 
 STATE, OTHER = PartitionState((1,), (1,), 1), PartitionState((2,), (2,), 2)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.controller.topics import (
+from parley.broker.controller.topics import (
     PARTITIONS_MAX,
     MorePartitions,
     NewTopic,
@@ -20,10 +20,10 @@ from broker.controller.topics import (
     create_topics,
     delete_topics,
 )
-from broker.metadata.changes import BrokerRegistered
-from broker.metadata.image import MetadataImage
-from broker.metadata.types import BrokerRegistration, ConfigResource, PartitionState, ResourceType
-from protocol.errors import ErrorCode, KafkaError
+from parley.broker.metadata.changes import BrokerRegistered
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import BrokerRegistration, ConfigResource, PartitionState, ResourceType
+from parley.protocol.errors import ErrorCode, KafkaError
 
 
 def image_of(brokers: int) -> MetadataImage:

@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-from broker import Broker
-from broker.groups.journal import Replay, group_partition
-from broker.groups.offsets_topic import OffsetsTopic
-from broker.metadata.types import ResourceType
-from protocol.client import Client
-from protocol.errors import ErrorCode
-from protocol.messages.configs import IncrementalAlterConfigsRequest
-from protocol.messages.group_offsets import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
-from protocol.messages.groups import (
+from parley import Broker
+from parley.broker.groups.journal import Replay, group_partition
+from parley.broker.groups.offsets_topic import OffsetsTopic
+from parley.broker.metadata.types import ResourceType
+from parley.protocol.client import Client
+from parley.protocol.errors import ErrorCode
+from parley.protocol.messages.configs import IncrementalAlterConfigsRequest
+from parley.protocol.messages.group_offsets import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
+from parley.protocol.messages.groups import (
     DeleteGroupsRequest,
     FindCoordinatorRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
     ListGroupsRequest,
 )
-from protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
+from parley.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
 
 OFFSETS_TOPIC = "__consumer_offsets"
 

@@ -7,13 +7,13 @@ import random
 
 import pytest
 
-from broker.config import BrokerConfig
-from broker.groups.coordinator import GroupCoordinator
-from broker.groups.group import CommittedOffset, Group, GroupState
-from broker.groups.journal import Journal, Replay
-from broker.tasks import TaskSet
-from protocol.errors import KafkaError
-from protocol.records.batch import records
+from parley.broker.config import BrokerConfig
+from parley.broker.groups.coordinator import GroupCoordinator
+from parley.broker.groups.group import CommittedOffset, Group, GroupState
+from parley.broker.groups.journal import Journal, Replay
+from parley.broker.tasks import TaskSet
+from parley.protocol.errors import KafkaError
+from parley.protocol.records.batch import records
 
 
 class Log:

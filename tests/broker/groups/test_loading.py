@@ -8,12 +8,12 @@ from random import Random
 
 import pytest
 
-from broker.config import BrokerConfig
-from broker.groups.coordinator import GroupCoordinator
-from broker.groups.group import Group
-from broker.groups.journal import Journal, Replay, group_record
-from broker.tasks import TaskSet
-from protocol.errors import ErrorCode, KafkaError
+from parley.broker.config import BrokerConfig
+from parley.broker.groups.coordinator import GroupCoordinator
+from parley.broker.groups.group import Group
+from parley.broker.groups.journal import Journal, Replay, group_record
+from parley.broker.tasks import TaskSet
+from parley.protocol.errors import ErrorCode, KafkaError
 from tests.support.virtual_time import run
 
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from broker.config import BrokerConfig
-from broker.groups.group import Group, GroupState
-from broker.groups.membership import Membership
-from broker.groups.sessions import NEW_MEMBER_JOIN_TIMEOUT_MS
-from broker.network.dispatch import RequestContext
-from broker.tasks import TaskSet
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.groups import (
+from parley.broker.config import BrokerConfig
+from parley.broker.groups.group import Group, GroupState
+from parley.broker.groups.membership import Membership
+from parley.broker.groups.sessions import NEW_MEMBER_JOIN_TIMEOUT_MS
+from parley.broker.network.dispatch import RequestContext
+from parley.broker.tasks import TaskSet
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.groups import (
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupResponse,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from broker.groups.journal import OFFSETS_TOPIC
-from broker.groups.offsets_topic_follower import OffsetsTopicFollower
-from broker.metadata.changes import BrokerRegistered, Change, Delta, PartitionChanged, TopicCreated
-from broker.metadata.image import MetadataImage
-from broker.metadata.types import NO_LEADER, BrokerRegistration, PartitionState, TopicImage
-from broker.tasks import TaskSet
+from parley.broker.groups.journal import OFFSETS_TOPIC
+from parley.broker.groups.offsets_topic_follower import OffsetsTopicFollower
+from parley.broker.metadata.changes import BrokerRegistered, Change, Delta, PartitionChanged, TopicCreated
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, PartitionState, TopicImage
+from parley.broker.tasks import TaskSet
 
 US, OTHER = 1, 2
 

@@ -13,17 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.groups.expiry import expired_offsets, subscribes_to
-from broker.groups.group import CommittedOffset, Group, GroupState
-from broker.groups.journal import OFFSETS_TOPIC, KeyValue, Replay, group_record, offset_record
-from broker.groups.offsets_topic import OffsetsTopic
-from protocol.codec import encode_stored
-from protocol.messages.stored import GroupMetadataKey, GroupMetadataValue
-from protocol.records.batch import Record, build
-from protocol.records.compression import Compression
-from protocol.records.header import seal
-from storage.config import LogConfig
-from storage.log import Log, Origin
+from parley.broker.groups.expiry import expired_offsets, subscribes_to
+from parley.broker.groups.group import CommittedOffset, Group, GroupState
+from parley.broker.groups.journal import OFFSETS_TOPIC, KeyValue, Replay, group_record, offset_record
+from parley.broker.groups.offsets_topic import OffsetsTopic
+from parley.protocol.codec import encode_stored
+from parley.protocol.messages.stored import GroupMetadataKey, GroupMetadataValue
+from parley.protocol.records.batch import Record, build
+from parley.protocol.records.compression import Compression
+from parley.protocol.records.header import seal
+from parley.storage.config import LogConfig
+from parley.storage.log import Log, Origin
 from tests.broker.groups.test_loading import Reader, coordinator
 from tests.broker.groups.test_membership import Bench
 from tests.support.virtual_time import run
@@ -132,7 +132,7 @@ def _nonsense() -> bytearray:
 async def test_a_batch_that_cannot_be_read_takes_no_other_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.groups.offsets_topic.BATCH_BYTES_MAX", 100_000)
+    monkeypatch.setattr("parley.broker.groups.offsets_topic.BATCH_BYTES_MAX", 100_000)
     bomb = build([Record(0, 0, b"k", bytes(200_000), ())], compression=Compression.GZIP)
     good = [group_record(Group(f"g{i}", 0, generation=1)) for i in range(2)]
     log = Log.open(tmp_path, OFFSETS_TOPIC, 0, LogConfig(), now_ms=lambda: 0, random=random.Random(1))

@@ -8,9 +8,9 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.groups.group import GroupState
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.groups import JoinGroupResponse
+from parley.broker.groups.group import GroupState
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.groups import JoinGroupResponse
 from tests.broker.groups.test_membership import SESSION_MS, Bench
 from tests.support.virtual_time import run
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.metadata.changes import ControllerElected, Delta
-from broker.metadata.current import Metadata
-from broker.metadata.image import MetadataImage
+from parley.broker.metadata.changes import ControllerElected, Delta
+from parley.broker.metadata.current import Metadata
+from parley.broker.metadata.image import MetadataImage
 
 ELECTED = Delta(7, 1, (ControllerElected(1, 7),))
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.metadata.changes import (
+from parley.broker.metadata.changes import (
     BrokerRegistered,
     BrokerUnregistered,
     Change,
@@ -17,7 +17,7 @@ from broker.metadata.changes import (
     TopicCreated,
     TopicDeleted,
 )
-from broker.metadata.encoding import changes_from_bytes, changes_to_bytes
+from parley.broker.metadata.encoding import changes_from_bytes, changes_to_bytes
 from tests.broker.metadata.test_image import entries, registrations, resources, states, topics
 
 changes: st.SearchStrategy[Change] = st.one_of(

@@ -7,8 +7,8 @@ from uuid import UUID
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.controller.stored import PREFIXES, read_image, writes_for
-from broker.metadata.changes import (
+from parley.broker.controller.stored import PREFIXES, read_image, writes_for
+from parley.broker.metadata.changes import (
     BrokerRegistered,
     Change,
     ConfigReplaced,
@@ -17,8 +17,8 @@ from broker.metadata.changes import (
     TopicCreated,
     TopicDeleted,
 )
-from broker.metadata.image import MetadataImage
-from broker.metadata.types import (
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import (
     BrokerRegistration,
     ConfigResource,
     Endpoint,

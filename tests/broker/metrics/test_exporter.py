@@ -13,11 +13,11 @@ from typing import NamedTuple
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from broker.clock import SYSTEM_CLOCK
-from broker.metrics import Health, Metrics, RequestMetrics
-from broker.metrics import exporter as exporter_module
-from broker.metrics.catalogue import CATALOGUE
-from broker.metrics.exporter import Exporter
+from parley.broker.clock import SYSTEM_CLOCK
+from parley.broker.metrics import Health, Metrics, RequestMetrics
+from parley.broker.metrics import exporter as exporter_module
+from parley.broker.metrics.catalogue import CATALOGUE
+from parley.broker.metrics.exporter import Exporter
 
 
 class Served(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.metrics import Health
+from parley.broker.metrics import Health
 
 
 def test_a_broker_serves_between_its_start_and_its_stop() -> None:

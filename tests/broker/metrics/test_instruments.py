@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.metrics import Histogram, ListenerMetrics, Metrics, RequestMetrics, TopicMetrics
-from broker.metrics.catalogue import CATALOGUE
-from broker.metrics.instruments import Instruments, counter, gauge
+from parley.broker.metrics import Histogram, ListenerMetrics, Metrics, RequestMetrics, TopicMetrics
+from parley.broker.metrics.catalogue import CATALOGUE
+from parley.broker.metrics.instruments import Instruments, counter, gauge
 
 
 def test_counting_is_plain_addition() -> None:

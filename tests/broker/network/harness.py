@@ -9,14 +9,14 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from broker.api.api_versions import ApiVersionsApi
-from broker.network.admission import Admission, Limits
-from broker.network.dispatch import Dispatcher, Handler
-from broker.network.listener import Listener, Load, bind
-from broker.tasks import TaskSet
-from protocol.codec import decode, request_frame
-from protocol.messages import APIS
-from protocol.schema import Request
+from parley.broker.api.api_versions import ApiVersionsApi
+from parley.broker.network.admission import Admission, Limits
+from parley.broker.network.dispatch import Dispatcher, Handler
+from parley.broker.network.listener import Listener, Load, bind
+from parley.broker.tasks import TaskSet
+from parley.protocol.codec import decode, request_frame
+from parley.protocol.messages import APIS
+from parley.protocol.schema import Request
 
 
 @asynccontextmanager

@@ -14,19 +14,19 @@ from typing import Any
 
 import pytest
 
-from broker.network import accepting
-from broker.network.admission import ConnectionRate, Limits, ListenerLimits
-from broker.network.connection import UNSENT_MAX
-from broker.network.dispatch import Disconnect, RequestContext
-from broker.network.listener import COMPLAINTS_PER_SECOND, Listener, bind
-from protocol.codec import request_frame
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.api_versions import ApiVersionsRequest
-from protocol.messages.fetch import FetchRequest, FetchResponse
-from protocol.messages.groups import SyncGroupRequest, SyncGroupResponse
-from protocol.messages.metadata import MetadataRequest, MetadataResponse
-from protocol.messages.produce import ProduceRequest, ProduceResponse
-from protocol.messages.topics import DeleteTopicsRequest
+from parley.broker.network import accepting
+from parley.broker.network.admission import ConnectionRate, Limits, ListenerLimits
+from parley.broker.network.connection import UNSENT_MAX
+from parley.broker.network.dispatch import Disconnect, RequestContext
+from parley.broker.network.listener import COMPLAINTS_PER_SECOND, Listener, bind
+from parley.protocol.codec import request_frame
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.api_versions import ApiVersionsRequest
+from parley.protocol.messages.fetch import FetchRequest, FetchResponse
+from parley.protocol.messages.groups import SyncGroupRequest, SyncGroupResponse
+from parley.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from parley.protocol.messages.produce import ProduceRequest, ProduceResponse
+from parley.protocol.messages.topics import DeleteTopicsRequest
 from tests.broker.network.harness import RawClient, eventually, serving
 
 VERSIONS_3 = ApiVersionsRequest(client_software_name="test", client_software_version="1")

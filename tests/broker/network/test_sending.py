@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from broker.network.sending import FileSlice, Part, SliceLost, SocketSender, TransportSender
+from parley.broker.network.sending import FileSlice, Part, SliceLost, SocketSender, TransportSender
 from tests.broker.network.harness import eventually
 
 CONTENT = random.Random(1).randbytes(3_000_000)

@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
-from broker.api.alter_partition import AlterPartitionApi
-from broker.api.api_versions import ApiVersionsApi
-from broker.api.fetch import FetchApi
-from broker.api.fetch_sessions import FetchSessions
-from broker.api.offsets import OffsetsApi
-from broker.api.produce import ProduceApi
-from broker.api.records import RecordsApi
-from broker.config import BrokerConfig
-from broker.controller.decision import Decision
-from broker.dynamic_config import DynamicConfig
-from broker.metadata.changes import (
+from parley.broker.api.alter_partition import AlterPartitionApi
+from parley.broker.api.api_versions import ApiVersionsApi
+from parley.broker.api.fetch import FetchApi
+from parley.broker.api.fetch_sessions import FetchSessions
+from parley.broker.api.offsets import OffsetsApi
+from parley.broker.api.produce import ProduceApi
+from parley.broker.api.records import RecordsApi
+from parley.broker.config import BrokerConfig
+from parley.broker.controller.decision import Decision
+from parley.broker.dynamic_config import DynamicConfig
+from parley.broker.metadata.changes import (
     BrokerRegistered,
     Change,
     ConfigReplaced,
@@ -31,9 +31,9 @@ from broker.metadata.changes import (
     TopicCreated,
     TopicDeleted,
 )
-from broker.metadata.current import Metadata
-from broker.metadata.image import MetadataImage
-from broker.metadata.types import (
+from parley.broker.metadata.current import Metadata
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import (
     BrokerRegistration,
     ConfigResource,
     Endpoint,
@@ -41,27 +41,27 @@ from broker.metadata.types import (
     ResourceType,
     TopicImage,
 )
-from broker.metrics import Metrics
-from broker.network.admission import Admission, Limits
-from broker.network.dispatch import Dispatcher, Handler
-from broker.network.listener import Listener, Load, bind
-from broker.partition import Partition, Purgatories
-from broker.partitions import Partitions
-from broker.peers import Peers
-from broker.purgatory import Purgatory
-from broker.replication.fetchers import ReplicaFetchers
-from broker.replication.isr import InSyncReplicas
-from broker.replication.selector import load_selector
-from broker.replication.throttle import leader_throttle
-from broker.tasks import TaskSet
-from protocol.messages.replication import AlterPartitionRequest
-from protocol.records.batch import Record, build, records
-from protocol.records.header import headers
-from protocol.schema import Request
-from storage.config import LogConfig
-from storage.log import Log
-from storage.manager import LogManager
-from storage.upkeep import UpkeepIntervals
+from parley.broker.metrics import Metrics
+from parley.broker.network.admission import Admission, Limits
+from parley.broker.network.dispatch import Dispatcher, Handler
+from parley.broker.network.listener import Listener, Load, bind
+from parley.broker.partition import Partition, Purgatories
+from parley.broker.partitions import Partitions
+from parley.broker.peers import Peers
+from parley.broker.purgatory import Purgatory
+from parley.broker.replication.fetchers import ReplicaFetchers
+from parley.broker.replication.isr import InSyncReplicas
+from parley.broker.replication.selector import load_selector
+from parley.broker.replication.throttle import leader_throttle
+from parley.broker.tasks import TaskSet
+from parley.protocol.messages.replication import AlterPartitionRequest
+from parley.protocol.records.batch import Record, build, records
+from parley.protocol.records.header import headers
+from parley.protocol.schema import Request
+from parley.storage.config import LogConfig
+from parley.storage.log import Log
+from parley.storage.manager import LogManager
+from parley.storage.upkeep import UpkeepIntervals
 from tests.broker.api.bench import context
 
 NAME = "PLAINTEXT"

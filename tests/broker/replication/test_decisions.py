@@ -6,10 +6,10 @@ from uuid import UUID
 
 import pytest
 
-from broker.metadata.types import BrokerRegistration, PartitionState
-from broker.replication.following import Cut, StartAnew, into_range, parted_at
-from broker.replication.in_sync import ANY_EPOCH, LeaderView, epochs_of, has_arrived, is_eligible, wanted_isr
-from broker.replication.progress import FetchClock, FollowerProgress
+from parley.broker.metadata.types import BrokerRegistration, PartitionState
+from parley.broker.replication.following import Cut, StartAnew, into_range, parted_at
+from parley.broker.replication.in_sync import ANY_EPOCH, LeaderView, epochs_of, has_arrived, is_eligible, wanted_isr
+from parley.broker.replication.progress import FetchClock, FollowerProgress
 
 LAG_MAX_S = 10.0
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from broker.metrics import FetcherMetrics, Metrics
-from broker.metrics.registry import Sample
-from broker.partition import Partition
-from broker.replication.fetcher import Fetcher
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.topics import DeleteRecordsRequest
-from storage.config import LogConfig
-from storage.log import Log
+from parley.broker.metrics import FetcherMetrics, Metrics
+from parley.broker.metrics.registry import Sample
+from parley.broker.partition import Partition
+from parley.broker.replication.fetcher import Fetcher
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.topics import DeleteRecordsRequest
+from parley.storage.config import LogConfig
+from parley.storage.log import Log
 from tests.broker.replication.bench import Nodes, batch, eventually, nodes, now_ms, values_of
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from broker.metadata.types import BrokerRegistration, PartitionState
-from broker.replication.in_sync import LeaderView, wanted_isr
-from broker.replication.progress import FetchClock, FollowerProgress
+from parley.broker.metadata.types import BrokerRegistration, PartitionState
+from parley.broker.replication.in_sync import LeaderView, wanted_isr
+from parley.broker.replication.progress import FetchClock, FollowerProgress
 
 LAG_S = 10.0
 BROKERS = {broker_id: BrokerRegistration(broker_id, 1, UUID(int=broker_id), ()) for broker_id in (1, 2)}

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from broker.replication.isr import NAMED_MAX
-from protocol.errors import ErrorCode
-from protocol.messages.replication import AlterPartitionResponse
+from parley.broker.replication.isr import NAMED_MAX
+from parley.protocol.errors import ErrorCode
+from parley.protocol.messages.replication import AlterPartitionResponse
 from tests.broker.replication.bench import batch, eventually, nodes, now_ms, values_of
 
 
@@ -166,7 +166,7 @@ async def test_a_leader_that_loses_one_log_goes_on_asking_for_the_others(tmp_pat
 async def test_many_isrs_that_change_alike_are_one_line_of_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "broker.replication.isr")
+    caplog.set_level(logging.INFO, "parley.broker.replication.isr")
     count = NAMED_MAX + 2
     async with nodes(tmp_path, 2, replica_lag_time_max_ms="2000") as cluster:
         await cluster.create("t", [1, 2], partitions=count)

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import BrokerConfig
-from broker.controller.elections import ElectionType
-from broker.controller.leaders import elect_where_allowed
-from broker.metadata.image import MetadataImage
-from broker.metadata.types import NO_LEADER, PartitionState
-from broker.server import BrokerServer
-from protocol.client import Client
-from protocol.errors import ErrorCode
-from protocol.messages.elections import ElectLeadersRequest
-from protocol.messages.topics import CreateTopicsRequest
+from parley.broker.config import BrokerConfig
+from parley.broker.controller.elections import ElectionType
+from parley.broker.controller.leaders import elect_where_allowed
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import NO_LEADER, PartitionState
+from parley.broker.server import BrokerServer
+from parley.protocol.client import Client
+from parley.protocol.errors import ErrorCode
+from parley.protocol.messages.elections import ElectLeadersRequest
+from parley.protocol.messages.topics import CreateTopicsRequest
 
 PATIENCE_S = 30
 

@@ -21,24 +21,24 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.api.fetch import FetchApi
-from broker.api.fetch_sessions import FetchSessions
-from broker.metadata.changes import BrokerRegistered, Change, Delta, PartitionChanged, TopicCreated
-from broker.metadata.current import Metadata
-from broker.metadata.image import MetadataImage
-from broker.metadata.types import NO_LEADER, BrokerRegistration, Endpoint, PartitionState, TopicImage
-from broker.metrics import Metrics
-from broker.partition import Partition, Purgatories
-from broker.partitions import Partitions
-from broker.purgatory import Purgatory
-from broker.replication import in_sync
-from broker.replication.following import Append, AskForRange, Cut, StartAnew, into_range, position_of, step_for
-from broker.replication.in_sync import LeaderView
-from broker.tasks import TaskSet
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.fetch import FetchRequest, FetchResponse
-from storage.config import LogConfig
-from storage.log import Log
+from parley.broker.api.fetch import FetchApi
+from parley.broker.api.fetch_sessions import FetchSessions
+from parley.broker.metadata.changes import BrokerRegistered, Change, Delta, PartitionChanged, TopicCreated
+from parley.broker.metadata.current import Metadata
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, Endpoint, PartitionState, TopicImage
+from parley.broker.metrics import Metrics
+from parley.broker.partition import Partition, Purgatories
+from parley.broker.partitions import Partitions
+from parley.broker.purgatory import Purgatory
+from parley.broker.replication import in_sync
+from parley.broker.replication.following import Append, AskForRange, Cut, StartAnew, into_range, position_of, step_for
+from parley.broker.replication.in_sync import LeaderView
+from parley.broker.tasks import TaskSet
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.fetch import FetchRequest, FetchResponse
+from parley.storage.config import LogConfig
+from parley.storage.log import Log
 from tests.broker.api.bench import Logs, context
 from tests.broker.replication.bench import batch, values_of
 

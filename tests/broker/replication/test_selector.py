@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from broker.replication import ConsumerView, RackAwareReplicaSelector, ReplicaView
-from broker.replication.selector import load_selector
-from protocol.messages.fetch import FetchRequest
+from parley.broker.replication import ConsumerView, RackAwareReplicaSelector, ReplicaView
+from parley.broker.replication.selector import load_selector
+from parley.protocol.messages.fetch import FetchRequest
 from tests.broker.replication.bench import Nodes, batch, eventually, nodes, now_ms
 
 KAFKAS = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
@@ -31,7 +31,9 @@ def test_the_rack_counts_and_in_it_who_is_furthest() -> None:
     assert selector.select("t", 0, consumer("b"), [ReplicaView(1, "b", 50, 0.0, True), near]).broker_id == 1  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("name", [KAFKAS, "RackAwareReplicaSelector", "broker.replication.RackAwareReplicaSelector"])
+@pytest.mark.parametrize(
+    "name", [KAFKAS, "RackAwareReplicaSelector", "parley.broker.replication.RackAwareReplicaSelector"]
+)
 def test_the_selector_s_names(name: str) -> None:
     assert isinstance(load_selector(name), RackAwareReplicaSelector)
 

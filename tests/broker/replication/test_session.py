@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from broker.replication.following import Position
-from broker.replication.session import FollowerSession
-from protocol.messages.fetch import FetchRequest, FetchResponse
+from parley.broker.replication.following import Position
+from parley.broker.replication.session import FollowerSession
+from parley.protocol.messages.fetch import FetchRequest, FetchResponse
 
 PARTITION = (UUID(int=1), 0)
 

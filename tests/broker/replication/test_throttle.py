@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.metadata.types import ResourceType
-from broker.replication.throttle import MeasuredRate, throttled_partitions
+from parley.broker.metadata.types import ResourceType
+from parley.broker.replication.throttle import MeasuredRate, throttled_partitions
 from tests.broker.replication.bench import Nodes, batch, eventually, nodes, now_ms
 
 RECORD = 50_000

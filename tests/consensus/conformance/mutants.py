@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import ClassVar
 
-from consensus.backend import (
+from parley.consensus.backend import (
     ANY,
     LINEARIZABLE,
     PRESENT,
@@ -29,13 +29,13 @@ from consensus.backend import (
     TxnResult,
     Watch,
 )
-from consensus.conformance import Harness
-from consensus.conformance.stores.local import LocalHarness
-from consensus.conformance.stores.memory import MemoryHarness
-from consensus.errors import Closed, CoordinationError, MaybeApplied, TooManyOps, Unavailable
-from consensus.local import LocalBackend
-from consensus.memory import MemoryBackend, MemoryStore
-from consensus.memory.backend import MemoryWatch
+from parley.consensus.conformance import Harness
+from parley.consensus.conformance.stores.local import LocalHarness
+from parley.consensus.conformance.stores.memory import MemoryHarness
+from parley.consensus.errors import Closed, CoordinationError, MaybeApplied, TooManyOps, Unavailable
+from parley.consensus.local import LocalBackend
+from parley.consensus.memory import MemoryBackend, MemoryStore
+from parley.consensus.memory.backend import MemoryWatch
 
 
 class Mutant(MemoryHarness):

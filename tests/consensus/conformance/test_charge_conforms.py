@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from consensus.backend import Backend
-from consensus.charge import StoreInCharge
-from consensus.conformance.harness import Peer
-from consensus.conformance.lab import Check
-from consensus.conformance.runner import all_checks, run_check
-from consensus.conformance.stores.memory import MemoryHarness
-from consensus.conformance.tasks import TaskPeer
+from parley.consensus.backend import Backend
+from parley.consensus.charge import StoreInCharge
+from parley.consensus.conformance.harness import Peer
+from parley.consensus.conformance.lab import Check
+from parley.consensus.conformance.runner import all_checks, run_check
+from parley.consensus.conformance.stores.memory import MemoryHarness
+from parley.consensus.conformance.tasks import TaskPeer
 
 PARTS = ("history", "ambiguous", "election", "group")
 """Of the kit; the others look at whole stores, where they would find the record."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from consensus.conformance import ConformanceSuite
+from parley.consensus.conformance import ConformanceSuite
 from tests.support.stores.consul import ConsulServers, OwnConsulHarness, consul_servers
 
 _running: list[ConsulServers] = []

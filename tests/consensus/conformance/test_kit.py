@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from consensus.conformance import Harness
-from consensus.conformance.__main__ import find_harness, main
-from consensus.conformance.harness import Peer
-from consensus.conformance.lab import CHECKS, Broken, Check, Lab, refused, require
-from consensus.conformance.runner import all_checks, run, run_check
-from consensus.conformance.stores.local import LocalHarness
-from consensus.conformance.stores.memory import MemoryHarness
-from consensus.errors import Closed, Unavailable
+from parley.consensus.conformance import Harness
+from parley.consensus.conformance.__main__ import find_harness, main
+from parley.consensus.conformance.harness import Peer
+from parley.consensus.conformance.lab import CHECKS, Broken, Check, Lab, refused, require
+from parley.consensus.conformance.runner import all_checks, run, run_check
+from parley.consensus.conformance.stores.local import LocalHarness
+from parley.consensus.conformance.stores.memory import MemoryHarness
+from parley.consensus.errors import Closed, Unavailable
 
 
 def test_every_check_has_a_name_a_promise_and_a_place() -> None:
@@ -166,8 +166,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 def test_it_needs_nothing_of_ours_but_the_interface() -> None:
     program = (
-        "import sys, consensus.conformance.runner, consensus.conformance.suite, consensus.conformance.__main__; "
-        "print([name for name in sys.modules if name.split('.')[0] in ('broker', 'protocol', 'storage', 'tools')])"
+        "import sys, parley.consensus.conformance.runner, parley.consensus.conformance.suite\n"
+        "import parley.consensus.conformance.__main__\n"
+        "above = ('parley.broker', 'parley.protocol', 'parley.storage', 'parley.tools')\n"
+        "print([name for name in sys.modules if name.startswith(above)])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consensus.conformance.linearizability import Operation, State, judge
+from parley.consensus.conformance.linearizability import Operation, State, judge
 
 
 def write(called: float, returned: float | None, value: str | None, held: bool | None = True) -> Operation:

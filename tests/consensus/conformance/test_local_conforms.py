@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from consensus.conformance import ConformanceSuite
-from consensus.conformance.stores.local import LocalHarness
+from parley.consensus.conformance import ConformanceSuite
+from parley.consensus.conformance.stores.local import LocalHarness
 
 
 class TestLocal(ConformanceSuite):

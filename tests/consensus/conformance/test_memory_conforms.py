@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from consensus.conformance import ConformanceSuite
-from consensus.conformance.stores.memory import MemoryHarness
+from parley.consensus.conformance import ConformanceSuite
+from parley.consensus.conformance.stores.memory import MemoryHarness
 
 
 class TestMemory(ConformanceSuite):

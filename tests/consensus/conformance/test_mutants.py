@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import Phase, settings
 
-from consensus.conformance import Harness, ProcessHarness, machine
-from consensus.conformance.lab import CHECKS, Broken
-from consensus.conformance.runner import run_check
-from consensus.errors import CoordinationError
+from parley.consensus.conformance import Harness, ProcessHarness, machine
+from parley.consensus.conformance.lab import CHECKS, Broken
+from parley.consensus.conformance.runner import run_check
+from parley.consensus.errors import CoordinationError
 from tests.consensus.conformance.mutants import found_by, mutants
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from consensus.conformance.__main__ import find_harness, main
-from consensus.registry import open_backend
-from consensus.zookeeper.address import parse
-from consensus.zookeeper.connection import synchronous_client
+from parley.consensus.conformance.__main__ import find_harness, main
+from parley.consensus.registry import open_backend
+from parley.consensus.zookeeper.address import parse
+from parley.consensus.zookeeper.connection import synchronous_client
 from tests.support.stores.consul import ConsulServers, consul_servers
 from tests.support.stores.etcd import EtcdServers, etcd_servers
 from tests.support.stores.servers import Servers

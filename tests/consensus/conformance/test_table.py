@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from consensus.conformance.table import table
+from parley.consensus.conformance.table import table
 
 
 def _check(name: str, *, passed: bool = True, measures: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:

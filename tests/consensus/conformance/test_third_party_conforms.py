@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from consensus.backend import ABSENT
-from consensus.conformance import ConformanceSuite
-from consensus.errors import BadConfig, Unauthorized, WrongStore
-from consensus.registry import open_backend, schemes
+from parley.consensus.backend import ABSENT
+from parley.consensus.conformance import ConformanceSuite
+from parley.consensus.errors import BadConfig, Unauthorized, WrongStore
+from parley.consensus.registry import open_backend, schemes
 
 SOURCE = Path(__file__).parents[2] / "third_party" / "parley_postgresql"
 NAME = "parley_postgresql"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from consensus.conformance import ConformanceSuite
+from parley.consensus.conformance import ConformanceSuite
 from tests.support.stores.zookeeper import OwnZookeeperHarness, ZookeeperServers, zookeeper_servers
 
 _running: list[ZookeeperServers] = []

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker import Broker
+from parley import Broker
 
 
 @pytest.fixture(scope="session")

@@ -11,12 +11,12 @@ from typing import Any
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from pipeline.connect.herder import State, TargetState, TaskId
-from pipeline.connect.offsets import FileOffsetStore
-from pipeline.connect.plugins import Plugins
-from pipeline.connect.running import make_worker
-from pipeline.connect.worker import Worker
-from pipeline.connect.worker_config import STANDALONE, WorkerConfig
+from parley.pipeline.connect.herder import State, TargetState, TaskId
+from parley.pipeline.connect.offsets import FileOffsetStore
+from parley.pipeline.connect.plugins import Plugins
+from parley.pipeline.connect.running import make_worker
+from parley.pipeline.connect.worker import Worker
+from parley.pipeline.connect.worker_config import STANDALONE, WorkerConfig
 
 WAIT_S = 60.0
 _POLL_S = 0.02

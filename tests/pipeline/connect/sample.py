@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pipeline.connect import (
+from parley.pipeline.connect import (
     ConfigDef,
     ConfigType,
     ConnectError,

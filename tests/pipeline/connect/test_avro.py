@@ -15,11 +15,11 @@ from typing import Any, ClassVar
 import fastavro
 import pytest
 
-from pipeline.connect import data
-from pipeline.connect.converters.avro import AvroConverter
-from pipeline.connect.converters.avro_schema import from_avro, to_avro
-from pipeline.connect.data import Struct, array, decimal, map_of, struct
-from pipeline.connect.errors import ConfigError, DataError, RetriableError
+from parley.pipeline.connect import data
+from parley.pipeline.connect.converters.avro import AvroConverter
+from parley.pipeline.connect.converters.avro_schema import from_avro, to_avro
+from parley.pipeline.connect.data import Struct, array, decimal, map_of, struct
+from parley.pipeline.connect.errors import ConfigError, DataError, RetriableError
 
 INNER = struct({"a": data.BOOLEAN}, name="inner").as_optional()
 SCHEMA = struct(

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from pipeline.connect.config import ConfigDef, ConfigType, Importance, Password, at_least, one_of
-from pipeline.connect.distributed.settings import DISTRIBUTED
-from pipeline.connect.errors import ConfigError
-from pipeline.connect.plugins import Plugins
-from pipeline.connect.validation import validated
-from pipeline.connect.worker_config import WorkerConfig
+from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance, Password, at_least, one_of
+from parley.pipeline.connect.distributed.settings import DISTRIBUTED
+from parley.pipeline.connect.errors import ConfigError
+from parley.pipeline.connect.plugins import Plugins
+from parley.pipeline.connect.validation import validated
+from parley.pipeline.connect.worker_config import WorkerConfig
 
 DEFINED = (
     ConfigDef()

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from pipeline.connect import data
-from pipeline.connect.converters import Converter
-from pipeline.connect.converters.json_converter import JsonConverter
-from pipeline.connect.data import Schema, Struct, array, decimal, map_of, struct
-from pipeline.connect.errors import ConfigError, DataError
-from pipeline.connect.java_forms import JavaDateFormat, java_replacement, java_text
-from pipeline.connect.offsets import FileOffsetStore
-from pipeline.connect.plugins import Plugins
-from pipeline.connect.records import Header, SourceRecord
-from pipeline.connect.transforms import Transform
+from parley.pipeline.connect import data
+from parley.pipeline.connect.converters import Converter
+from parley.pipeline.connect.converters.json_converter import JsonConverter
+from parley.pipeline.connect.data import Schema, Struct, array, decimal, map_of, struct
+from parley.pipeline.connect.errors import ConfigError, DataError
+from parley.pipeline.connect.java_forms import JavaDateFormat, java_replacement, java_text
+from parley.pipeline.connect.offsets import FileOffsetStore
+from parley.pipeline.connect.plugins import Plugins
+from parley.pipeline.connect.records import Header, SourceRecord
+from parley.pipeline.connect.transforms import Transform
 
 INNER = struct({"a": data.BOOLEAN}).as_optional()
 EVERYTHING = struct(
@@ -146,7 +146,12 @@ def test_transforms_are_found_by_kafkas_names_with_their_side() -> None:
         done = made.apply(record)
         assert done is not None
         assert (done.key, done.value) == expected
-    for name in ("ExtractField", "pipeline.connect.transforms.fields:ExtractField", "json:dumps", "absent.Class"):
+    for name in (
+        "ExtractField",
+        "parley.pipeline.connect.transforms.fields:ExtractField",
+        "json:dumps",
+        "absent.Class",
+    ):
         with pytest.raises(ConfigError):
             Plugins().load(name, Transform)  # type: ignore[type-abstract]
 

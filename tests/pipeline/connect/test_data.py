@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.connect import data
-from pipeline.connect.data import Schema, SchemaType, Struct, array, check_value, decimal, map_of, struct
-from pipeline.connect.errors import DataError
+from parley.pipeline.connect import data
+from parley.pipeline.connect.data import Schema, SchemaType, Struct, array, check_value, decimal, map_of, struct
+from parley.pipeline.connect.errors import DataError
 
 PERSON = struct(
     {"name": data.STRING, "age": data.OPTIONAL_INT32, "town": data.STRING.as_optional("Ulm")}, name="person"

@@ -10,14 +10,14 @@ from typing import Any, cast
 
 import pytest
 
-from pipeline.connect import placement, spark
-from pipeline.connect.errors import ConnectError
-from pipeline.connect.herder import State, TaskId
-from pipeline.connect.offsets import SourceOffset
-from pipeline.connect.spark import SparkEngine, _Host, _Told
-from pipeline.connect.tasks.peer import Peer, PeerLost
-from pipeline.connect.tasks.spec import TaskSpec
-from pipeline.connect.worker_config import STANDALONE, WorkerConfig
+from parley.pipeline.connect import placement, spark
+from parley.pipeline.connect.errors import ConnectError
+from parley.pipeline.connect.herder import State, TaskId
+from parley.pipeline.connect.offsets import SourceOffset
+from parley.pipeline.connect.spark import SparkEngine, _Host, _Told
+from parley.pipeline.connect.tasks.peer import Peer, PeerLost
+from parley.pipeline.connect.tasks.spec import TaskSpec
+from parley.pipeline.connect.worker_config import STANDALONE, WorkerConfig
 from tests.pipeline.connect.driving import until
 
 WAIT_S = 60.0

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from broker import Broker
-from pipeline.cluster import Connection, Isolation, TopicPartition
-from pipeline.connect.tasks.feed import Feed, Inbox
-from pipeline.fetching import Fetched
-from protocol.errors import ErrorCode
-from protocol.messages.fetch import FetchResponse
+from parley import Broker
+from parley.pipeline.cluster import Connection, Isolation, TopicPartition
+from parley.pipeline.connect.tasks.feed import Feed, Inbox
+from parley.pipeline.fetching import Fetched
+from parley.protocol.errors import ErrorCode
+from parley.protocol.messages.fetch import FetchResponse
 from tests.pipeline.connect.driving import create, produce
 
 WAIT_S = 60.0

@@ -16,16 +16,16 @@ from uuid import uuid4
 
 import pytest
 
-from broker import Broker
-from pipeline.connect import placement
-from pipeline.connect.herder import State, TargetState, TaskId
-from pipeline.connect.offsets import FileOffsetStore
-from pipeline.connect.plugins import Plugins
-from pipeline.connect.spark import SparkEngine
-from pipeline.connect.tasks import peer
-from pipeline.connect.tasks.spec import Reports
-from pipeline.connect.worker import Worker
-from pipeline.connect.worker_config import STANDALONE, WorkerConfig
+from parley import Broker
+from parley.pipeline.connect import placement
+from parley.pipeline.connect.herder import State, TargetState, TaskId
+from parley.pipeline.connect.offsets import FileOffsetStore
+from parley.pipeline.connect.plugins import Plugins
+from parley.pipeline.connect.spark import SparkEngine
+from parley.pipeline.connect.tasks import peer
+from parley.pipeline.connect.tasks.spec import Reports
+from parley.pipeline.connect.worker import Worker
+from parley.pipeline.connect.worker_config import STANDALONE, WorkerConfig
 from tests.pipeline.connect.driving import Driven, Told, create, produce, until
 
 pytestmark = pytest.mark.slow
@@ -39,7 +39,7 @@ SINKS = 4
 def program(silence_s: float) -> str:
     """What a host runs."""
     return (
-        "import pickle, sys; from pipeline.connect.tasks import peer, remote; "
+        "import pickle, sys; from parley.pipeline.connect.tasks import peer, remote; "
         f"peer.SILENCE_S, peer.BEAT_S, remote.STOP_S = {silence_s}, {BEAT_S}, {STOP_S}; "
         "remote.host_tasks(pickle.load(sys.stdin.buffer))"
     )

@@ -19,7 +19,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from broker import Broker
+from parley import Broker
 from tests.pipeline.connect.workers import file_sink, file_source, settings, until
 
 ROOT = Path(__file__).parents[3]
@@ -33,7 +33,7 @@ class WorkerProcess:
     """``parley connect distributed``, until it is killed."""
 
     def __init__(self, properties: Path) -> None:
-        command = [sys.executable, "-m", "tools.cli", "connect", "distributed", str(properties)]
+        command = [sys.executable, "-m", "parley", "connect", "distributed", str(properties)]
         self.process = subprocess.Popen(
             command,
             cwd=properties.parent,

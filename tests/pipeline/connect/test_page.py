@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from broker import Broker
+from parley import Broker
 from tests.pipeline.connect.workers import file_source, lines, standalone_worker, until
 
 PAGE = (Path(__file__).parents[3] / "docs" / "connect.md").read_text()
@@ -37,7 +37,7 @@ def typed(command: str, folder: Path) -> Iterator[str]:
     assert words[0] == "parley"
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "tools.cli", *words[1:]],
+        [sys.executable, "-m", "parley", *words[1:]],
         cwd=folder,
         env=environment | {"PYTHONPATH": str(Path(__file__).parents[3])},
         stdout=subprocess.PIPE,
@@ -159,20 +159,20 @@ def rows(database: Path) -> list[str]:
 
 def test_what_is_not_installed_is_said(tmp_path: Path) -> None:
     (tmp_path / "worker.properties").write_text(blocks("ini")[0])
-    program = "import sys; sys.modules['starlette'] = None; from tools.cli import main; main(sys.argv[1:])"
+    program = "import sys; sys.modules['starlette'] = None; from parley.tools.cli import main; main(sys.argv[1:])"
     command = [sys.executable, "-c", program, "connect", "standalone", str(tmp_path / "worker.properties")]
     done = subprocess.run(
         command, cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=START_SECONDS, check=False
     )
     assert done.returncode == 1
     assert "starlette is not installed" in done.stderr
-    assert "pip install 'parley[connect]'" in done.stderr
+    assert "pip install 'parley-broker[connect]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_every_connector_of_the_page_is_there() -> None:
-    from pipeline.connect.connector import Connector
-    from pipeline.connect.plugins import Plugins
+    from parley.pipeline.connect.connector import Connector
+    from parley.pipeline.connect.plugins import Plugins
 
     names = set(re.findall(r"^connector\.class=(.*)$", PAGE, re.MULTILINE))
     rows = re.findall(r"^\| (`\w+(?:Source|Sink)`.*?) \|", PAGE, re.MULTILINE)

@@ -11,10 +11,10 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from pipeline.connect.errors import ConnectError
-from pipeline.connect.tasks import sealed as seals
-from pipeline.connect.tasks.peer import SILENCE_S, Peer, PeerLost
-from pipeline.connect.tasks.sealed import Sealed, Stranger, sealed
+from parley.pipeline.connect.errors import ConnectError
+from parley.pipeline.connect.tasks import sealed as seals
+from parley.pipeline.connect.tasks.peer import SILENCE_S, Peer, PeerLost
+from parley.pipeline.connect.tasks.sealed import Sealed, Stranger, sealed
 
 WAIT_S = 30.0
 KEY = b"k" * 32

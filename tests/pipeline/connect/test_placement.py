@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pipeline.connect.herder import TaskId
-from pipeline.connect.placement import FENCE_S, TRIAL_S, Host, Placement
-from pipeline.connect.tasks.peer import BEAT_S, SILENCE_S, STOP_S
-from pipeline.connect.tasks.spec import TaskSpec
+from parley.pipeline.connect.herder import TaskId
+from parley.pipeline.connect.placement import FENCE_S, TRIAL_S, Host, Placement
+from parley.pipeline.connect.tasks.peer import BEAT_S, SILENCE_S, STOP_S
+from parley.pipeline.connect.tasks.spec import TaskSpec
 
 NONE: dict[str, str] = {}
 

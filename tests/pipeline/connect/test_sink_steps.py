@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from broker import Broker
-from pipeline.cluster import Cluster, Connection
-from pipeline.connect import (
+from parley import Broker
+from parley.pipeline.cluster import Cluster, Connection
+from parley.pipeline.connect import (
     ExactlyOnceSinkTask,
     OffsetRange,
     RetriableError,
@@ -19,13 +19,13 @@ from pipeline.connect import (
     TopicPartition,
     groups,
 )
-from pipeline.connect.errors import ConnectError
-from pipeline.connect.herder import State, TaskId
-from pipeline.connect.tasks.guard import Guard
-from pipeline.connect.tasks.host import TaskHost, _Running
-from pipeline.connect.tasks.sink import SinkRun
-from pipeline.connect.tasks.spec import TaskSpec
-from pipeline.connect.worker_config import STANDALONE, WorkerConfig
+from parley.pipeline.connect.errors import ConnectError
+from parley.pipeline.connect.herder import State, TaskId
+from parley.pipeline.connect.tasks.guard import Guard
+from parley.pipeline.connect.tasks.host import TaskHost, _Running
+from parley.pipeline.connect.tasks.sink import SinkRun
+from parley.pipeline.connect.tasks.spec import TaskSpec
+from parley.pipeline.connect.worker_config import STANDALONE, WorkerConfig
 from tests.pipeline.connect.driving import create, produce, until
 
 HERE = "tests.pipeline.connect.test_sink_steps"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from broker import Broker
-from pipeline.connect.herder import State, TargetState, TaskId
+from parley import Broker
+from parley.pipeline.connect.herder import State, TargetState, TaskId
 from tests.pipeline.connect.driving import create, driven, produce, until
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def noted(folder: Path, topic: str, count: int) -> list[list[Any]]:
 def test_many_connectors_in_one_query(
     spark: SparkSession, connect_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.connect.spark._GATHER_S", 60.0)  # however slowly the second process begins
+    monkeypatch.setattr("parley.pipeline.connect.spark._GATHER_S", 60.0)  # however slowly the second process begins
     bootstrap = connect_broker.bootstrap_servers
     topics = [f"spark-{number}" for number in range(SINKS)]
     for topic in topics:

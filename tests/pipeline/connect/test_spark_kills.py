@@ -17,7 +17,7 @@ import httpx
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from broker import Broker
+from parley import Broker
 from tests.pipeline.connect.test_kills import WorkerProcess, produce, properties, statuses, where
 from tests.pipeline.connect.workers import file_sink, file_source, until
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from broker import Broker
+from parley import Broker
 from tests.pipeline.connect.driving import WAIT_S, until
 
 pytestmark = pytest.mark.slow
@@ -42,7 +42,7 @@ def worker(connect_broker: Broker, tmp_path: Path) -> Path:
 
 
 def command(*words: object) -> list[str]:
-    return [sys.executable, "-m", "tools.cli", "connect", "standalone", *map(str, words)]
+    return [sys.executable, "-m", "parley", "connect", "standalone", *map(str, words)]
 
 
 def started(*words: object) -> tuple[subprocess.Popen[str], str]:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from broker import Broker
-from pipeline.connect.herder import State, TargetState, TaskId
+from parley import Broker
+from parley.pipeline.connect.herder import State, TargetState, TaskId
 from tests.pipeline.connect.driving import Driven, consume, create, driven, produce, until
 
 ERRORS = "__connect.errors."

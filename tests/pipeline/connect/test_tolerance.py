@@ -8,11 +8,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from pipeline.connect.connector_config import SINK
-from pipeline.connect.errors import ConnectError, DataError, RetriableError
-from pipeline.connect.herder import TaskId
-from pipeline.connect.plugins import Plugins
-from pipeline.connect.tasks.tolerance import LeftOut, Raw, Stage, Tolerance
+from parley.pipeline.connect.connector_config import SINK
+from parley.pipeline.connect.errors import ConnectError, DataError, RetriableError
+from parley.pipeline.connect.herder import TaskId
+from parley.pipeline.connect.plugins import Plugins
+from parley.pipeline.connect.tasks.tolerance import LeftOut, Raw, Stage, Tolerance
 
 RAW = Raw("t", 2, 7, 99, 0, b"k", b"v", ())
 

@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 
 import httpx
 
-from pipeline.connect.distributed.process import distributed, standalone
-from pipeline.connect.distributed.settings import DISTRIBUTED
-from pipeline.connect.herder import Herder
-from pipeline.connect.running import make_worker
-from pipeline.connect.worker_config import STANDALONE, WorkerConfig
+from parley.pipeline.connect.distributed.process import distributed, standalone
+from parley.pipeline.connect.distributed.settings import DISTRIBUTED
+from parley.pipeline.connect.herder import Herder
+from parley.pipeline.connect.running import make_worker
+from parley.pipeline.connect.worker_config import STANDALONE, WorkerConfig
 
 WAIT_SECONDS = 60.0
 _POLL_SECONDS = 0.02

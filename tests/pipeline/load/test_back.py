@@ -15,16 +15,16 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from pipeline.cluster import Cluster, Connection
-from pipeline.load.back import BackSettings, BackTask, send_back, send_rows
-from pipeline.load.columns import BadRecord, Layout
-from pipeline.load.files import Task, Written, write_range
-from pipeline.load.job import LoadSettings, load
-from pipeline.load.manifest import LoadConflict
-from pipeline.mirror.appending import Overtaken, new_producer
-from pipeline.sending import ProducerId
+from parley.pipeline.cluster import Cluster, Connection
+from parley.pipeline.load.back import BackSettings, BackTask, send_back, send_rows
+from parley.pipeline.load.columns import BadRecord, Layout
+from parley.pipeline.load.files import Task, Written, write_range
+from parley.pipeline.load.job import LoadSettings, load
+from parley.pipeline.load.manifest import LoadConflict
+from parley.pipeline.mirror.appending import Overtaken, new_producer
+from parley.pipeline.sending import ProducerId
+from parley.tools.pytest_plugin import KafkaBroker
 from tests.pipeline.mirror.clusters import Row, as_rows, create, delete_records, produce, read, rows
-from tools.pytest_plugin import KafkaBroker
 
 
 class Killed(Exception):
@@ -221,7 +221,7 @@ def test_two_loads_that_begin_at_the_same_moment_are_one(
         both_there.wait()  # neither has found the other's note
         return new_producer(cluster)
 
-    monkeypatch.setattr("pipeline.load.back.new_producer", together)
+    monkeypatch.setattr("parley.pipeline.load.back.new_producer", together)
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(lambda _: send_back(settings, in_process), range(2)))
     assert [message.value() for message in read(bootstrap, topic)] == expected

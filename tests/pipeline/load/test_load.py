@@ -15,15 +15,15 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 
-from pipeline.cluster import Connection
-from pipeline.load.columns import Layout
-from pipeline.load.files import NotOurs, Task, Written, filesystem, write_range
-from pipeline.load.job import LoadSettings, load
-from pipeline.load.manifest import LoadConflict
-from pipeline.load.ranges import RecordsGone, TopicMadeAnew
-from pipeline.load.schemas import read_schema
+from parley.pipeline.cluster import Connection
+from parley.pipeline.load.columns import Layout
+from parley.pipeline.load.files import NotOurs, Task, Written, filesystem, write_range
+from parley.pipeline.load.job import LoadSettings, load
+from parley.pipeline.load.manifest import LoadConflict
+from parley.pipeline.load.ranges import RecordsGone, TopicMadeAnew
+from parley.pipeline.load.schemas import read_schema
+from parley.tools.pytest_plugin import KafkaBroker
 from tests.pipeline.mirror.clusters import create, delete_records, produce, rows
-from tools.pytest_plugin import KafkaBroker
 
 SCHEMA = read_schema(json.dumps({"properties": {"id": {"type": "integer"}, "name": {"type": "string"}}}))
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pyarrow.dataset as pa_dataset
 import pytest
 
+from parley.tools.pytest_plugin import KafkaBroker
 from tests.pipeline.mirror.clusters import create, produce, rows
-from tools.pytest_plugin import KafkaBroker
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -28,7 +28,7 @@ def command(bootstrap: str, folder: Path, *more: str) -> list[str]:
     spark = ("--master", "local[2,4]", *(word for one in settings for word in ("--conf", one)))
     where = ("--bootstrap-server", bootstrap, "--topic", "many", "--output", str(folder))
     size = ("--max-records-per-file", str(PER_FILE))
-    return [sys.executable, "-m", "tools.cli", "load", *where, *size, *spark, *more]
+    return [sys.executable, "-m", "parley", "load", *where, *size, *spark, *more]
 
 
 def test_killed_in_the_middle_it_loads_every_row_once(kafka_broker: KafkaBroker, tmp_path: Path) -> None:

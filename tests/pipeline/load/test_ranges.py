@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.fetching import TopicPartition
-from pipeline.load.ranges import OffsetRange, RecordsGone, TopicMadeAnew, is_stray, missing, range_of, rounds
+from parley.pipeline.fetching import TopicPartition
+from parley.pipeline.load.ranges import OffsetRange, RecordsGone, TopicMadeAnew, is_stray, missing, range_of, rounds
 
 T0 = TopicPartition("t", 0)
 

@@ -9,9 +9,9 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
-from pipeline.mirror.copying import Copied, Range, copy
-from pipeline.mirror.rounds import Mirror
-from pipeline.mirror.settings import from_mm2
+from parley.pipeline.mirror.copying import Copied, Range, copy
+from parley.pipeline.mirror.rounds import Mirror
+from parley.pipeline.mirror.settings import from_mm2
 
 Row = tuple[bytes | None, bytes | None, int, tuple[tuple[str, bytes | None], ...]]
 """Key, value, timestamp (ms) and headers of a record."""

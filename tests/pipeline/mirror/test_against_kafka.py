@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from confluent_kafka import Producer
 
-from pipeline.mirror.internal_records import OffsetSync
+from parley.pipeline.mirror.internal_records import OffsetSync
 from tests.pipeline.mirror.clusters import (
     as_rows,
     commit,

@@ -7,18 +7,18 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from pipeline.decode import BadBatch
-from pipeline.fetching import Fetched, TopicPartition
-from pipeline.mirror.appending import Batch, Tail, stamped
-from pipeline.mirror.batches import SMALL_BYTES, Piece, Span, join, pieces, spans
-from pipeline.mirror.translation import Run
-from pipeline.sending import ProducerId
-from protocol.records.batch import build, read_header, records
-from protocol.records.compression import Compression
-from protocol.records.control import ControlMarker, ControlType, build_marker
-from protocol.records.conversion import to_legacy
-from protocol.records.header import seal
-from protocol.records.record import Record
+from parley.pipeline.decode import BadBatch
+from parley.pipeline.fetching import Fetched, TopicPartition
+from parley.pipeline.mirror.appending import Batch, Tail, stamped
+from parley.pipeline.mirror.batches import SMALL_BYTES, Piece, Span, join, pieces, spans
+from parley.pipeline.mirror.translation import Run
+from parley.pipeline.sending import ProducerId
+from parley.protocol.records.batch import build, read_header, records
+from parley.protocol.records.compression import Compression
+from parley.protocol.records.control import ControlMarker, ControlType, build_marker
+from parley.protocol.records.conversion import to_legacy
+from parley.protocol.records.header import seal
+from parley.protocol.records.record import Record
 
 LARGE = b"x" * SMALL_BYTES
 

@@ -7,10 +7,10 @@ import threading
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from broker import Cluster
-from pipeline.mirror.copying import Copied, Range, copy
-from pipeline.mirror.rounds import Mirror
-from pipeline.mirror.settings import from_mm2
+from parley import Cluster
+from parley.pipeline.mirror.copying import Copied, Range, copy
+from parley.pipeline.mirror.rounds import Mirror
+from parley.pipeline.mirror.settings import from_mm2
 from tests.pipeline.mirror.clusters import as_rows, create, mirror, produce, properties, read, rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -33,7 +33,7 @@ def leader(bootstrap: str, topic: str) -> int:
 
 
 def test_leaders_that_die_in_the_middle_cost_no_record_and_double_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.mirror.flow.COPIED_AT_ONCE", 500)
+    monkeypatch.setattr("parley.pipeline.mirror.flow.COPIED_AT_ONCE", 500)
     with Cluster(SETTINGS, brokers=3) as source, Cluster(SETTINGS, brokers=3) as target:
         admin = AdminClient({"bootstrap.servers": source.bootstrap_servers, "log_level": 0})
         admin.create_topics([NewTopic("orders", 1, 3)])["orders"].result(60)
@@ -60,8 +60,8 @@ def test_leaders_that_die_in_the_middle_cost_no_record_and_double_none(monkeypat
 
 
 def test_what_has_no_leader_holds_up_one_round_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.mirror.flow.PATIENCE_MS", 3000)
-    monkeypatch.setattr("pipeline.mirror.flow.HELD_BACK_MS", 0)
+    monkeypatch.setattr("parley.pipeline.mirror.flow.PATIENCE_MS", 3000)
+    monkeypatch.setattr("parley.pipeline.mirror.flow.HELD_BACK_MS", 0)
     asked: list[list[int]] = []
 
     def looking(ranges: list[Range]) -> list[Copied]:

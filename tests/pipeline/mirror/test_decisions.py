@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pipeline.committed import Committed
-from pipeline.fetching import TopicPartition
-from pipeline.mirror.groups import new_checkpoints, to_commit
-from pipeline.mirror.internal_records import Checkpoint
-from pipeline.mirror.naming import Selection
-from pipeline.mirror.settings import SETTINGS_EXCLUDED
-from pipeline.mirror.topics import DEFAULT, STATIC_BROKER, Change, Setting, SettingsChoice, missing
+from parley.pipeline.committed import Committed
+from parley.pipeline.fetching import TopicPartition
+from parley.pipeline.mirror.groups import new_checkpoints, to_commit
+from parley.pipeline.mirror.internal_records import Checkpoint
+from parley.pipeline.mirror.naming import Selection
+from parley.pipeline.mirror.settings import SETTINGS_EXCLUDED
+from parley.pipeline.mirror.topics import DEFAULT, STATIC_BROKER, Change, Setting, SettingsChoice, missing
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 A0 = TopicPartition("A.t", 0)

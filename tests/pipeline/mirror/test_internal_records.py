@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.mirror.internal_records import Checkpoint, Heartbeat, MalformedRecord, OffsetSync, StoredOffset
+from parley.pipeline.mirror.internal_records import Checkpoint, Heartbeat, MalformedRecord, OffsetSync, StoredOffset
 
 
 def test_heartbeat() -> None:

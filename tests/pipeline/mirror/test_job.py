@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from pipeline.mirror import job
-from pipeline.mirror.settings import MirrorSettings
+from parley.pipeline.mirror import job
+from parley.pipeline.mirror.settings import MirrorSettings
 
 PASSING = "Python worker failed to connect back"
 

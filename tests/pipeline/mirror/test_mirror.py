@@ -10,18 +10,18 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from pipeline.cluster import Cluster, Connection
-from pipeline.fetching import TopicPartition as Place
-from pipeline.mirror import admin, notes
-from pipeline.mirror.appending import Appender, Batch, new_producer
-from pipeline.mirror.copying import Copied, Range, copy
-from pipeline.mirror.internal_records import Checkpoint, OffsetSync, StoredOffset
-from pipeline.mirror.rounds import Mirror
-from pipeline.mirror.settings import from_mm1, from_mm2
-from pipeline.sending import ProducerId
-from protocol.records.batch import build
-from protocol.records.header import HEADER_SIZE, read_header
-from protocol.records.record import Record
+from parley.pipeline.cluster import Cluster, Connection
+from parley.pipeline.fetching import TopicPartition as Place
+from parley.pipeline.mirror import admin, notes
+from parley.pipeline.mirror.appending import Appender, Batch, new_producer
+from parley.pipeline.mirror.copying import Copied, Range, copy
+from parley.pipeline.mirror.internal_records import Checkpoint, OffsetSync, StoredOffset
+from parley.pipeline.mirror.rounds import Mirror
+from parley.pipeline.mirror.settings import from_mm1, from_mm2
+from parley.pipeline.sending import ProducerId
+from parley.protocol.records.batch import build
+from parley.protocol.records.header import HEADER_SIZE, read_header
+from parley.protocol.records.record import Record
 from tests.pipeline.mirror.clusters import (
     Row,
     alter,
@@ -73,7 +73,7 @@ def test_nothing_is_copied_twice_however_often_a_mirror_is_killed(a: str, b: str
 
 
 def test_a_mirror_killed_after_many_rounds_counts_all_of_them(a: str, b: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.mirror.flow.COPIED_AT_ONCE", 30)
+    monkeypatch.setattr("parley.pipeline.mirror.flow.COPIED_AT_ONCE", 30)
     create(a, "orders")
     large = rows(300, size=50_000)  # more than one answer to a fetch holds
     produce(a, "orders", large)
@@ -387,7 +387,7 @@ def test_two_mirrors_that_begin_at_the_same_moment_are_one(a: str, b: str, monke
         both_there.wait()  # neither has found that the other has begun
         return new_producer(cluster)
 
-    monkeypatch.setattr("pipeline.mirror.flow.new_producer", together)
+    monkeypatch.setattr("parley.pipeline.mirror.flow.new_producer", together)
     pair = [mirror(properties(a, b)) for _ in range(2)]
     with ThreadPoolExecutor(2) as threads:
         for work in (lambda one: one.flows[0].prepare(), lambda one: one.copy(one.ends())):

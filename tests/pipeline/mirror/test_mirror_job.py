@@ -24,7 +24,7 @@ def command(a: str, b: str, *more: str) -> list[str]:
     settings = ("spark.driver.memory=1g", "spark.ui.enabled=false", f"spark.driver.extraJavaOptions={QUICK}")
     spark = ("--master", "local[2,4]", *(word for one in settings for word in ("--conf", one)))
     clusters = ("--source", a, "--target", b, "--source-alias", "A", "--topics", "orders")
-    return [sys.executable, "-m", "tools.cli", "mirror", *clusters, *spark, *more]
+    return [sys.executable, "-m", "parley", "mirror", *clusters, *spark, *more]
 
 
 def test_killed_in_the_middle_it_copies_every_row_once(a: str, b: str, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.mirror.naming import BadPattern, ReplicationPolicy, Selection, TopicChoice
+from parley.pipeline.mirror.naming import BadPattern, ReplicationPolicy, Selection, TopicChoice
 
 DEFAULT = ReplicationPolicy()
 IDENTITY = ReplicationPolicy(identity_of="A")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.mirror.settings import BadSettings, from_mm1, from_mm2
+from parley.pipeline.mirror.settings import BadSettings, from_mm1, from_mm2
 
 BASIC = {
     "clusters": "A, B",

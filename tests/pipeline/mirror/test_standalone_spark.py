@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.java import java_home
+from parley.pipeline.java import java_home
+from parley.tools.cli.shapes import SHAPES, differences
 from tests.pipeline.mirror.clusters import as_rows, create, produce, read, rows
 from tests.support.kafka import JavaServer
 from tests.support.ports import free_port
-from tools.cli.shapes import SHAPES, differences
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -68,7 +68,7 @@ def test_a_mirror_runs_on_any_spark(a: str, b: str, master: str) -> None:
     )
     words = ["mirror", "--source", a, "--target", b, "--source-alias", "A", "--topics", "orders", "--once", "--json"]
     words += ["--master", master, *(word for one in settings for word in ("--conf", one))]
-    done = subprocess.run([sys.executable, "-m", "tools.cli", *words], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-m", "parley", *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     told = [json.loads(line) for line in done.stdout.splitlines()]
     assert [problem for one in told for problem in differences(one, SHAPES["mirror"][1])] == []

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.mirror.translation import RUNS_MAX, Translation
+from parley.pipeline.mirror.translation import RUNS_MAX, Translation
 
 
 def of(*syncs: tuple[int, int]) -> Translation:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import ErrorCode
-from protocol.records.batch import (
+from parley.protocol.errors import ErrorCode
+from parley.protocol.records.batch import (
     HEADER_SIZE,
     BatchHeader,
     Compression,
@@ -28,8 +28,8 @@ from protocol.records.batch import (
     verify_crc,
     walk,
 )
-from protocol.records.compression import compress
-from protocol.records.header import seal, set_max_timestamp
+from parley.protocol.records.compression import compress
+from parley.protocol.records.header import seal, set_max_timestamp
 from tests.protocol.records.record_strategies import CODECS, record_lists
 
 SOME = [Record(i, 1000 + i, b"key" if i % 2 else None, b"value" * i, (("name", b"content"),)) for i in range(20)]

@@ -16,8 +16,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.records.compression import Compression, compress, decompress, pieces
-from protocol.records.errors import DecompressedTooLarge, InvalidRecord
+from parley.protocol.records.compression import Compression, compress, decompress, pieces
+from parley.protocol.records.errors import DecompressedTooLarge, InvalidRecord
 from tests.protocol.records.record_strategies import CODECS
 
 REAL = [codec for codec in CODECS if codec is not Compression.NONE]

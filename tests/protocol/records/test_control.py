@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.records.batch import InvalidRecord, Record, build, read_header, records, validate
-from protocol.records.control import ControlMarker, ControlType, build_marker, control_type, marker_of, read_marker
+from parley.protocol.records.batch import InvalidRecord, Record, build, read_header, records, validate
+from parley.protocol.records.control import (
+    ControlMarker,
+    ControlType,
+    build_marker,
+    control_type,
+    marker_of,
+    read_marker,
+)
 
 
 @given(

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from protocol.records import legacy
-from protocol.records.batch import Record, build, headers, records, validate
-from protocol.records.compression import Compression
-from protocol.records.conversion import to_legacy
+from parley.protocol.records import legacy
+from parley.protocol.records.batch import Record, build, headers, records, validate
+from parley.protocol.records.compression import Compression
+from parley.protocol.records.conversion import to_legacy
 from tests.support.kafka import KAFKA_3, run_java
 
 pytestmark = pytest.mark.system

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import ErrorCode, KafkaError
-from protocol.records import legacy
-from protocol.records.batch import (
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.records import legacy
+from parley.protocol.records.batch import (
     CorruptRecord,
     DecompressedTooLarge,
     InvalidRecord,
@@ -25,8 +25,8 @@ from protocol.records.batch import (
     validate,
     verify_crc,
 )
-from protocol.records.compression import Compression, compress
-from protocol.records.conversion import to_legacy
+from parley.protocol.records.compression import Compression, compress
+from parley.protocol.records.conversion import to_legacy
 from tests.protocol.records.record_strategies import (
     CODECS,
     LEGACY_CODECS,

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from protocol.records import legacy
-from protocol.records.batch import Record, build, headers, records, validate, verify_crc
-from protocol.records.compression import Compression
+from parley.protocol.records import legacy
+from parley.protocol.records.batch import Record, build, headers, records, validate, verify_crc
+from parley.protocol.records.compression import Compression
 from tests.protocol.records.record_strategies import CODECS, LEGACY_CODECS, record_lists, without_timestamps
 
 Read = list[Record]

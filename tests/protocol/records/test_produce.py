@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import ErrorCode, KafkaError
-from protocol.records import legacy
-from protocol.records.batch import (
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.records import legacy
+from parley.protocol.records.batch import (
     HEADER_SIZE,
     Buffer,
     Record,
@@ -22,9 +22,9 @@ from protocol.records.batch import (
     records,
     validate,
 )
-from protocol.records.compression import Compression, compress
-from protocol.records.header import seal
-from protocol.records.produce import RECORD_ERRORS_MAX, Prepared, ProduceRules, RecordErrors, prepare
+from parley.protocol.records.compression import Compression, compress
+from parley.protocol.records.header import seal
+from parley.protocol.records.produce import RECORD_ERRORS_MAX, Prepared, ProduceRules, RecordErrors, prepare
 from tests.protocol.records.record_strategies import (
     CODECS,
     LEGACY_CODECS,

@@ -11,9 +11,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from consensus.conformance.stores.consul import ConsulHarness
+from parley.consensus.conformance.stores.consul import ConsulHarness
+from parley.tools.store_servers import consul_ports_off, consul_program
 from tests.support.stores.servers import Node, OwnServers, Servers, serving
-from tools.store_servers import consul_ports_off, consul_program
 
 TTL_MS_MIN = 500
 """Of servers in tests; Consul's own default is 10 s, and everything that waits for an expiry would take minutes."""

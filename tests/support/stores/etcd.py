@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from consensus.conformance.stores.etcd import EtcdHarness
+from parley.consensus.conformance.stores.etcd import EtcdHarness
+from parley.tools.store_servers import etcd_program
 from tests.support.stores.servers import Node, OwnServers, Servers, serving
-from tools.store_servers import etcd_program
 
 
 @dataclass(slots=True)

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from consensus.conformance.harness import Harness
-from consensus.conformance.runner import Result, run
-from consensus.conformance.stores.local import LocalHarness
-from consensus.conformance.stores.memory import MemoryHarness
+from parley.consensus.conformance.harness import Harness
+from parley.consensus.conformance.runner import Result, run
+from parley.consensus.conformance.stores.local import LocalHarness
+from parley.consensus.conformance.stores.memory import MemoryHarness
 from tests.support.stores.consul import OwnConsulHarness, consul_servers
 from tests.support.stores.etcd import OwnEtcdHarness, etcd_servers
 from tests.support.stores.zookeeper import OwnZookeeperHarness, zookeeper_servers

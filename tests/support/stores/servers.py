@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Final, TypeVar
 
-from consensus.conformance.processes import ProcessHarness, WallClock
+from parley.consensus.conformance.processes import ProcessHarness, WallClock
 from tests.support.ports import free_port
 
 _MEMORY: Final = "/dev/shm"

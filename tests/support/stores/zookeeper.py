@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from consensus.conformance.stores.zookeeper import ZookeeperHarness
+from parley.consensus.conformance.stores.zookeeper import ZookeeperHarness
+from parley.tools.store_servers import zookeeper_class_path
 from tests.support.stores.servers import Node, OwnServers, Servers, serving
-from tools.store_servers import zookeeper_class_path
 
 TICK_MS = 200
 TTL_MS_MIN = 600

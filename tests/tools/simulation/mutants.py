@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from broker.api.refusals import Refusals
-from broker.controller import election
-from broker.partition import Partition
-from broker.replication import fetcher, following, in_sync
-from consensus.recipes.keyvalue import KeyValue
-from protocol.errors import ErrorCode
-from tools.simulation.faults import Fault, Kind
-from tools.simulation.scenario import Outcome, Settings, simulate
+from parley.broker.api.refusals import Refusals
+from parley.broker.controller import election
+from parley.broker.partition import Partition
+from parley.broker.replication import fetcher, following, in_sync
+from parley.consensus.recipes.keyvalue import KeyValue
+from parley.protocol.errors import ErrorCode
+from parley.tools.simulation.faults import Fault, Kind
+from parley.tools.simulation.scenario import Outcome, Settings, simulate
 
 Mutate = Callable[[pytest.MonkeyPatch], None]
 

@@ -11,12 +11,12 @@ from random import Random
 
 import pytest
 
-from storage.checkpoints import write_atomically
+from parley.storage.checkpoints import write_atomically
+from parley.tools.simulation.disk import Disks, torn
+from parley.tools.simulation.loop import SimulatedLoop, Stuck, run
+from parley.tools.simulation.scenario import Settings, simulate
+from parley.tools.simulation.world import World
 from tests.tools.simulation.mutants import MUTANTS, Mutant, hunt
-from tools.simulation.disk import Disks, torn
-from tools.simulation.loop import SimulatedLoop, Stuck, run
-from tools.simulation.scenario import Settings, simulate
-from tools.simulation.world import World
 
 SHORT = Settings(seconds=10.0)
 ALONE = {"default.replication.factor": "1", "min.insync.replicas": "1", "offsets.topic.replication.factor": "1"}
@@ -95,7 +95,7 @@ def test_the_brokers_keep_their_promises(seed: int) -> None:
 
 
 def test_a_seed_replays_exactly() -> None:
-    code = "from tools.simulation.scenario import *; print(simulate(4, Settings(seconds=5.0)).digest)"
+    code = "from parley.tools.simulation.scenario import *; print(simulate(4, Settings(seconds=5.0)).digest)"
     digests = {
         subprocess.run(
             [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.connect.connector import SinkTask, SourceTask
-from pipeline.connect.offsets import StoredOffsets
-from pipeline.connect.records import SinkRecord, SourceRecord, TopicPartition
+from parley.pipeline.connect.connector import SinkTask, SourceTask
+from parley.pipeline.connect.offsets import StoredOffsets
+from parley.pipeline.connect.records import SinkRecord, SourceRecord, TopicPartition
 
 NAME = "tested"
 

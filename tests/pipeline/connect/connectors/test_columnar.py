@@ -13,12 +13,12 @@ import pytest
 from deltalake import DeltaTable
 from pyarrow import fs
 
-from pipeline.connect.connector import ExactlyOnceSinkTask, OffsetRange
-from pipeline.connect.connectors import parquet as parquet_sink
-from pipeline.connect.connectors.columns import table_of
-from pipeline.connect.connectors.delta import DeltaSinkTask
-from pipeline.connect.connectors.parquet import ParquetSinkConnector, ParquetSinkTask
-from pipeline.connect.data import (
+from parley.pipeline.connect.connector import ExactlyOnceSinkTask, OffsetRange
+from parley.pipeline.connect.connectors import parquet as parquet_sink
+from parley.pipeline.connect.connectors.columns import table_of
+from parley.pipeline.connect.connectors.delta import DeltaSinkTask
+from parley.pipeline.connect.connectors.parquet import ParquetSinkConnector, ParquetSinkTask
+from parley.pipeline.connect.data import (
     BYTES,
     DATE,
     FLOAT64,
@@ -36,8 +36,8 @@ from pipeline.connect.data import (
     map_of,
     struct,
 )
-from pipeline.connect.errors import ConnectError, DataError, RetriableError
-from pipeline.connect.records import SinkRecord, TopicPartition
+from parley.pipeline.connect.errors import ConnectError, DataError, RetriableError
+from parley.pipeline.connect.records import SinkRecord, TopicPartition
 from tests.pipeline.connect.connectors.tasks import record, started
 
 PARTITION = TopicPartition("t", 0)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.connect.connectors.file import (
+from parley.pipeline.connect.connectors.file import (
     FileStreamSinkTask,
     FileStreamSourceConnector,
     FileStreamSourceTask,
 )
-from pipeline.connect.data import INT32, Struct, struct
-from pipeline.connect.errors import ConnectError
+from parley.pipeline.connect.data import INT32, Struct, struct
+from parley.pipeline.connect.errors import ConnectError
 from tests.pipeline.connect.connectors.tasks import Context, StoredReader, polled, record, started
 
 

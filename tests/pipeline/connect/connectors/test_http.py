@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.connect.connectors.http import HttpSinkConnector, HttpSinkTask
-from pipeline.connect.data import INT32, Struct, struct
-from pipeline.connect.errors import ConnectError, RetriableError
+from parley.pipeline.connect.connectors.http import HttpSinkConnector, HttpSinkTask
+from parley.pipeline.connect.data import INT32, Struct, struct
+from parley.pipeline.connect.errors import ConnectError, RetriableError
 from tests.pipeline.connect.connectors.tasks import record, started
 
 SHAPE = struct({"a": INT32})

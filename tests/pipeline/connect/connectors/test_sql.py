@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from pipeline.connect.connector import OffsetRange
-from pipeline.connect.connectors.sql.database import open_engine
-from pipeline.connect.connectors.sql.sink import SqlSinkConnector, SqlSinkTask
-from pipeline.connect.connectors.sql.source import SqlSourceConnector, SqlSourceTask
-from pipeline.connect.data import (
+from parley.pipeline.connect.connector import OffsetRange
+from parley.pipeline.connect.connectors.sql.database import open_engine
+from parley.pipeline.connect.connectors.sql.sink import SqlSinkConnector, SqlSinkTask
+from parley.pipeline.connect.connectors.sql.source import SqlSourceConnector, SqlSourceTask
+from parley.pipeline.connect.data import (
     BOOLEAN,
     BYTES,
     DATE,
@@ -33,8 +33,8 @@ from pipeline.connect.data import (
     decimal,
     struct,
 )
-from pipeline.connect.errors import ConfigError, ConnectError, DataError, RetriableError
-from pipeline.connect.records import SinkRecord, TopicPartition
+from parley.pipeline.connect.errors import ConfigError, ConnectError, DataError, RetriableError
+from parley.pipeline.connect.records import SinkRecord, TopicPartition
 from tests.pipeline.connect.connectors.postgresql import postgresql
 from tests.pipeline.connect.connectors.tasks import StoredReader, polled, record, started
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 
-from pipeline.connect import ConfigDef, SinkConnector, SinkRecord, SinkTask
+from parley.pipeline.connect import ConfigDef, SinkConnector, SinkRecord, SinkTask
 
 LET_GO = threading.Event()
 

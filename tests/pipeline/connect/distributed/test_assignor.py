@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.connect.distributed.assignor import Decision, Sharing, share_out
-from pipeline.connect.distributed.protocol import NO_WORK, Work
-from pipeline.connect.herder import TaskId
+from parley.pipeline.connect.distributed.assignor import Decision, Sharing, share_out
+from parley.pipeline.connect.distributed.protocol import NO_WORK, Work
+from parley.pipeline.connect.herder import TaskId
 
 DELAY_MS = 1000
 ROUNDS_MAX = 10

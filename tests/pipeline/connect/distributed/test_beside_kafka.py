@@ -11,7 +11,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from broker import Broker
+from parley import Broker
 from tests.pipeline.connect.workers import RunningWorker, file_source, group_worker, until
 from tests.support.kafka import JavaServer, java_command
 from tests.support.ports import free_port

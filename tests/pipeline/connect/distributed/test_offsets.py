@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from pipeline.connect.distributed.log import MemoryLog
-from pipeline.connect.distributed.offsets import TopicOffsetStore
+from parley.pipeline.connect.distributed.log import MemoryLog
+from parley.pipeline.connect.distributed.offsets import TopicOffsetStore
 
 WHERE = b'["src",{"filename":"f"}]'
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.connect.distributed.protocol import (
+from parley.pipeline.connect.distributed.protocol import (
     Assignment,
     MalformedAssignment,
     MemberState,
@@ -16,7 +16,7 @@ from pipeline.connect.distributed.protocol import (
     encode_assignment,
     encode_member,
 )
-from pipeline.connect.herder import TaskId
+from parley.pipeline.connect.herder import TaskId
 
 NAMES = st.text(max_size=20)
 TASKS = st.builds(TaskId, NAMES, st.integers(0, 1 << 30))

@@ -6,9 +6,9 @@ import base64
 
 import pytest
 
-from pipeline.connect.distributed.configs import SessionKey
-from pipeline.connect.distributed.signing import check, new_key, sign
-from pipeline.connect.herder import BadRequest, Forbidden
+from parley.pipeline.connect.distributed.configs import SessionKey
+from parley.pipeline.connect.distributed.signing import check, new_key, sign
+from parley.pipeline.connect.herder import BadRequest, Forbidden
 
 KEY = SessionKey(b"key", "HmacSHA256", 0)
 BODY = b"The quick brown fox jumps over the lazy dog"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pipeline.connect.distributed.following import restart_plan
-from pipeline.connect.distributed.log import MemoryLog
-from pipeline.connect.distributed.protocol import Work
-from pipeline.connect.distributed.statuses import StatusStore
-from pipeline.connect.herder import State, Status, TaskId
+from parley.pipeline.connect.distributed.following import restart_plan
+from parley.pipeline.connect.distributed.log import MemoryLog
+from parley.pipeline.connect.distributed.protocol import Work
+from parley.pipeline.connect.distributed.statuses import StatusStore
+from parley.pipeline.connect.herder import State, Status, TaskId
 
 TASK = TaskId("src", 0)
 

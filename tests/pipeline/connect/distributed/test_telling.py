@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from pipeline.connect.distributed.log import MemoryLog
-from pipeline.connect.distributed.statuses import StatusStore
-from pipeline.connect.distributed.telling import Telling
-from pipeline.connect.herder import State, Status, TaskId
-from protocol.errors import ErrorCode, KafkaError
+from parley.pipeline.connect.distributed.log import MemoryLog
+from parley.pipeline.connect.distributed.statuses import StatusStore
+from parley.pipeline.connect.distributed.telling import Telling
+from parley.pipeline.connect.herder import State, Status, TaskId
+from parley.protocol.errors import ErrorCode, KafkaError
 
 TASK = TaskId("c", 0)
 

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from broker import Broker
-from pipeline.connect.distributed.topics import TopicPlan, prepare
-from pipeline.connect.errors import ConnectError
-from protocol.client import Client
+from parley import Broker
+from parley.pipeline.connect.distributed.topics import TopicPlan, prepare
+from parley.pipeline.connect.errors import ConnectError
+from parley.protocol.client import Client
 
 
 async def prepared(bootstrap: str, replicas: int) -> int:

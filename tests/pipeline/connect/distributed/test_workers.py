@@ -14,12 +14,12 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
-from broker import Broker, Cluster
-from pipeline.connect.distributed import signing
-from pipeline.connect.distributed.protocol import PROTOCOLS, MemberState, encode_member
-from pipeline.connect.errors import ConnectError
-from protocol.client import Client
-from protocol.messages.groups import JoinGroupRequest
+from parley import Broker, Cluster
+from parley.pipeline.connect.distributed import signing
+from parley.pipeline.connect.distributed.protocol import PROTOCOLS, MemberState, encode_member
+from parley.pipeline.connect.errors import ConnectError
+from parley.protocol.client import Client
+from parley.protocol.messages.groups import JoinGroupRequest
 from tests.pipeline.connect.distributed import hanging
 from tests.pipeline.connect.workers import RunningWorker, file_sink, file_source, group_worker, lines, until
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from broker import Broker
-from pipeline.connect.errors import ConnectError
-from pipeline.connect.rest.bodies import BODY_BYTES_MAX
-from pipeline.connect.rest.endpoints import ENDPOINTS
-from pipeline.connect.rest.server import Listener, RestServer, parse_listeners
+from parley import Broker
+from parley.pipeline.connect.errors import ConnectError
+from parley.pipeline.connect.rest.bodies import BODY_BYTES_MAX
+from parley.pipeline.connect.rest.endpoints import ENDPOINTS
+from parley.pipeline.connect.rest.server import Listener, RestServer, parse_listeners
+from parley.tools.cli.docs import OPENAPI_FILE, openapi_file
 from tests.pipeline.connect.workers import RunningWorker, file_sink, file_source, lines, standalone_worker, until
-from tools.cli.docs import OPENAPI_FILE, openapi_file
 
 pytestmark = pytest.mark.slow
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.connect.rest.paths import ambiguity
+from parley.pipeline.connect.rest.paths import ambiguity
 
 
 @pytest.mark.parametrize(

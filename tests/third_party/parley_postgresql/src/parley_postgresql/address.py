@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from consensus.errors import BadConfig
+from parley.consensus.errors import BadConfig
 
 DEFAULT_SCHEMA = "parley"
 EXPECTED = "postgresql://[user@]host[:port][,host...]/database[?schema=parley&sslmode=...]"

@@ -7,7 +7,7 @@ import random
 from collections.abc import Coroutine, Sequence
 from typing import Any, NoReturn, Self
 
-from consensus.backend import (
+from parley.consensus.backend import (
     ANY,
     LINEARIZABLE,
     At,
@@ -32,7 +32,7 @@ from consensus.backend import (
     Watch,
     violation,
 )
-from consensus.errors import BadConfig, Closed, CoordinationError, SessionLost, WrongStore
+from parley.consensus.errors import BadConfig, Closed, CoordinationError, SessionLost, WrongStore
 from parley_postgresql.address import Address, parse
 from parley_postgresql.connection import Lanes, Row, Rows
 from parley_postgresql.keeper import Keeper

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from consensus.errors import (
+from parley.consensus.errors import (
     BadConfig,
     Closed,
     CoordinationError,

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from consensus.errors import CoordinationError, Retriable, WrongStore
+from parley.consensus.errors import CoordinationError, Retriable, WrongStore
 from parley_postgresql.address import Address
 from parley_postgresql.connection import REQUEST_S, Lane, NotSent, Row
 from parley_postgresql.schema import Statements, channel

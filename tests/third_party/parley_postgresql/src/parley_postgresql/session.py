@@ -6,8 +6,8 @@ import asyncio
 from contextlib import suppress
 from typing import Protocol
 
-from consensus.backend import Session, SessionState
-from consensus.errors import Closed, CoordinationError, Retriable
+from parley.consensus.backend import Session, SessionState
+from parley.consensus.errors import Closed, CoordinationError, Retriable
 from parley_postgresql.connection import REQUEST_S
 
 _RETRY_S = 0.05

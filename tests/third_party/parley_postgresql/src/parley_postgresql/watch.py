@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
-from consensus.backend import Event, Watch
-from consensus.errors import Closed, CoordinationError, Retriable
+from parley.consensus.backend import Event, Watch
+from parley.consensus.errors import Closed, CoordinationError, Retriable
 
 BEGINNING = -1
 _RETRY_S = 0.05

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from urllib.parse import urlsplit
 
-from consensus.backend import Backend
-from consensus.conformance.processes import ProcessHarness
-from consensus.conformance.proxy import Proxy, Tap
-from consensus.registry import backend_class
+from parley.consensus.backend import Backend
+from parley.consensus.conformance.processes import ProcessHarness
+from parley.consensus.conformance.proxy import Proxy, Tap
+from parley.consensus.registry import backend_class
 from parley_postgresql.proving.server import PostgresqlServer, running
 
 _SCHEME = "postgresql"

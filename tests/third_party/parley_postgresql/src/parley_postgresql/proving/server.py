@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from consensus.conformance.processes import WallClock
+from parley.consensus.conformance.processes import WallClock
 
 START_SECONDS = 60
 _SETTINGS = {

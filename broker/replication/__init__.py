@@ -1,5 +1,0 @@
-"""Following leaders, and keeping the set of replicas that are in sync."""
-
-from broker.replication.selector import ConsumerView, RackAwareReplicaSelector, ReplicaSelector, ReplicaView
-
-__all__ = ["ConsumerView", "RackAwareReplicaSelector", "ReplicaSelector", "ReplicaView"]

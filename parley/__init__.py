@@ -1,0 +1,40 @@
+"""Parley: a Kafka-wire-compatible broker cluster whose coordination store is chosen by configuration.
+
+``import parley`` is cheap: each name below is imported when it is first used. ``python -m parley`` is the command.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+from parley import compiled as _compiled
+
+if TYPE_CHECKING:
+    from parley.broker.cluster import Cluster
+    from parley.broker.embedded import Broker
+    from parley.pipeline.tables import read_topic, scan_topic
+
+__all__ = ["Broker", "Cluster", "read_topic", "scan_topic"]
+
+_HOMES: Final = {
+    "Broker": "parley.broker.embedded",
+    "Cluster": "parley.broker.cluster",
+    "read_topic": "parley.pipeline.tables",
+    "scan_topic": "parley.pipeline.tables",
+}
+
+_compiled.install_guard()
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(home), name)
+    except ModuleNotFoundError as missing:
+        if missing.name in ("pyarrow", "numpy", "librt"):
+            needed = f"{missing.name} is not installed: pip install 'parley-broker[arrow]'"
+            raise ModuleNotFoundError(needed, name=missing.name) from missing
+        raise

@@ -1,0 +1,1 @@
+"""The broker: network, request handlers, partitions, controller, groups."""

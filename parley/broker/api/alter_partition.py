@@ -1,0 +1,103 @@
+"""AlterPartition: a leader tells the controller which replicas are in sync.
+
+Only the controller answers; any other broker says NOT_CONTROLLER, and the leader looks for the controller. Requests
+that wait together are decided one after another and committed together.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from parley.broker.controller.controller import Controller
+from parley.broker.controller.isr import ANY_EPOCH, IsrOutcome, IsrWish, alter_partitions
+from parley.broker.metadata.current import Metadata
+from parley.broker.network.dispatch import Handler, RequestContext
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.replication import AlterPartitionRequest, AlterPartitionResponse
+from parley.protocol.schema import ZERO_UUID
+
+TOPIC_IDS_SINCE = 2
+RECOVERED = 0
+
+_BEFORE_TOPIC_IDS = {
+    ErrorCode.UNKNOWN_TOPIC_ID: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.INELIGIBLE_REPLICA: ErrorCode.OPERATION_NOT_ATTEMPTED,
+    ErrorCode.NEW_LEADER_ELECTED: ErrorCode.FENCED_LEADER_EPOCH,
+}
+"""What errors were called before version 2 (KIP-841)."""
+
+
+class AlterPartitionApi:
+    """The controller's ear for leaders."""
+
+    def __init__(self, controller: Controller, metadata: Metadata) -> None:
+        self._controller = controller
+        self._metadata = metadata
+
+    def routes(self) -> dict[int, Handler]:
+        return {AlterPartitionRequest.API_KEY: self.alter_partition}
+
+    async def alter_partition(self, context: RequestContext, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        """Change the in-sync replicas of partitions the sender leads; each fails for itself."""
+        version = context.api_version
+        ids = [self._topic_id(topic, version) for topic in request.topics]
+        wishes = [
+            _wish(topic_id, partition, version)
+            for topic_id, topic in zip(ids, request.topics, strict=True)
+            for partition in topic.partitions
+        ]
+        try:
+            outcomes = await self._controller.submit(
+                lambda image: alter_partitions(image, request.broker_id, request.broker_epoch, wishes)
+            )
+        except KafkaError as error:
+            return AlterPartitionResponse(error_code=error.code, topics=[])
+        answers = iter(outcomes)
+        return AlterPartitionResponse(
+            topics=[
+                AlterPartitionResponse.TopicData(
+                    topic_name=topic.topic_name,
+                    topic_id=topic.topic_id,
+                    partitions=[_answer(next(answers), version) for _ in topic.partitions],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def _topic_id(self, topic: AlterPartitionRequest.TopicData, version: int) -> UUID:
+        if version >= TOPIC_IDS_SINCE:
+            return topic.topic_id
+        known = self._metadata.image.topics.get(topic.topic_name)
+        return ZERO_UUID if known is None else known.topic_id
+
+
+def _wish(topic_id: UUID, partition: AlterPartitionRequest.PartitionData, version: int) -> IsrWish:
+    if version >= 3:
+        isr = tuple((state.broker_id, state.broker_epoch) for state in partition.new_isr_with_epochs)
+    else:
+        isr = tuple((broker_id, ANY_EPOCH) for broker_id in partition.new_isr)
+    if partition.leader_recovery_state != RECOVERED:
+        isr = ()  # no partition here is ever recovering, so none can remain so: the empty ISR is refused as invalid
+    return IsrWish(topic_id, partition.partition_index, partition.leader_epoch, partition.partition_epoch, isr)
+
+
+def _answer(outcome: IsrOutcome, version: int) -> AlterPartitionResponse.PartitionData:
+    state, error = outcome.state, outcome.error
+    if version < TOPIC_IDS_SINCE:
+        error = _BEFORE_TOPIC_IDS.get(error, error)
+    if error is not ErrorCode.NONE or state is None:
+        return AlterPartitionResponse.PartitionData(
+            partition_index=outcome.wish.partition,
+            error_code=error,
+            leader_id=0,
+            leader_epoch=0,
+            isr=[],
+            partition_epoch=0,
+        )
+    return AlterPartitionResponse.PartitionData(
+        partition_index=outcome.wish.partition,
+        leader_id=state.leader,
+        leader_epoch=state.leader_epoch,
+        isr=list(state.isr),
+        partition_epoch=state.partition_epoch,
+    )

@@ -1,0 +1,287 @@
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources.
+
+Reading is answered by any broker for topics, and for brokers by the one concerned, since only it knows the properties
+it was started with. Changes go to the controller. The levels of loggers (BROKER_LOGGER, KIP-412) are this process's own
+and are not stored.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+from parley.broker.api.naming import in_slices, named_twice
+from parley.broker.config.describe import (
+    Entry,
+    Synonym,
+    describe_broker,
+    describe_cluster_default,
+    describe_topic,
+)
+from parley.broker.controller.administration import Administration
+from parley.broker.controller.configs import ConfigChange, ConfigOutcome, EntryChange, Operation
+from parley.broker.dynamic_config import DynamicConfig
+from parley.broker.logger_levels import describe_loggers, set_logger_levels
+from parley.broker.metadata.current import Metadata
+from parley.broker.metadata.names import check_topic_name
+from parley.broker.metadata.types import ConfigResource, ResourceType
+from parley.broker.network.dispatch import Handler, RequestContext
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.configs import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+
+log = logging.getLogger(__name__)
+
+RESOURCES_PER_SLICE = 10
+"""Resources described before the event loop serves others: each has some dozens of entries."""
+
+
+class ConfigsApi:
+    """The configuration of topics, brokers and loggers."""
+
+    def __init__(
+        self, broker_id: int, administration: Administration, metadata: Metadata, config: DynamicConfig
+    ) -> None:
+        self._broker_id = broker_id
+        self._administration = administration
+        self._metadata = metadata
+        self._config = config
+
+    def routes(self) -> dict[int, Handler]:
+        return {
+            DescribeConfigsRequest.API_KEY: self.describe_configs,
+            AlterConfigsRequest.API_KEY: self.alter_configs,
+            IncrementalAlterConfigsRequest.API_KEY: self.incremental_alter_configs,
+            ListConfigResourcesRequest.API_KEY: self.list_config_resources,
+        }
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    async def describe_configs(
+        self, context: RequestContext, request: DescribeConfigsRequest
+    ) -> DescribeConfigsResponse:
+        """Show every entry of each resource, where it comes from and what else it could have come from."""
+        described = partial(self._described, request, context.api_version)
+        wanted = _keys_wanted(request).items()
+        return DescribeConfigsResponse(results=await in_slices(described, wanted, RESOURCES_PER_SLICE))
+
+    def _described(
+        self, request: DescribeConfigsRequest, version: int, asked: tuple[tuple[int, str], set[str] | None]
+    ) -> DescribeConfigsResponse.DescribeConfigsResult:
+        (kind, name), names = asked
+        try:
+            entries = self._entries(_resource(kind, name))
+        except KafkaError as error:
+            return DescribeConfigsResponse.DescribeConfigsResult(
+                error_code=error.code,
+                error_message=error.message or error.code.message,
+                resource_type=kind,
+                resource_name=name,
+                configs=[],
+            )
+        return DescribeConfigsResponse.DescribeConfigsResult(
+            error_code=ErrorCode.NONE,
+            error_message=None,
+            resource_type=kind,
+            resource_name=name,
+            configs=[_entry(entry, request, version) for entry in entries if names is None or entry.name in names],
+        )
+
+    def _entries(self, resource: ConfigResource) -> list[Entry]:
+        config = self._config()
+        if resource.type is ResourceType.TOPIC:
+            check_topic_name(resource.name)
+            if resource.name not in self._metadata.image.topics:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{resource.name}' does not exist.")
+            return describe_topic(config, self._metadata.image.config(ResourceType.TOPIC, resource.name))
+        if resource.type is ResourceType.BROKER and resource.name == "":
+            return describe_cluster_default(config)
+        self._check_is_this_broker(resource)
+        return describe_broker(config) if resource.type is ResourceType.BROKER else describe_loggers()
+
+    def _check_is_this_broker(self, resource: ConfigResource) -> None:
+        if resource.type not in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"A {resource.type.name} has no configuration here.")
+        if resource.name != str(self._broker_id):
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"Unexpected broker id, expected {self._broker_id}, but received '{resource.name}': ask that broker.",
+            )
+
+    def list_config_resources(
+        self, context: RequestContext, request: ListConfigResourcesRequest
+    ) -> ListConfigResourcesResponse:
+        """Name the resources that may have configuration (KIP-1142); version 0 asked for client metrics alone."""
+        image = self._metadata.image
+        found = {
+            ResourceType.TOPIC: list(image.topics),
+            ResourceType.BROKER: [str(broker_id) for broker_id in image.brokers],
+            ResourceType.BROKER_LOGGER: [str(broker_id) for broker_id in image.brokers],
+            ResourceType.CLIENT_METRICS: [],
+            ResourceType.GROUP: [],
+        }
+        asked = set(request.resource_types) if context.api_version >= 1 else {ResourceType.CLIENT_METRICS.value}
+        if asked - {kind.value for kind in found}:
+            return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, config_resources=[])
+        return ListConfigResourcesResponse(
+            error_code=ErrorCode.NONE,
+            config_resources=[
+                ListConfigResourcesResponse.ConfigResource(resource_name=name, resource_type=kind)
+                for kind, names in found.items()
+                if not asked or kind in asked
+                for name in names
+            ],
+        )
+
+    # -- changing ----------------------------------------------------------------------------------------------
+
+    async def alter_configs(self, context: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
+        """Replace all entries of each resource: what is not named loses its value (KIP-133)."""
+        twice = named_twice((r.resource_type, r.resource_name) for r in request.resources)
+        outcomes: dict[tuple[int, str], KafkaError | None] = {}
+        wanted = []
+        for asked in request.resources:
+            key = (asked.resource_type, asked.resource_name)
+            try:
+                if key in twice:
+                    raise _twice()
+                resource = _resource(*key)
+                if resource.type is ResourceType.BROKER_LOGGER:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "Levels of loggers are changed incrementally only.")
+                values = {config.name: config.value for config in asked.configs if config.value is not None}
+                if len(values) != len(asked.configs):
+                    raise KafkaError(ErrorCode.INVALID_CONFIG, "Null value not supported; each key once.")
+                wanted.append(ConfigChange(resource, replacement=values))
+            except KafkaError as error:
+                outcomes[key] = error
+        outcomes |= await self._alter(wanted, validate_only=request.validate_only)
+        return AlterConfigsResponse(
+            responses=[
+                AlterConfigsResponse.AlterConfigsResourceResponse(
+                    error_code=_code(outcomes[kind, name]),
+                    error_message=_message(outcomes[kind, name]),
+                    resource_type=kind,
+                    resource_name=name,
+                )
+                for kind, name in dict.fromkeys((r.resource_type, r.resource_name) for r in request.resources)
+            ]
+        )
+
+    async def incremental_alter_configs(
+        self, context: RequestContext, request: IncrementalAlterConfigsRequest
+    ) -> IncrementalAlterConfigsResponse:
+        """Change some entries of each resource (KIP-339)."""
+        twice = named_twice((r.resource_type, r.resource_name) for r in request.resources)
+        outcomes: dict[tuple[int, str], KafkaError | None] = {}
+        wanted = []
+        for asked in request.resources:
+            key = (asked.resource_type, asked.resource_name)
+            try:
+                if key in twice:
+                    raise _twice()
+                change = ConfigChange(_resource(*key), changes=_entry_changes(asked))
+                if change.resource.type is ResourceType.BROKER_LOGGER:
+                    self._check_is_this_broker(change.resource)
+                    set_logger_levels(change.changes, validate_only=request.validate_only)
+                    outcomes[key] = None
+                else:
+                    wanted.append(change)
+            except KafkaError as error:
+                outcomes[key] = error
+        outcomes |= await self._alter(wanted, validate_only=request.validate_only)
+        return IncrementalAlterConfigsResponse(
+            responses=[
+                IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
+                    error_code=_code(outcomes[kind, name]),
+                    error_message=_message(outcomes[kind, name]),
+                    resource_type=kind,
+                    resource_name=name,
+                )
+                for kind, name in dict.fromkeys((r.resource_type, r.resource_name) for r in request.resources)
+            ]
+        )
+
+    async def _alter(
+        self, wanted: list[ConfigChange], *, validate_only: bool
+    ) -> dict[tuple[int, str], KafkaError | None]:
+        if not wanted:
+            return {}
+        try:
+            outcomes = await self._administration.alter_configs(wanted, validate_only=validate_only)
+        except KafkaError as error:
+            outcomes = [ConfigOutcome(change.resource, error) for change in wanted]
+        return {(outcome.resource.type.value, outcome.resource.name): outcome.error for outcome in outcomes}
+
+
+def _twice() -> KafkaError:
+    # A new one each time: an exception that is raised again keeps the frames of every time.
+    return KafkaError(ErrorCode.INVALID_REQUEST, "The request names this resource more than once.")
+
+
+def _resource(kind: int, name: str) -> ConfigResource:
+    try:
+        return ConfigResource(ResourceType(kind), name)
+    except ValueError:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"There is no resource type {kind}.") from None
+
+
+def _keys_wanted(request: DescribeConfigsRequest) -> dict[tuple[int, str], set[str] | None]:
+    """By type and name of the resource the keys of the entries to show, None for all."""
+    wanted: dict[tuple[int, str], set[str] | None] = {}
+    for asked in request.resources:
+        resource = (asked.resource_type, asked.resource_name)
+        keys = wanted.setdefault(resource, set())
+        # Kafka's clients of before version 1 and some since send an empty list where they mean all keys.
+        if not asked.configuration_keys:
+            wanted[resource] = None
+        elif keys is not None:
+            keys.update(asked.configuration_keys)
+    return wanted
+
+
+def _entry_changes(asked: IncrementalAlterConfigsRequest.AlterConfigsResource) -> list[EntryChange]:
+    names = [config.name for config in asked.configs]
+    if len(set(names)) != len(names):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    try:
+        return [EntryChange(c.name, Operation(c.config_operation), c.value) for c in asked.configs]
+    except ValueError:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "There is no such operation on a configuration entry.") from None
+
+
+def _code(error: KafkaError | None) -> ErrorCode:
+    return ErrorCode.NONE if error is None else error.code
+
+
+def _message(error: KafkaError | None) -> str | None:
+    return None if error is None else error.message or error.code.message
+
+
+def _entry(
+    entry: Entry, request: DescribeConfigsRequest, version: int
+) -> DescribeConfigsResponse.DescribeConfigsResourceResult:
+    result = DescribeConfigsResponse.DescribeConfigsResourceResult(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=entry.source,
+        is_sensitive=entry.is_sensitive,
+        synonyms=[_synonym(synonym) for synonym in entry.synonyms] if request.include_synonyms else [],
+        config_type=entry.type,
+        documentation=entry.documentation if request.include_documentation else None,
+    )
+    if version == 0:
+        result.is_default = entry.is_default
+    return result
+
+
+def _synonym(synonym: Synonym) -> DescribeConfigsResponse.DescribeConfigsSynonym:
+    return DescribeConfigsResponse.DescribeConfigsSynonym(name=synonym.name, value=synonym.value, source=synonym.source)

@@ -1,0 +1,84 @@
+"""FetchMetadata: the controller's answers to the brokers that follow it."""
+
+from __future__ import annotations
+
+from parley.broker.controller.publication import Hearer, Publication
+from parley.broker.controller.silence import Silence
+from parley.broker.metadata.current import Metadata
+from parley.broker.network.dispatch import Handler, RequestContext
+from parley.broker.purgatory import Delayed, Purgatory
+from parley.protocol.errors import ErrorCode
+from parley.protocol.messages.cluster_metadata import FetchMetadataRequest, FetchMetadataResponse
+
+
+class FetchMetadataApi:
+    """Answers brokers with what is new, or once something is."""
+
+    def __init__(self, metadata: Metadata, publication: Publication, waiting: Purgatory, silence: Silence) -> None:
+        """``silence`` is that of the controller, for this broker."""
+        self.metadata = metadata
+        self._silence = silence
+        self.publication = publication
+        self._waiting = waiting
+
+    def routes(self) -> dict[int, Handler]:
+        return {FetchMetadataRequest.API_KEY: self.fetch_metadata}
+
+    def fetch_metadata(
+        self, context: RequestContext, request: FetchMetadataRequest
+    ) -> FetchMetadataResponse | Delayed[FetchMetadataResponse]:
+        """Take note of the broker, and answer it: at once if there is news, else when there is, or the time is up."""
+        publication = self.publication
+        if not publication.is_open:
+            answer = _failed(ErrorCode.NOT_CONTROLLER, "This broker is not the controller of the cluster.")
+            answer.controller_epoch = self._silence.epoch
+            answer.silent_ms = int(self._silence.lasts_s * 1000)
+            return answer
+        known = self.metadata.image.brokers.get(request.broker_id)
+        if known is not None and known.epoch > request.broker_epoch >= 0:
+            return _failed(
+                ErrorCode.STALE_BROKER_EPOCH, f"Broker {request.broker_id} is registered under epoch {known.epoch}."
+            )
+        if known is not None and known.epoch == request.broker_epoch:  # another would hide the sign of life of this one
+            publication.heard(
+                request.broker_id,
+                Hearer(request.broker_epoch, context.received_at, request.controller_epoch, request.version),
+            )
+        wait = _Wait(self, request)
+        if publication.has_news(request.controller_epoch, request.version):
+            return wait.answer()
+        self._waiting.watch(wait, (publication,), request.max_wait_ms / 1000)
+        return wait
+
+
+class _Wait(Delayed[FetchMetadataResponse]):
+    """A question that waits for a change."""
+
+    def __init__(self, api: FetchMetadataApi, request: FetchMetadataRequest) -> None:
+        super().__init__()
+        self._api = api
+        self._request = request
+
+    def on_news(self, key: object, amount: int) -> bool:
+        self.complete(self.answer())
+        return True
+
+    def expired(self) -> None:
+        self.complete(self.answer())
+
+    def answer(self) -> FetchMetadataResponse:
+        """What there is to say now."""
+        publication, request = self._api.publication, self._request
+        if not publication.is_open:
+            return _failed(ErrorCode.NOT_CONTROLLER, "This broker is no longer the controller of the cluster.")
+        image = self._api.metadata.image
+        answer = FetchMetadataResponse(controller_id=image.controller_id, controller_epoch=image.controller_epoch)
+        if publication.has_news(request.controller_epoch, request.version):
+            news = publication.news(request.controller_epoch, request.version)
+            answer.is_snapshot = news.is_snapshot
+            answer.steps = [FetchMetadataResponse.Step(version=s.version, changes=s.changes) for s in news.steps]
+        return answer
+
+
+def _failed(code: ErrorCode, message: str) -> FetchMetadataResponse:
+    return FetchMetadataResponse(error_code=code, error_message=message)

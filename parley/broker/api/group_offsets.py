@@ -1,0 +1,332 @@
+"""OffsetCommit, OffsetFetch, OffsetDelete: how far a group has read.
+
+A commit is answered when the log has it; where its group is being read back it waits for that. A fetch answers from
+memory, with offset -1 where nothing was committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from operator import attrgetter
+from typing import TypeVar
+from uuid import UUID
+
+from parley.broker.api.naming import in_slices, once
+from parley.broker.config import BrokerConfig
+from parley.broker.groups.coordinator import GroupCoordinator
+from parley.broker.groups.expiry import subscribes_to
+from parley.broker.groups.group import CommittedOffset, Group, GroupState, TopicPartition
+from parley.broker.metadata.current import Metadata
+from parley.broker.network.dispatch import Handler, RequestContext
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.group_offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from parley.protocol.schema import ZERO_UUID
+
+BY_TOPIC_ID_SINCE = 10
+"""From this version on OffsetCommit and OffsetFetch name topics by their id."""
+
+P = TypeVar("P", OffsetFetchResponse.OffsetFetchResponsePartition, OffsetFetchResponse.OffsetFetchResponsePartitions)
+"""A partition of an answer: for one group, or for several."""
+
+LAST_MS = 2**63 - 1
+"""The end of time: an offset kept longer than that is kept for good."""
+LOAD_MAX_S = 10.0
+"""How long a commit waits for its group to be read back: refused, librdkafka's would fail, and not be tried again."""
+NOT_COMMITTED = CommittedOffset(offset=-1, leader_epoch=-1, metadata="", commit_timestamp_ms=-1)
+
+
+class GroupOffsetsApi:
+    """The committed offsets of the groups coordinated here."""
+
+    def __init__(
+        self,
+        coordinator: GroupCoordinator,
+        metadata: Metadata,
+        config: Callable[[], BrokerConfig],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._coordinator = coordinator
+        self._metadata = metadata
+        self._config = config
+        self._now_ms = now_ms
+
+    def routes(self) -> dict[int, Handler]:
+        return {
+            OffsetCommitRequest.API_KEY: self.commit,
+            OffsetFetchRequest.API_KEY: self.fetch,
+            OffsetDeleteRequest.API_KEY: self.delete,
+        }
+
+    # -- OffsetCommit ------------------------------------------------------------------------------------------
+
+    async def commit(self, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
+        """Remember offsets; each partition is accepted or refused for itself."""
+        codes: dict[tuple[str, int], ErrorCode] = {}
+        accepted: dict[TopicPartition, CommittedOffset] = {}
+        names = [self._topic_name(topic.name, topic.topic_id) for topic in request.topics]
+        group = None
+        await self._coordinator.loaded(LOAD_MAX_S, request.group_id)
+        try:
+            group = self._coordinator.find(request.group_id, may_be_unnamed=True)
+            if group is None:
+                if request.generation_id_or_member_epoch >= 0:
+                    raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+                group = self._coordinator.find_or_create(request.group_id, may_be_unnamed=True)
+            self._coordinator.membership.check_commit(
+                group, request.member_id, request.group_instance_id, request.generation_id_or_member_epoch
+            )
+            for name, topic in zip(names, request.topics, strict=True):
+                for partition in topic.partitions:
+                    code = self._refusal(name, topic.topic_id, partition)
+                    codes[name or str(topic.topic_id), partition.partition_index] = code
+                    if code is ErrorCode.NONE and name is not None:
+                        accepted[name, partition.partition_index] = self._committed(request, partition)
+            if accepted:
+                await self._coordinator.journal.store_offsets(group, accepted)
+        except KafkaError as error:
+            stored_code = error.code
+            for name, topic in zip(names, request.topics, strict=True):
+                for partition in topic.partitions:
+                    key = (name or str(topic.topic_id), partition.partition_index)
+                    if codes.get(key, ErrorCode.NONE) is ErrorCode.NONE:
+                        codes[key] = stored_code
+        finally:
+            if group is not None:
+                self._coordinator.drop_unused(group)
+        return _commit_response(request, names, codes)
+
+    def _topic_name(self, name: str, topic_id: UUID) -> str | None:
+        return name or self._metadata.image.topic_names.get(topic_id)
+
+    def _refusal(
+        self, name: str | None, topic_id: UUID, partition: OffsetCommitRequest.OffsetCommitRequestPartition
+    ) -> ErrorCode:
+        if name is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        if self._metadata.image.partition(name, partition.partition_index) is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if len(partition.committed_metadata or "") > self._config().offset_metadata_max_bytes:
+            return ErrorCode.OFFSET_METADATA_TOO_LARGE
+        return ErrorCode.NONE
+
+    def _committed(
+        self, request: OffsetCommitRequest, partition: OffsetCommitRequest.OffsetCommitRequestPartition
+    ) -> CommittedOffset:
+        now_ms = self._now_ms()
+        # Version 1 alone lets the client date its commit; -1 asks for the time of receipt.
+        dated_ms = partition.commit_timestamp if partition.commit_timestamp >= 0 else now_ms
+        return CommittedOffset(
+            offset=partition.committed_offset,
+            leader_epoch=partition.committed_leader_epoch,
+            metadata=partition.committed_metadata or "",
+            commit_timestamp_ms=dated_ms,
+            expire_at_ms=min(dated_ms + request.retention_time_ms, LAST_MS) if request.retention_time_ms >= 0 else -1,
+        )
+
+    # -- OffsetFetch -------------------------------------------------------------------------------------------
+
+    async def fetch(self, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+        """Tell committed offsets: of one group, or from version 8 on of several (KIP-709)."""
+        if context.api_version >= 8:
+            fetched = partial(self._fetched_group, context)
+            return OffsetFetchResponse(groups=await in_slices(fetched, _groups_once(request.groups)))
+        topics: list[tuple[str, list[int]]] | None = None
+        if request.topics is not None:
+            named = once(((t.name, t.partition_indexes) for t in request.topics), int)
+            topics = [(name, list(indexes)) for name, indexes in named.items()]
+        try:
+            group = self._coordinator.find(request.group_id, may_be_unnamed=True)
+        except KafkaError as error:
+            return _failed_fetch(error.code, topics, context.api_version)
+        return OffsetFetchResponse(
+            error_code=ErrorCode.NONE,
+            topics=[
+                OffsetFetchResponse.OffsetFetchResponseTopic(
+                    name=name,
+                    partitions=[
+                        _fetched(
+                            OffsetFetchResponse.OffsetFetchResponsePartition, index, _offset_of(group, name, index)
+                        )
+                        for index in indexes
+                    ],
+                )
+                for name, indexes in (_all_topics(group) if topics is None else topics)
+            ],
+        )
+
+    def _fetched_group(
+        self, context: RequestContext, asked: OffsetFetchRequest.OffsetFetchRequestGroup
+    ) -> OffsetFetchResponse.OffsetFetchResponseGroup:
+        answer = OffsetFetchResponse.OffsetFetchResponseGroup(group_id=asked.group_id, topics=[])
+        try:
+            group = self._coordinator.find(asked.group_id, may_be_unnamed=True)
+            if group is not None and asked.member_id and asked.member_epoch >= 0:
+                self._check_member(group, asked.member_id, asked.member_epoch)
+        except KafkaError as error:
+            answer.error_code = error.code
+            return answer
+        by_id = context.api_version >= BY_TOPIC_ID_SINCE
+        wanted: list[tuple[str | None, UUID, list[int]]]
+        if asked.topics is None:
+            wanted = [(name, self._topic_id(name), indexes) for name, indexes in _all_topics(group)]
+        else:
+            named = once((((t.name, t.topic_id), t.partition_indexes) for t in asked.topics), int)
+            wanted = [(self._topic_name(*topic), topic[1], list(indexes)) for topic, indexes in named.items()]
+        for name, topic_id, indexes in wanted:
+            if by_id and asked.topics is None and topic_id == ZERO_UUID:
+                continue  # a topic that is gone has no id to be named by
+            code = ErrorCode.NONE if name is not None else ErrorCode.UNKNOWN_TOPIC_ID
+            answer.topics.append(
+                OffsetFetchResponse.OffsetFetchResponseTopics(
+                    name=name or "",
+                    topic_id=topic_id,
+                    partitions=[
+                        _fetched(
+                            OffsetFetchResponse.OffsetFetchResponsePartitions,
+                            index,
+                            _offset_of(group, name or "", index),
+                            code,
+                        )
+                        for index in indexes
+                    ],
+                )
+            )
+        return answer
+
+    def _check_member(self, group: Group, member_id: str, epoch: int) -> None:
+        self._coordinator.membership.known(group, member_id, None)
+        if epoch != group.generation:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+
+    def _topic_id(self, name: str) -> UUID:
+        topic = self._metadata.image.topics.get(name)
+        return ZERO_UUID if topic is None else topic.topic_id
+
+    # -- OffsetDelete ------------------------------------------------------------------------------------------
+
+    async def delete(self, context: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+        """Forget offsets that no living member of the group needs (KIP-496)."""
+        try:
+            group = self._coordinator.find(request.group_id)
+            if group is None or group.state is GroupState.DEAD:
+                raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
+            if group.members and group.protocol_type != "consumer":
+                raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
+        except KafkaError as error:
+            return OffsetDeleteResponse(error_code=error.code, topics=[])
+        named = once(((t.name, t.partitions) for t in request.topics), attrgetter("partition_index"))
+        codes = {
+            (topic, index): ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_read else self._undeletable(topic, index)
+            for topic, partitions in named.items()
+            for is_read in (subscribes_to(group, topic),)
+            for index in partitions
+        }
+        gone = group.all_offsets() & {p for p, code in codes.items() if code is ErrorCode.NONE}
+        try:
+            await self._coordinator.journal.forget(group, gone, whole_group=False)
+        except KafkaError as error:
+            return OffsetDeleteResponse(error_code=error.code, topics=[])
+        self._coordinator.drop_unused(group)
+        return OffsetDeleteResponse(
+            error_code=ErrorCode.NONE,
+            topics=[
+                OffsetDeleteResponse.OffsetDeleteResponseTopic(
+                    name=topic,
+                    partitions=[
+                        OffsetDeleteResponse.OffsetDeleteResponsePartition(
+                            partition_index=index, error_code=codes[topic, index]
+                        )
+                        for index in partitions
+                    ],
+                )
+                for topic, partitions in named.items()
+            ],
+        )
+
+    def _undeletable(self, topic: str, partition: int) -> ErrorCode:
+        known = self._metadata.image.partition(topic, partition) is not None
+        return ErrorCode.NONE if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _commit_response(
+    request: OffsetCommitRequest, names: Iterable[str | None], codes: dict[tuple[str, int], ErrorCode]
+) -> OffsetCommitResponse:
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponse.OffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=[
+                    OffsetCommitResponse.OffsetCommitResponsePartition(
+                        partition_index=partition.partition_index,
+                        error_code=codes[name or str(topic.topic_id), partition.partition_index],
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for name, topic in zip(names, request.topics, strict=True)
+        ]
+    )
+
+
+def _groups_once(
+    groups: Iterable[OffsetFetchRequest.OffsetFetchRequestGroup],
+) -> list[OffsetFetchRequest.OffsetFetchRequestGroup]:
+    """One question for each group: after all topics where one naming of it means all, else after all that are named."""
+    found: dict[str, OffsetFetchRequest.OffsetFetchRequestGroup] = {}
+    for asked in groups:
+        first = found.setdefault(asked.group_id, asked)
+        if first is asked:
+            continue
+        if first.topics is None or asked.topics is None:
+            first.topics = None
+        else:
+            first.topics += asked.topics
+    return list(found.values())
+
+
+def _offset_of(group: Group | None, topic: str, partition: int) -> CommittedOffset:
+    return NOT_COMMITTED if group is None else group.offsets.get((topic, partition), NOT_COMMITTED)
+
+
+def _all_topics(group: Group | None) -> list[tuple[str, list[int]]]:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in sorted(group.offsets if group is not None else ()):
+        topics.setdefault(topic, []).append(partition)
+    return list(topics.items())
+
+
+def _fetched(kind: type[P], index: int, committed: CommittedOffset, code: ErrorCode = ErrorCode.NONE) -> P:
+    return kind(
+        partition_index=index,
+        committed_offset=committed.offset,
+        committed_leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+        error_code=code,
+    )
+
+
+def _failed_fetch(code: ErrorCode, topics: list[tuple[str, list[int]]] | None, version: int) -> OffsetFetchResponse:
+    """Version 2 brought an error for the whole answer; before it every partition repeats it."""
+    if version >= 2:
+        return OffsetFetchResponse(error_code=code, topics=[])
+    return OffsetFetchResponse(
+        topics=[
+            OffsetFetchResponse.OffsetFetchResponseTopic(
+                name=name,
+                partitions=[
+                    _fetched(OffsetFetchResponse.OffsetFetchResponsePartition, index, NOT_COMMITTED, code)
+                    for index in indexes
+                ],
+            )
+            for name, indexes in topics or ()
+        ]
+    )

@@ -1,0 +1,338 @@
+"""FindCoordinator and the requests of group members and of those who look at groups (classic protocol).
+
+The handlers translate between messages and :mod:`parley.broker.groups`; committed offsets are in
+:mod:`parley.broker.api.group_offsets`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from parley.broker.api.naming import in_slices
+from parley.broker.api.no_transactions import no_transactions
+from parley.broker.config import BrokerConfig
+from parley.broker.groups.answers import join_error
+from parley.broker.groups.coordinator import GroupCoordinator
+from parley.broker.groups.group import Group, GroupState
+from parley.broker.groups.journal import OFFSETS_TOPIC, group_partition
+from parley.broker.metadata.current import Metadata
+from parley.broker.metadata.types import NO_LEADER, Endpoint
+from parley.broker.network.dispatch import Handler, RequestContext
+from parley.broker.security.operations import GROUP_OPERATIONS, NOT_ASKED
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.groups import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+GROUP_KEY, TRANSACTION_KEY = 0, 1
+"""The kinds of coordinator that FindCoordinator can ask for."""
+
+CLASSIC = "classic"
+"""The type under which ListGroups shows these groups (KIP-848)."""
+
+FIRST_LOAD_S = 1.0
+"""How long FindCoordinator waits for the partitions it created to be ready."""
+
+DESCRIBES_ABSENT_AS_ERROR = 6
+"""From this version of DescribeGroups on an absent group is an error; before it was shown as dead (KIP-1043)."""
+
+
+class OffsetsTopicCreation(Protocol):
+    """Creates ``__consumer_offsets`` when it is first needed."""
+
+    async def create_offsets_topic(self) -> None:
+        """Create the topic unless it exists. Raises KafkaError where it cannot be created now."""
+        ...
+
+
+class GroupsApi:
+    """What members and administrators ask of the group coordinator."""
+
+    def __init__(
+        self,
+        coordinator: GroupCoordinator,
+        metadata: Metadata,
+        creation: OffsetsTopicCreation,
+        config: Callable[[], BrokerConfig],
+    ) -> None:
+        self._coordinator = coordinator
+        self._membership = coordinator.membership
+        self._metadata = metadata
+        self._creation = creation
+        self._config = config
+
+    def routes(self) -> dict[int, Handler]:
+        return {
+            FindCoordinatorRequest.API_KEY: self.find_coordinator,
+            JoinGroupRequest.API_KEY: self.join_group,
+            SyncGroupRequest.API_KEY: self.sync_group,
+            HeartbeatRequest.API_KEY: self.heartbeat,
+            LeaveGroupRequest.API_KEY: self.leave_group,
+            DescribeGroupsRequest.API_KEY: self.describe_groups,
+            ListGroupsRequest.API_KEY: self.list_groups,
+            DeleteGroupsRequest.API_KEY: self.delete_groups,
+        }
+
+    # -- FindCoordinator ---------------------------------------------------------------------------------------
+
+    async def find_coordinator(
+        self, context: RequestContext, request: FindCoordinatorRequest
+    ) -> FindCoordinatorResponse:
+        """Say which broker coordinates each group; from version 4 several at once (KIP-699)."""
+        keys = dict.fromkeys(request.coordinator_keys) if context.api_version >= 4 else [request.key]
+        refusal = await self._unable_to_locate(request.key_type)
+        found = await in_slices(partial(self._coordinator_of, context, refusal), keys)
+        if context.api_version >= 4:
+            return FindCoordinatorResponse(coordinators=found)
+        first = found[0]
+        return FindCoordinatorResponse(
+            error_code=first.error_code,
+            error_message=first.error_message,
+            node_id=first.node_id,
+            host=first.host,
+            port=first.port,
+        )
+
+    def _coordinator_of(
+        self, context: RequestContext, refusal: KafkaError | None, key: str
+    ) -> FindCoordinatorResponse.Coordinator:
+        if refusal is not None:
+            return _no_coordinator(key, refusal)
+        try:
+            node_id, endpoint = self._locate(context, key)
+        except KafkaError as error:
+            return _no_coordinator(key, error)
+        return FindCoordinatorResponse.Coordinator(
+            key=key,
+            node_id=node_id,
+            host=endpoint.host,
+            port=endpoint.port,
+            error_code=ErrorCode.NONE,
+            error_message=None,
+        )
+
+    async def _unable_to_locate(self, key_type: int) -> KafkaError | None:
+        """Why no coordinator of this type can be told; creates the topic that places the groups on brokers."""
+        if key_type == TRANSACTION_KEY:
+            return no_transactions()
+        if key_type != GROUP_KEY:
+            return KafkaError(ErrorCode.INVALID_REQUEST, f"There is no coordinator of type {key_type}.")
+        try:
+            if OFFSETS_TOPIC not in self._metadata.image.topics:
+                await self._creation.create_offsets_topic()
+        except KafkaError as error:
+            return error
+        # A client told too early is refused for a moment, and some then wait for seconds before they ask again.
+        await self._coordinator.loaded(FIRST_LOAD_S)
+        return None
+
+    def _locate(self, context: RequestContext, key: str) -> tuple[int, Endpoint]:
+        image = self._metadata.image
+        topic = image.topics.get(OFFSETS_TOPIC)
+        if topic is None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        leader = topic.partitions[group_partition(key, len(topic.partitions))].leader
+        broker = image.brokers.get(leader) if leader != NO_LEADER else None
+        endpoint = broker.endpoint(context.listener) if broker is not None else None
+        if endpoint is None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return leader, endpoint
+
+    # -- members -----------------------------------------------------------------------------------------------
+
+    def join_group(
+        self, context: RequestContext, request: JoinGroupRequest
+    ) -> JoinGroupResponse | asyncio.Future[JoinGroupResponse]:
+        """Join a group; the answer waits for the other members."""
+        try:
+            self._coordinator.check_owned(request.group_id)
+            config = self._config()
+            shortest, longest = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
+            if not shortest <= request.session_timeout_ms <= longest:
+                raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
+            if sum(len(protocol.metadata) for protocol in request.protocols) > config.message_max_bytes:
+                raise KafkaError(ErrorCode.INVALID_REQUEST)  # no record would hold it: such a group never gets stable
+            group = self._coordinator.find(request.group_id)
+            if group is None:
+                if request.member_id:
+                    raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+                if not request.protocols or not request.protocol_type:
+                    raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+                group = self._coordinator.find_or_create(request.group_id)
+            return self._membership.join(group, context, request)
+        except KafkaError as error:
+            return join_error(error.code, context, request.member_id)
+
+    def sync_group(
+        self, context: RequestContext, request: SyncGroupRequest
+    ) -> SyncGroupResponse | asyncio.Future[SyncGroupResponse]:
+        """Fetch the assignment of the generation; the leader brings everybody's."""
+        try:
+            # KIP-559: from version 5 on a member says which protocol it believes was chosen.
+            if context.api_version >= 5 and (request.protocol_type is None or request.protocol_name is None):
+                raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+            return self._membership.sync(self._existing(request.group_id), request)
+        except KafkaError as error:
+            return SyncGroupResponse(error_code=error.code, assignment=b"")
+
+    def heartbeat(self, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+        """Stay a member."""
+        try:
+            self._membership.heartbeat(self._existing(request.group_id), request)
+        except KafkaError as error:
+            if error.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                return HeartbeatResponse(error_code=ErrorCode.NONE)  # while it is read, a group expires nobody
+            return HeartbeatResponse(error_code=error.code)
+        return HeartbeatResponse(error_code=ErrorCode.NONE)
+
+    def leave_group(self, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
+        """Leave; from version 3 on an administrator may remove several members (KIP-345)."""
+        try:
+            group = self._existing(request.group_id)
+        except KafkaError as error:
+            return LeaveGroupResponse(error_code=error.code, members=[])
+        if context.api_version < 3:
+            identity = LeaveGroupRequest.MemberIdentity(member_id=request.member_id)
+            return LeaveGroupResponse(error_code=self._leave(group, identity), members=[])
+        return LeaveGroupResponse(
+            error_code=ErrorCode.NONE,
+            members=[
+                LeaveGroupResponse.MemberResponse(
+                    member_id=member.member_id,
+                    group_instance_id=member.group_instance_id,
+                    error_code=self._leave(group, member),
+                )
+                for member in request.members
+            ],
+        )
+
+    def _leave(self, group: Group, member: LeaveGroupRequest.MemberIdentity) -> ErrorCode:
+        try:
+            self._membership.leave(group, member)
+        except KafkaError as error:
+            return error.code
+        return ErrorCode.NONE
+
+    def _existing(self, group_id: str) -> Group:
+        group = self._coordinator.find(group_id)
+        if group is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        return group
+
+    # -- onlookers ---------------------------------------------------------------------------------------------
+
+    async def describe_groups(self, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+        """Show the state, the members and their assignments of groups."""
+        operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
+        return DescribeGroupsResponse(
+            groups=await in_slices(
+                partial(self._described, context.api_version, operations), dict.fromkeys(request.groups)
+            )
+        )
+
+    def _described(self, version: int, operations: int, group_id: str) -> DescribeGroupsResponse.DescribedGroup:
+        try:
+            group = self._coordinator.find(group_id)
+        except KafkaError as error:
+            return _undescribed(group_id, error.code, "", None, NOT_ASKED)
+        if group is None or group.state is GroupState.DEAD:
+            if version >= DESCRIBES_ABSENT_AS_ERROR:
+                text = f"Group {group_id} not found."
+                return _undescribed(group_id, ErrorCode.GROUP_ID_NOT_FOUND, GroupState.DEAD.value, text, operations)
+            return _undescribed(group_id, ErrorCode.NONE, GroupState.DEAD.value, None, operations)
+        settled = group.state is GroupState.STABLE
+        return DescribeGroupsResponse.DescribedGroup(
+            error_code=ErrorCode.NONE,
+            group_id=group_id,
+            group_state=group.state.value,
+            protocol_type=group.protocol_type or "",
+            protocol_data=(group.protocol or "") if settled else "",
+            members=[
+                DescribeGroupsResponse.DescribedGroupMember(
+                    member_id=member.member_id,
+                    group_instance_id=member.group_instance_id,
+                    client_id=member.client_id,
+                    client_host=f"/{member.client_host}",
+                    member_metadata=member.metadata_for(group.protocol) if settled else b"",
+                    member_assignment=member.assignment if settled else b"",
+                )
+                for member in group.members.values()
+            ],
+            authorized_operations=operations,
+        )
+
+    def list_groups(self, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+        """Name the groups of this broker, filtered by state and type."""
+        try:
+            groups = self._coordinator.all()
+        except KafkaError as error:
+            return ListGroupsResponse(error_code=error.code, groups=[])
+        states = {state.lower() for state in request.states_filter}
+        types = {kind.lower() for kind in request.types_filter}
+        if types and CLASSIC not in types:
+            groups = []
+        return ListGroupsResponse(
+            error_code=ErrorCode.NONE,
+            groups=[
+                ListGroupsResponse.ListedGroup(
+                    group_id=group.group_id,
+                    protocol_type=group.protocol_type or "",
+                    group_state=group.state.value,
+                    group_type=CLASSIC,
+                )
+                for group in groups
+                if not states or group.state.value.lower() in states
+            ],
+        )
+
+    async def delete_groups(self, context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
+        """Delete groups without members, with their offsets (KIP-229)."""
+        results = []
+        for group_id in dict.fromkeys(request.groups_names):
+            code = ErrorCode.NONE
+            try:
+                await self._coordinator.delete(group_id)
+            except KafkaError as error:
+                code = error.code
+            results.append(DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=code))
+            await asyncio.sleep(0)  # where nothing had to be waited for, thousands of groups would hold up everybody
+        return DeleteGroupsResponse(results=results)
+
+
+def _no_coordinator(key: str, error: KafkaError) -> FindCoordinatorResponse.Coordinator:
+    return FindCoordinatorResponse.Coordinator(
+        key=key, node_id=-1, host="", port=-1, error_code=error.code, error_message=error.message or None
+    )
+
+
+def _undescribed(
+    group_id: str, code: ErrorCode, state: str, message: str | None, operations: int
+) -> DescribeGroupsResponse.DescribedGroup:
+    return DescribeGroupsResponse.DescribedGroup(
+        error_code=code,
+        error_message=message,
+        group_id=group_id,
+        group_state=state,
+        protocol_type="",
+        protocol_data="",
+        members=[],
+        authorized_operations=operations,
+    )

@@ -1,0 +1,141 @@
+"""DescribeLogDirs, AlterReplicaLogDirs: which disk holds which partition, how full they are, moves between them.
+
+KIP-113, KIP-827.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections import defaultdict
+from pathlib import Path
+
+from parley.broker.network.dispatch import Handler, RequestContext
+from parley.broker.partition import Partition
+from parley.broker.partitions import Partitions
+from parley.broker.replication.log_moves import LogMoves
+from parley.broker.threads import LOOPS_OWN, Threads
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.log_dirs import (
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
+from parley.storage.directory import LogDirectory
+from parley.storage.log import Log
+from parley.storage.manager import LogManager
+
+_Moved = AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult
+_Partition = DescribeLogDirsResponse.DescribeLogDirsPartition
+_Topic = DescribeLogDirsResponse.DescribeLogDirsTopic
+_Result = DescribeLogDirsResponse.DescribeLogDirsResult
+
+
+class LogDirsApi:
+    """What lies where on this broker."""
+
+    def __init__(self, partitions: Partitions, logs: LogManager, moves: LogMoves, threads: Threads = LOOPS_OWN) -> None:
+        self._partitions = partitions
+        self._logs = logs
+        self._moves = moves
+        self._threads = threads
+
+    def routes(self) -> dict[int, Handler]:
+        return {
+            DescribeLogDirsRequest.API_KEY: self.describe_log_dirs,
+            AlterReplicaLogDirsRequest.API_KEY: self.alter_replica_log_dirs,
+        }
+
+    def alter_replica_log_dirs(
+        self, context: RequestContext, request: AlterReplicaLogDirsRequest
+    ) -> AlterReplicaLogDirsResponse:
+        """Begin to move replicas; :meth:`describe_log_dirs` tells how far that is. Each fails for itself."""
+        results: dict[str, list[_Moved]] = {}
+        for each in request.dirs:
+            for topic in each.topics:
+                moved = results.setdefault(topic.name, [])
+                moved += [self._move(topic.name, index, each.path) for index in topic.partitions]
+        return AlterReplicaLogDirsResponse(
+            results=[
+                AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult(topic_name=name, partitions=partitions)
+                for name, partitions in results.items()
+            ]
+        )
+
+    def _move(self, topic: str, index: int, path: str) -> _Moved:
+        try:
+            directory = self._moves.directory(path)
+            self._moves.move(self._replica(topic, index, directory), directory)
+        except KafkaError as error:
+            return _Moved(partition_index=index, error_code=error.code)
+        return _Moved(partition_index=index)
+
+    def _replica(self, topic: str, index: int, directory: LogDirectory) -> Partition:
+        """The replica; where it is not here yet, it is noted that it shall be made in ``directory``."""
+        try:
+            return self._partitions.find(topic, index)
+        except KafkaError as error:
+            if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                self._logs.prefer(topic, index, directory)
+                raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE) from error
+            raise
+
+    async def describe_log_dirs(
+        self, context: RequestContext, request: DescribeLogDirsRequest
+    ) -> DescribeLogDirsResponse:
+        """The log directories with the partitions asked for (all, if none is named) and the sizes of their volumes."""
+        wanted = None
+        if request.topics is not None:
+            wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+        by_dir: dict[Path, dict[str, list[_Partition]]] = defaultdict(lambda: defaultdict(list))
+        for partition in self._partitions:
+            if (wanted is None or (partition.topic, partition.index) in wanted) and partition.is_open:
+                by_dir[partition.log.directory.parent][partition.topic].append(_described(partition))
+                copy, directory = self._logs.copies.get((partition.topic, partition.index), (None, None))
+                if copy is not None and directory is not None:
+                    by_dir[directory.path][partition.topic].append(_copy_described(partition, copy))
+        usage = await asyncio.get_running_loop().run_in_executor(self._threads.reads, self._usage)
+        return DescribeLogDirsResponse(
+            results=[
+                _Result(
+                    log_dir=str(path),
+                    error_code=ErrorCode.NONE if sizes else ErrorCode.KAFKA_STORAGE_ERROR,
+                    total_bytes=sizes[0] if sizes else -1,
+                    usable_bytes=sizes[1] if sizes else -1,
+                    topics=[_Topic(name=name, partitions=found) for name, found in sorted(by_dir[path].items())],
+                )
+                for path, sizes in usage.items()
+            ]
+        )
+
+    def _usage(self) -> dict[Path, tuple[int, int] | None]:
+        """Total and free bytes of each log directory's volume; None for a directory that is offline."""
+        usage: dict[Path, tuple[int, int] | None] = {}
+        for directory in self._logs.directories:
+            try:
+                volume = shutil.disk_usage(directory.path)
+            except OSError:
+                usage[directory.path] = None
+            else:
+                usage[directory.path] = (volume.total, volume.free) if directory.online else None
+        return usage
+
+
+def _described(partition: Partition) -> _Partition:
+    log = partition.log
+    return _Partition(
+        partition_index=partition.index,
+        partition_size=log.size_bytes,
+        offset_lag=max(0, log.log_end_offset - log.high_watermark) if not partition.is_leader else 0,
+        is_future_key=False,
+    )
+
+
+def _copy_described(partition: Partition, copy: Log) -> _Partition:
+    return _Partition(
+        partition_index=partition.index,
+        partition_size=copy.size_bytes,
+        offset_lag=max(0, partition.log.log_end_offset - copy.log_end_offset),
+        is_future_key=True,
+    )

@@ -1,0 +1,266 @@
+"""Metadata, DescribeTopicPartitions: which topics exist, who leads their partitions, where the brokers are reached.
+
+Answers come from the broker's metadata image; only that this broker leads a partition is not said before
+the log is there, since a client that came at once would be refused. A broker is given by the address of the listener on
+which the question came: only that one is known to be reachable from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import Protocol
+from uuid import UUID
+
+from parley.broker.api.naming import in_slices
+from parley.broker.api.outages import Outages
+from parley.broker.api.vantage import Vantage
+from parley.broker.controller.topics import NewTopic, TopicOutcome
+from parley.broker.metadata.current import Metadata
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.names import INTERNAL_TOPICS, check_topic_name
+from parley.broker.metadata.types import BrokerRegistration, PartitionState, TopicImage
+from parley.broker.network.dispatch import Handler, RequestContext
+from parley.broker.security.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.metadata import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from parley.protocol.schema import ZERO_UUID
+
+TOPIC_IDS_SINCE = 12
+"""From this version of Metadata on a topic may be asked for by its id."""
+PARTITIONS_PER_ANSWER_MAX = 2000
+"""The bound of one DescribeTopicPartitions answer, whatever the client asks (KIP-966)."""
+
+OPENED_MAX_S = 0.5
+"""How long the logs of partitions that were just made are waited for. A few take milliseconds, and who was told that
+a topic was made, by another broker perhaps, finds its leaders."""
+
+CREATED_PER_REQUEST_MAX = 100
+"""Topics that one Metadata request creates by mentioning them. A client asks again for what is still absent."""
+
+
+class TopicCreation(Protocol):
+    """Creates topics that a client merely mentioned."""
+
+    async def create_mentioned(self, topics: list[NewTopic]) -> list[TopicOutcome]:
+        """Create the topics with the cluster's defaults; one that appeared meanwhile counts as created."""
+        ...
+
+    @property
+    def automatic(self) -> bool:
+        """Whether mentioning a topic creates it (``auto.create.topics.enable``)."""
+        ...
+
+
+async def _at_once(within_s: float) -> None:
+    """There is nothing to wait for."""
+
+
+class MetadataApi:
+    """The read side of the cluster's metadata."""
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        creation: TopicCreation,
+        outages: Outages,
+        *,
+        lacks_log: Callable[[str, int], bool] = lambda topic, index: False,
+        opened: Callable[[float], Awaitable[None]] = _at_once,
+    ) -> None:
+        """``lacks_log(topic, index)`` says of a partition that this broker leads whether its log is not there yet;
+        ``opened(within_s)`` waits for the logs, at most so long."""
+        self._metadata = metadata
+        self._creation = creation
+        self._outages = outages
+        self._lacks_log = lacks_log
+        self._opened = opened
+
+    def routes(self) -> dict[int, Handler]:
+        return {
+            MetadataRequest.API_KEY: self.metadata,
+            DescribeTopicPartitionsRequest.API_KEY: self.describe_topic_partitions,
+        }
+
+    async def metadata(self, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
+        """Describe the topics asked for (all where none is named), creating absent ones if both sides allow it."""
+        if request.topics is not None and request.allow_auto_topic_creation and self._creation.automatic:
+            await self._create_absent(topic.name for topic in request.topics if topic.name is not None)
+        await self._outages.settled()
+        await self._opened(OPENED_MAX_S)
+        image = self._metadata.image
+        operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
+        # LISTENER_NOT_FOUND came with version 6 (KIP-207).
+        unreachable = ErrorCode.LISTENER_NOT_FOUND if context.api_version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
+        vantage = Vantage(image, context.listener, without_listener=unreachable, lacks_log=self._lacks_log)
+        if request.topics is None or (context.api_version == 0 and not request.topics):
+            topics = await in_slices(partial(_topic, vantage, operations), image.topics.values())
+        else:
+            once = {(asked.name, asked.topic_id): asked for asked in request.topics}
+            describe = _asked_topic if context.api_version >= TOPIC_IDS_SINCE else _named_topic
+            topics = await in_slices(partial(describe, image, vantage, operations), once.values())
+            for topic in topics:
+                if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    topic.error_code = self._outages.absent
+        return MetadataResponse(
+            brokers=_brokers(self._outages.listed(image), context.listener),
+            cluster_id=image.cluster_id,
+            controller_id=vantage.controller_id,
+            topics=topics,
+            cluster_authorized_operations=(
+                CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+            ),
+        )
+
+    async def _create_absent(self, names: Iterable[str]) -> None:
+        image = self._metadata.image
+        absent = [NewTopic(name) for name in dict.fromkeys(names) if name not in image.topics and _is_legal(name)]
+        if absent:
+            await self._creation.create_mentioned(absent[:CREATED_PER_REQUEST_MAX])
+
+    async def describe_topic_partitions(
+        self, context: RequestContext, request: DescribeTopicPartitionsRequest
+    ) -> DescribeTopicPartitionsResponse:
+        """Describe topics page by page, in the order of their names (KIP-966)."""
+        await self._opened(OPENED_MAX_S)
+        image = self._metadata.image
+        names = sorted({topic.name for topic in request.topics} if request.topics else image.topics)
+        first_partition = 0
+        if request.cursor is not None:
+            names = [name for name in names if name >= request.cursor.topic_name]
+            if names and names[0] == request.cursor.topic_name:
+                first_partition = max(0, request.cursor.partition_index)
+        room = min(max(1, request.response_partition_limit), PARTITIONS_PER_ANSWER_MAX)
+        vantage = Vantage(image, context.listener, lacks_log=self._lacks_log)
+        answer = DescribeTopicPartitionsResponse(topics=[])
+        for name in names:
+            if room <= 0:
+                answer.next_cursor = DescribeTopicPartitionsResponse.Cursor(topic_name=name, partition_index=0)
+                break
+            described = _described_topic(image, vantage, name, first_partition, room)
+            answer.topics.append(described)
+            room -= max(1, len(described.partitions))  # a topic that is not there takes its place in the answer too
+            reached = first_partition + len(described.partitions)
+            first_partition = 0
+            if described.error_code == ErrorCode.NONE and reached < len(image.topics[name].partitions):
+                answer.next_cursor = DescribeTopicPartitionsResponse.Cursor(topic_name=name, partition_index=reached)
+                break
+        return answer
+
+
+def _is_legal(name: str) -> bool:
+    try:
+        check_topic_name(name)
+    except KafkaError:
+        return False
+    return True
+
+
+def _brokers(brokers: Iterable[BrokerRegistration], listener: str) -> list[MetadataResponse.MetadataResponseBroker]:
+    return [
+        MetadataResponse.MetadataResponseBroker(
+            node_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack
+        )
+        for broker in brokers
+        if (endpoint := broker.endpoint(listener)) is not None
+    ]
+
+
+def _topic_error(name: str | None, topic_id: UUID, code: ErrorCode) -> MetadataResponse.MetadataResponseTopic:
+    return MetadataResponse.MetadataResponseTopic(error_code=code, name=name, topic_id=topic_id, partitions=[])
+
+
+def _named_topic(
+    image: MetadataImage, vantage: Vantage, operations: int, asked: MetadataRequest.MetadataRequestTopic
+) -> MetadataResponse.MetadataResponseTopic:
+    if asked.name is None or asked.topic_id != ZERO_UUID:  # versions 10 and 11 have room for it, and no answer to it
+        return _topic_error(asked.name or "", ZERO_UUID, ErrorCode.INVALID_REQUEST)
+    return _asked_topic(image, vantage, operations, asked)
+
+
+def _asked_topic(
+    image: MetadataImage, vantage: Vantage, operations: int, asked: MetadataRequest.MetadataRequestTopic
+) -> MetadataResponse.MetadataResponseTopic:
+    if asked.topic_id != ZERO_UUID:
+        name = image.topic_names.get(asked.topic_id)
+        if name is None:
+            return _topic_error(None, asked.topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
+    elif asked.name is None:
+        return _topic_error(None, ZERO_UUID, ErrorCode.INVALID_REQUEST)
+    else:
+        name = asked.name
+    topic = image.topics.get(name)
+    if topic is None:
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if _is_legal(name) else ErrorCode.INVALID_TOPIC_EXCEPTION
+        return _topic_error(name, ZERO_UUID, code)
+    return _topic(vantage, operations, topic)
+
+
+def _topic(vantage: Vantage, operations: int, topic: TopicImage) -> MetadataResponse.MetadataResponseTopic:
+    return MetadataResponse.MetadataResponseTopic(
+        error_code=ErrorCode.NONE,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.name in INTERNAL_TOPICS,
+        partitions=[_partition(vantage, topic.name, index, state) for index, state in enumerate(topic.partitions)],
+        topic_authorized_operations=operations,
+    )
+
+
+def _partition(
+    vantage: Vantage, topic: str, index: int, state: PartitionState
+) -> MetadataResponse.MetadataResponsePartition:
+    leader, error = vantage.leader(topic, index, state)
+    return MetadataResponse.MetadataResponsePartition(
+        error_code=error,
+        partition_index=index,
+        leader_id=leader,
+        leader_epoch=state.leader_epoch,
+        replica_nodes=list(state.replicas),
+        isr_nodes=list(state.isr),
+        offline_replicas=vantage.offline(state),
+    )
+
+
+def _described_topic(
+    image: MetadataImage, vantage: Vantage, name: str, first_partition: int, room: int
+) -> DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic:
+    topic = image.topics.get(name)
+    if topic is None:
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if _is_legal(name) else ErrorCode.INVALID_TOPIC_EXCEPTION
+        return DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic(
+            error_code=code, name=name, topic_id=ZERO_UUID, partitions=[]
+        )
+    states = topic.partitions[first_partition : first_partition + room]
+    return DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic(
+        error_code=ErrorCode.NONE,
+        name=name,
+        topic_id=topic.topic_id,
+        is_internal=name in INTERNAL_TOPICS,
+        partitions=[
+            _described(vantage, name, index, state) for index, state in enumerate(states, start=first_partition)
+        ],
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )
+
+
+def _described(
+    vantage: Vantage, topic: str, index: int, state: PartitionState
+) -> DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition:
+    leader, error = vantage.leader(topic, index, state)
+    return DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition(
+        error_code=error,
+        partition_index=index,
+        leader_id=leader,
+        leader_epoch=state.leader_epoch,
+        replica_nodes=list(state.replicas),
+        isr_nodes=list(state.isr),
+        eligible_leader_replicas=[],
+        last_known_elr=[],
+        offline_replicas=vantage.offline(state),
+    )

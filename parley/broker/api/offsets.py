@@ -1,0 +1,215 @@
+"""ListOffsets, OffsetForLeaderEpoch: finding offsets by position, by time and by leader epoch.
+
+Positions are negative timestamps, each known from some version on. Those that speak of remote storage are answered as
+Kafka answers without it: the earliest local offset is the log's start, nothing is stored or waits remotely.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+from parley.broker.api.naming import SLICE, in_slices, named_twice, once
+from parley.broker.failures import FailureLog
+from parley.broker.network.dispatch import Handler, RequestContext
+from parley.broker.partition import NO_EPOCH, Isolation, Partition
+from parley.broker.partitions import Partitions
+from parley.broker.threads import LOOPS_OWN, Threads
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.offsets import (
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
+
+_log = logging.getLogger(__name__)
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+_SINCE = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+"""The version of ListOffsets in which each position came (KIP-734, KIP-405, KIP-1005, KIP-1023)."""
+LEADER_EPOCH_VERSION = 4
+"""The version of ListOffsets whose answers name the leader epoch (KIP-320)."""
+CONSUMER = -1
+
+_PartitionResponse = ListOffsetsResponse.ListOffsetsPartitionResponse
+_Asked = tuple[str, ListOffsetsRequest.ListOffsetsPartition]
+_Find = Callable[[_Asked], _PartitionResponse]
+
+LEADER_EPOCH_SINCE = 4
+"""From this version of ListOffsets on an answer names the leader epoch of the offset (KIP-320)."""
+
+
+class OffsetsApi:
+    """Looks offsets up in the logs this broker leads."""
+
+    def __init__(self, partitions: Partitions, threads: Threads = LOOPS_OWN) -> None:
+        self._partitions = partitions
+        self._failures = FailureLog(_log)
+        self._threads = threads
+
+    def routes(self) -> dict[int, Handler]:
+        return {
+            ListOffsetsRequest.API_KEY: self.list_offsets,
+            OffsetForLeaderEpochRequest.API_KEY: self.offset_for_leader_epoch,
+        }
+
+    def list_offsets(
+        self, context: RequestContext, request: ListOffsetsRequest
+    ) -> ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]:
+        """Find the offset asked for in each partition; a partition named twice is answered INVALID_REQUEST, once."""
+        named = once(((t.name, t.partitions) for t in request.topics), attrgetter("partition_index"))
+        asked = [(topic, each) for topic, partitions in named.items() for each in partitions.values()]
+        twice = named_twice((t.name, p.partition_index) for t in request.topics for p in t.partitions)
+        find = partial(self._list, context, request, twice)
+        if any(reads_records(each.timestamp) for _, each in asked):
+            return self._list_in_thread(find, asked)
+        if len(asked) > SLICE:
+            return self._list_in_slices(find, asked)
+        return _listed(asked, map(find, asked))
+
+    async def _list_in_thread(self, find: _Find, asked: list[_Asked]) -> ListOffsetsResponse:
+        loop = asyncio.get_running_loop()
+        return _listed(asked, await loop.run_in_executor(self._threads.reads, lambda: list(map(find, asked))))
+
+    async def _list_in_slices(self, find: _Find, asked: list[_Asked]) -> ListOffsetsResponse:
+        return _listed(asked, await in_slices(find, asked))
+
+    def _list(
+        self,
+        context: RequestContext,
+        request: ListOffsetsRequest,
+        twice: set[tuple[str, int]],
+        named: _Asked,
+    ) -> _PartitionResponse:
+        topic, asked = named
+        index, version = asked.partition_index, context.api_version
+        try:
+            if (topic, index) in twice:
+                raise KafkaError(ErrorCode.INVALID_REQUEST)
+            if version < _SINCE.get(asked.timestamp, 0 if asked.timestamp >= 0 else version + 1):
+                raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+            partition = self._partitions.find(topic, index)
+            partition.check_leader(asked.current_leader_epoch)
+            isolation = _isolation(request)
+            if version == 0:
+                offsets = _segment_starts(partition, asked.timestamp, asked.max_num_offsets, isolation)
+                return _PartitionResponse(partition_index=index, old_style_offsets=offsets)
+            answer = _found(partition, asked.timestamp, isolation, version)
+            if version < LEADER_EPOCH_SINCE:
+                answer.leader_epoch = NO_EPOCH
+            return answer
+        except KafkaError as error:
+            return _PartitionResponse(partition_index=index, error_code=error.code)
+        except Exception as error:
+            self._failures.report("ListOffsets failed", error, context.received_at, topic=topic, partition=index)
+            return _PartitionResponse(partition_index=index, error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    def offset_for_leader_epoch(
+        self, context: RequestContext, request: OffsetForLeaderEpochRequest
+    ) -> OffsetForLeaderEpochResponse:
+        """Say where a leader epoch ends, so that a follower or consumer can find where its log parted (KIP-101)."""
+        named = once(((t.topic, t.partitions) for t in request.topics), attrgetter("partition"))
+        return OffsetForLeaderEpochResponse(
+            topics=[
+                OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(
+                    topic=topic, partitions=[self._epoch_end(context, topic, asked) for asked in partitions.values()]
+                )
+                for topic, partitions in named.items()
+            ]
+        )
+
+    def _epoch_end(
+        self, context: RequestContext, topic: str, asked: OffsetForLeaderEpochRequest.OffsetForLeaderPartition
+    ) -> OffsetForLeaderEpochResponse.EpochEndOffset:
+        try:
+            partition = self._partitions.find(topic, asked.partition)
+            partition.check_leader(asked.current_leader_epoch)
+            epoch, end = partition.log.end_offset_for_epoch(asked.leader_epoch)
+        except KafkaError as error:
+            return OffsetForLeaderEpochResponse.EpochEndOffset(partition=asked.partition, error_code=error.code)
+        except Exception as error:
+            facts = {"topic": topic, "partition": asked.partition}
+            self._failures.report("OffsetForLeaderEpoch failed", error, context.received_at, **facts)
+            return OffsetForLeaderEpochResponse.EpochEndOffset(
+                partition=asked.partition, error_code=ErrorCode.UNKNOWN_SERVER_ERROR
+            )
+        return OffsetForLeaderEpochResponse.EpochEndOffset(
+            partition=asked.partition, leader_epoch=epoch, end_offset=end
+        )
+
+
+def _listed(asked: list[_Asked], found: Iterable[_PartitionResponse]) -> ListOffsetsResponse:
+    topics: dict[str, list[_PartitionResponse]] = {}
+    for (topic, _), partition in zip(asked, found, strict=True):
+        topics.setdefault(topic, []).append(partition)
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsResponse.ListOffsetsTopicResponse(name=name, partitions=partitions)
+            for name, partitions in topics.items()
+        ]
+    )
+
+
+def reads_records(timestamp: int) -> bool:
+    """Whether finding the offset of ``timestamp`` means reading from the log's files."""
+    return timestamp >= 0 or timestamp == MAX_TIMESTAMP
+
+
+def _isolation(request: ListOffsetsRequest) -> Isolation:
+    if request.replica_id != CONSUMER:
+        return Isolation.LOG_END
+    return Isolation.READ_COMMITTED if request.isolation_level == 1 else Isolation.READ_UNCOMMITTED
+
+
+def _found(partition: Partition, timestamp: int, isolation: Isolation, version: int) -> _PartitionResponse:
+    log = partition.log
+    answer = _PartitionResponse(partition_index=partition.index)
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        answer.offset = log.log_start_offset
+        epoch = log.leader_epochs.epoch_at(answer.offset)
+        answer.leader_epoch = -1 if epoch is None else epoch
+        return answer
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return answer
+    if isolation != Isolation.LOG_END and not partition.knows_high_watermark:
+        # A new leader learns from its followers how far its predecessor had come (KIP-207).
+        raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE if version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE)
+    end = partition.end_visible(isolation)
+    if timestamp == LATEST:
+        answer.offset = end
+        answer.leader_epoch = partition.leader_epoch
+        return answer
+    found = log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
+    if found is not None and found.offset < end:
+        answer.offset = found.offset
+        answer.timestamp = found.timestamp
+        answer.leader_epoch = found.leader_epoch
+    return answer
+
+
+def _segment_starts(partition: Partition, timestamp: int, limit: int, isolation: Isolation) -> list[int]:
+    """Version 0: where segments begin that were written to before ``timestamp``, the newest first."""
+    log = partition.log
+    end = partition.end_visible(isolation)
+    starts = [max(segment.base_offset, log.log_start_offset) for segment in log.segments]
+    if timestamp == EARLIEST:
+        return [log.log_start_offset][:limit]
+    if timestamp == LATEST:
+        starts.append(end)
+    else:
+        starts = [
+            start
+            for start, segment in zip(starts, log.segments, strict=True)
+            if segment.largest_timestamp_ms <= timestamp
+        ]
+    return sorted({start for start in starts if start <= end}, reverse=True)[: max(0, limit)]

@@ -1,0 +1,462 @@
+"""Produce: validate, append, and answer when as many replicas have the records as the client asked for.
+
+Rules of this module:
+
+* A partition that a request names twice is refused, since nobody can say in which order its batches were meant.
+* Each partition succeeds or fails alone; batches are validated and, where need be, converted before the append
+  (``parley.protocol.records.produce``).
+* ``acks=0`` is never answered; an error then closes the connection, the only way to tell (as Kafka does). ``acks=1`` is
+  answered after the append, ``acks=-1`` when the ISR has the records: at once if this broker is the whole ISR.
+* What an idempotent producer sent behind a batch that was refused is refused as well (``parley.broker.api.refusals``).
+* Records that are long to decompress are prepared in a thread. The request is then work in progress, so that no later
+  request of the connection is appended before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Hashable
+from dataclasses import replace
+from typing import Any, cast
+
+from parley.broker.api.current_leader import MOVED, current_leader, endpoints_of
+from parley.broker.api.doubt import InDoubt, never, withheld
+from parley.broker.api.naming import named_twice
+from parley.broker.api.refusals import Refusals
+from parley.broker.failures import FailureLog
+from parley.broker.metadata.current import Metadata
+from parley.broker.metadata.names import INTERNAL_TOPICS
+from parley.broker.network.dispatch import Disconnect, Handler, RequestContext
+from parley.broker.partition import Partition
+from parley.broker.partitions import Partitions
+from parley.broker.purgatory import Delayed, Purgatory
+from parley.broker.threads import LOOPS_OWN, Threads
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.produce import ProduceRequest, ProduceResponse
+from parley.protocol.records.compression import Compression
+from parley.protocol.records.errors import DecompressedTooLarge
+from parley.protocol.records.header import COMPRESSION_MASK, HEADER_SIZE, MAGIC_V2, TRANSACTIONAL_BIT, TimestampType
+from parley.protocol.records.produce import Prepared, ProduceRules, RecordErrors, prepare
+from parley.protocol.schema import Buffer
+from parley.storage.appends import LOG_APPEND_TIME
+from parley.storage.config import LogConfig
+from parley.storage.log import Log
+
+_log = logging.getLogger(__name__)
+
+OFF_LOOP_BYTES = 256 << 10
+"""Records of this size or more are prepared in a thread if that means decompressing or compressing them."""
+DECOMPRESSED_ON_LOOP_BYTES = 2 << 20
+"""Smaller ones are decompressed on the loop as far as this, some milliseconds at most; if there is more, a thread
+begins again. (Always to use a thread costs twice the CPU time for batches of 64 KiB.)"""
+ALL_REPLICAS = -1
+_KNOWN_ACKS = (1, ALL_REPLICAS, 0)
+_TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
+_INVALID = (
+    ErrorCode.CORRUPT_MESSAGE,
+    ErrorCode.INVALID_RECORD,
+    ErrorCode.INVALID_TIMESTAMP,
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+)
+_MAGIC_AT, _LEGACY_ATTRIBUTES_AT, _ATTRIBUTES_AT = 16, 17, 22
+_CODECS = {
+    "none": Compression.NONE,
+    "uncompressed": Compression.NONE,
+    "gzip": Compression.GZIP,
+    "snappy": Compression.SNAPPY,
+    "lz4": Compression.LZ4,
+    "zstd": Compression.ZSTD,
+}
+"""``compression.type`` of a topic, besides "producer"."""
+ADMIN_CLIENT = "__admin_client"
+"""The client id that may write internal topics, as in Kafka."""
+
+_Data = ProduceRequest.PartitionProduceData
+_Outcome = ProduceResponse.PartitionProduceResponse
+_NO_ERRORS: list[ProduceResponse.BatchIndexAndErrorMessage] = []
+
+Answer = ProduceResponse | None
+Ready = dict[int, Prepared | Exception]
+"""id() of a partition's data -> its records, prepared before any partition's are appended; or why they cannot be."""
+Waiting = dict[Partition, tuple[int, _Outcome]]
+"""Partition -> the last offset that its replicas must reach, and the outcome to fill in."""
+
+
+class _Append:
+    """One request's appending: what all partitions share, and what the answer has to wait for."""
+
+    __slots__ = ("acks", "now_ms", "ready", "to_flush", "waiting")
+
+    def __init__(self, now_ms: int, acks: int, ready: Ready) -> None:
+        self.now_ms = now_ms
+        self.acks = acks
+        self.ready = ready
+        self.waiting: Waiting = {}
+        self.to_flush: list[tuple[Log, _Outcome]] = []
+
+    def prepared(self, data: _Data) -> Prepared | None:
+        """The records, if they were prepared before. Raises what that raised."""
+        made = self.ready.get(id(data))
+        if isinstance(made, Exception):
+            raise made
+        return made
+
+
+class ProduceApi:
+    """Appends what clients send."""
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        metadata: Metadata,
+        purgatory: Purgatory,
+        *,
+        wall_ms: Callable[[], int],
+        threads: Threads = LOOPS_OWN,
+        is_in_doubt: InDoubt = never,
+    ) -> None:
+        self._partitions = partitions
+        self._metadata = metadata
+        self._purgatory = purgatory
+        self._wall_ms = wall_ms
+        self._threads = threads
+        self._is_in_doubt = is_in_doubt
+        self._failures = FailureLog(_log)
+        self._refusals = Refusals()
+
+    def routes(self) -> dict[int, Handler]:
+        return {ProduceRequest.API_KEY: self.produce}
+
+    def produce(
+        self, context: RequestContext, request: ProduceRequest
+    ) -> Answer | Delayed[ProduceResponse] | Coroutine[Any, Any, Answer | Delayed[ProduceResponse]]:
+        """Append every partition's records, and answer as ``acks`` asks."""
+        ready = _named_twice(request)
+        costly = {
+            id(data)
+            for topic in request.topic_data
+            for data in topic.partition_data
+            if id(data) not in ready and may_be_costly(data.records) and self._is_costly(context, topic, data, ready)
+        }
+        if costly:
+            return self._produce_costly(context, request, ready, costly)
+        return self._append_all(context, request, ready)
+
+    def _is_costly(
+        self, context: RequestContext, topic: ProduceRequest.TopicProduceData, data: _Data, ready: Ready
+    ) -> bool:
+        """Whether preparing the records takes long; what does not is done here, and ``ready``."""
+        records = records_of(data)
+        try:
+            partition = self._partitions.find(self._topic_name(context, topic), data.index)
+            _, rules, bounded = _rules(partition)
+            if len(records or b"") >= OFF_LOOP_BYTES:
+                return rules.compression is not None or is_compressed(records)
+            ready[id(data)] = prepare(records, bounded, now_ms=self._wall_ms(), version=context.api_version)
+        except DecompressedTooLarge:
+            return True
+        except Exception as error:
+            ready[id(data)] = error
+        return False
+
+    async def _produce_costly(
+        self, context: RequestContext, request: ProduceRequest, ready: Ready, costly: set[int]
+    ) -> Answer | Delayed[ProduceResponse]:
+        """As :meth:`produce`, the costly records being prepared in a thread first."""
+        loop = asyncio.get_running_loop()
+        for topic in request.topic_data:
+            for data in topic.partition_data:
+                if id(data) not in costly:
+                    continue
+                try:
+                    partition = self._partitions.find(self._topic_name(context, topic), data.index)
+                    ready[id(data)] = await loop.run_in_executor(
+                        self._threads.records, self._prepare, context, partition, data
+                    )
+                except Exception as error:
+                    ready[id(data)] = error
+        answer = self._append_all(context, request, ready)
+        return await answer if asyncio.iscoroutine(answer) else answer
+
+    def _prepare(self, context: RequestContext, partition: Partition, data: _Data) -> Prepared:
+        return prepare(records_of(data), rules_of(partition), now_ms=self._wall_ms(), version=context.api_version)
+
+    def _append_all(
+        self, context: RequestContext, request: ProduceRequest, ready: Ready
+    ) -> Answer | Delayed[ProduceResponse] | Coroutine[Any, Any, Answer | Delayed[ProduceResponse]]:
+        """Append what is ``ready``, and prepare and append the rest."""
+        append = _Append(self._wall_ms(), request.acks, ready)
+        responses = []
+        for topic in request.topic_data:
+            outcomes = [self._append(context, append, topic, data) for data in topic.partition_data]
+            responses.append(
+                ProduceResponse.TopicProduceResponse(
+                    name=topic.name, topic_id=topic.topic_id, partition_responses=outcomes
+                )
+            )
+        response = ProduceResponse(responses=responses)
+        if append.to_flush:
+            return self._answer_flushed(context, request, response, append)
+        return self._answer(context, request, response, append.waiting)
+
+    async def _answer_flushed(
+        self, context: RequestContext, request: ProduceRequest, response: ProduceResponse, append: _Append
+    ) -> Answer | Delayed[ProduceResponse]:
+        """As :meth:`_answer`, once the disk has what ``flush.messages`` wants there."""
+        loop = asyncio.get_running_loop()
+        for log, outcome in append.to_flush:
+            try:
+                await loop.run_in_executor(self._threads.upkeep, log.flush)
+            except KafkaError as error:
+                outcome.error_code, outcome.error_message = error.code, error.message or error.code.message
+                outcome.base_offset = -1
+        return self._answer(context, request, response, append.waiting)
+
+    def _answer(
+        self, context: RequestContext, request: ProduceRequest, response: ProduceResponse, waiting: Waiting
+    ) -> Answer | Delayed[ProduceResponse]:
+        if waiting:
+            delayed = DelayedProduce(response, waiting)
+            self._purgatory.watch(delayed, waiting, max(0, request.timeout_ms) / 1000)
+            delayed.look_at_all()
+            return delayed
+        if request.acks == 0:
+            _disconnect_on_error(response)
+            return None
+        if context.api_version >= 10:
+            self._name_leaders(context, response)
+        return response
+
+    def _append(
+        self, context: RequestContext, append: _Append, topic: ProduceRequest.TopicProduceData, data: _Data
+    ) -> _Outcome:
+        """Append one partition's records; ``append`` notes what the answer has to wait for."""
+        partition = None
+        try:
+            if append.acks not in _KNOWN_ACKS:
+                raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
+            partition = self._partitions.find(self._topic_name(context, topic), data.index)
+            prepared = append.prepared(data)
+            if prepared is None:
+                prepared = prepare(
+                    records_of(data), rules_of(partition), now_ms=append.now_ms, version=context.api_version
+                )
+            if is_transactional(prepared.batches):
+                # Nobody could ever end the transaction: readers of committed records would wait behind it for ever.
+                raise KafkaError(ErrorCode.INVALID_TXN_STATE, "No transaction has begun: this broker offers none yet.")
+            if self._refusals and partition.is_leader:
+                producers = partition.log.producers
+                self._refusals.check(topic.name or topic.topic_id, data.index, prepared.batches, producers)
+            info = partition.append(prepared.batches, acks=append.acks, now_ms=append.now_ms)
+            log = partition.log
+        except Exception as error:
+            return self._failed(context, partition, topic, data, error)
+        counters = partition.counters
+        counters.produce_requests += 1
+        if not info.duplicate:
+            counters.bytes_in += info.size_bytes
+            counters.records_in += info.record_count
+            if prepared.conversions:
+                counters.produce_conversions += 1
+        outcome = _Outcome(
+            index=data.index,
+            base_offset=info.first_offset,
+            log_append_time_ms=info.log_append_time_ms,
+            log_start_offset=info.log_start_offset,
+            record_errors=_NO_ERRORS,
+        )
+        if partition.must_flush(append.now_ms):
+            append.to_flush.append((log, outcome))
+        if append.acks == ALL_REPLICAS and log.high_watermark <= info.last_offset:
+            append.waiting[partition] = (info.last_offset, outcome)
+        return outcome
+
+    def _topic_name(self, context: RequestContext, topic: ProduceRequest.TopicProduceData) -> str:
+        """The name of the topic meant. Raises UNKNOWN_TOPIC_ID, and INVALID_TOPIC_EXCEPTION for internal topics."""
+        name = topic.name
+        if context.api_version >= 13:
+            found = self._metadata.image.topic_names.get(topic.topic_id)
+            if found is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+            name = found
+        if name in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is written by brokers only.")
+        return name
+
+    def _failed(
+        self,
+        context: RequestContext,
+        partition: Partition | None,
+        topic: ProduceRequest.TopicProduceData,
+        data: _Data,
+        error: Exception,
+    ) -> _Outcome:
+        """Count what went wrong with one partition's records, and say it."""
+        if not isinstance(error, KafkaError):
+            facts = {"topic": topic.name or topic.topic_id, "partition": data.index}
+            self._failures.report("Produce failed", error, context.received_at, **facts)
+            error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
+        if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._is_in_doubt():
+            error = withheld(error)
+        place = (topic.name or topic.topic_id, data.index)
+        self._refusals.note(*place, records_of(data), error.code, host=context.client_host)
+        if partition is not None:
+            counters = partition.counters
+            counters.produce_requests += 1
+            counters.failed_produce_requests += 1
+            if error.code in _TOO_LARGE:
+                counters.bytes_rejected += len(records_of(data) or b"")
+            elif error.code in _INVALID:
+                counters.invalid_records += 1
+        outcome = _Outcome(
+            index=data.index, error_code=error.code, base_offset=-1, error_message=error.message or error.code.message
+        )
+        if isinstance(error, RecordErrors):
+            outcome.record_errors = [
+                ProduceResponse.BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
+                for index, message in error.record_errors
+            ]
+        if error.code in MOVED and context.api_version >= 10:
+            image = self._metadata.image
+            name = topic.name or image.topic_names.get(topic.topic_id, "")
+            leader, epoch = current_leader(image, name, data.index)
+            outcome.current_leader = ProduceResponse.LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
+        return outcome
+
+    def _name_leaders(self, context: RequestContext, response: ProduceResponse) -> None:
+        """Add the addresses of the leaders that outcomes name."""
+        leaders = [
+            outcome.current_leader.leader_id
+            for topic in response.responses
+            for outcome in topic.partition_responses
+            if outcome.error_code in MOVED
+        ]
+        if leaders:
+            response.node_endpoints = endpoints_of(
+                self._metadata.image, leaders, context.listener, ProduceResponse.NodeEndpoint
+            )
+
+
+class DelayedProduce(Delayed[ProduceResponse]):
+    """Waits until the replicas of each partition have what was appended to it."""
+
+    def __init__(self, response: ProduceResponse, waiting: Waiting) -> None:
+        super().__init__()
+        self._response = response
+        self._waiting = waiting
+
+    def look_at_all(self) -> None:
+        """Look at every partition: one may have moved on before the watch began."""
+        for partition in tuple(self._waiting):
+            self.on_news(partition, 0)
+
+    def on_news(self, key: Hashable, amount: int) -> bool:
+        assert isinstance(key, Partition)
+        found = self._waiting.get(key)
+        if found is not None:
+            offset, outcome = found
+            code = key.is_acknowledged(offset)
+            if code is None:
+                return False  # who came later waits for a later offset
+            del self._waiting[key]
+            _settle(outcome, code)
+            if not self._waiting:
+                self.complete(self._response)
+        return True
+
+    def expired(self) -> None:
+        for _, outcome in self._waiting.values():
+            _settle(outcome, ErrorCode.REQUEST_TIMED_OUT)
+        self.complete(self._response)
+
+
+def _settle(outcome: _Outcome, code: ErrorCode) -> None:
+    if code != ErrorCode.NONE:
+        outcome.error_code = code
+        outcome.base_offset = -1
+
+
+def _disconnect_on_error(response: ProduceResponse) -> None:
+    for topic in response.responses:
+        for outcome in topic.partition_responses:
+            if outcome.error_code:
+                name = ErrorCode(outcome.error_code).name
+                raise Disconnect(f"{name} for {topic.name or topic.topic_id}-{outcome.index}, produced with acks=0")
+
+
+def records_of(data: _Data) -> Buffer | None:
+    """The records of a decoded request: always one buffer."""
+    return cast("Buffer | None", data.records)
+
+
+def _named_twice(request: ProduceRequest) -> Ready:
+    """The refusal of the records whose partition has others in the same request."""
+    everything = [((t.name, t.topic_id, data.index), data) for t in request.topic_data for data in t.partition_data]
+    if len(everything) < 2:
+        return {}
+    twice = named_twice(partition for partition, _ in everything)
+    return {
+        id(data): KafkaError(ErrorCode.INVALID_REQUEST, "The request names this partition more than once.")
+        for partition, data in everything
+        if partition in twice
+    }
+
+
+def may_be_costly(records: Any) -> bool:
+    """Whether preparing the records may take long: they are compressed, or many."""
+    return records is not None and (len(records) >= OFF_LOOP_BYTES or is_compressed(records))
+
+
+def is_compressed(records: Buffer | None) -> bool:
+    """Whether the first batch or message says that it is compressed; nothing else of it is checked."""
+    if records is None or len(records) < HEADER_SIZE:
+        return False
+    attributes = records[_ATTRIBUTES_AT] if records[_MAGIC_AT] >= MAGIC_V2 else records[_LEGACY_ATTRIBUTES_AT]
+    return attributes & COMPRESSION_MASK != 0
+
+
+def is_transactional(records: Buffer | None) -> bool:
+    """Whether the first batch says that it is part of a transaction; nothing else of it is checked."""
+    if records is None or len(records) < HEADER_SIZE or records[_MAGIC_AT] < MAGIC_V2:
+        return False
+    return records[_ATTRIBUTES_AT] & TRANSACTIONAL_BIT != 0
+
+
+def rules_of(partition: Partition) -> ProduceRules:
+    """What the partition's topic demands of records now."""
+    return _rules(partition)[1]
+
+
+def _rules(partition: Partition) -> tuple[LogConfig, ProduceRules, ProduceRules]:
+    """The partition's configuration, its rules, and the same rules for preparing records on the loop."""
+    config = partition.log.config
+    known = partition.produce_rules
+    if known is None or known[0] is not config:
+        rules = produce_rules(config)
+        bounded = replace(rules, decompressed_bytes_max=min(rules.decompressed_bytes_max, DECOMPRESSED_ON_LOOP_BYTES))
+        known = partition.produce_rules = (config, rules, bounded)
+    return known
+
+
+def produce_rules(config: LogConfig) -> ProduceRules:
+    """What a topic with this configuration demands of records."""
+    compression = level = None
+    if config.compression_type != "producer":
+        compression = _CODECS[config.compression_type]
+        level = {
+            Compression.GZIP: config.compression_gzip_level,
+            Compression.LZ4: config.compression_lz4_level,
+            Compression.ZSTD: config.compression_zstd_level,
+        }.get(compression)
+    return ProduceRules(
+        max_message_bytes=config.max_message_bytes,
+        timestamp_type=(
+            TimestampType.APPEND if config.message_timestamp_type == LOG_APPEND_TIME else TimestampType.CREATE
+        ),
+        timestamp_before_max_ms=config.message_timestamp_before_max_ms,
+        timestamp_after_max_ms=config.message_timestamp_after_max_ms,
+        compression=compression,
+        compression_level=level,
+        require_keys=config.compact,
+    )

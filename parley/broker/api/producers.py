@@ -1,0 +1,76 @@
+"""InitProducerId for idempotent producers (KIP-98), DescribeProducers (KIP-664)."""
+
+from __future__ import annotations
+
+from parley.broker.api.naming import once
+from parley.broker.api.no_transactions import no_transactions
+from parley.broker.network.dispatch import Handler, RequestContext
+from parley.broker.partitions import Partitions
+from parley.broker.producer_ids import ProducerIds
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+
+
+class ProducersApi:
+    """Ids for producers, and what partitions know of them."""
+
+    def __init__(self, partitions: Partitions, producer_ids: ProducerIds) -> None:
+        self._partitions = partitions
+        self._producer_ids = producer_ids
+
+    def routes(self) -> dict[int, Handler]:
+        return {
+            InitProducerIdRequest.API_KEY: self.init_producer_id,
+            DescribeProducersRequest.API_KEY: self.describe_producers,
+        }
+
+    async def init_producer_id(self, context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
+        """A new id with epoch 0, whatever id the client had: without a transactional id there is no state to resume."""
+        try:
+            if request.transactional_id is not None:
+                raise no_transactions() if request.transactional_id else KafkaError(ErrorCode.INVALID_REQUEST)
+            return InitProducerIdResponse(producer_id=await self._producer_ids.take(), producer_epoch=0)
+        except KafkaError as error:
+            return InitProducerIdResponse(error_code=error.code, producer_id=-1, producer_epoch=-1)
+
+    def describe_producers(
+        self, context: RequestContext, request: DescribeProducersRequest
+    ) -> DescribeProducersResponse:
+        """The producers that each partition led here remembers."""
+        return DescribeProducersResponse(
+            topics=[
+                DescribeProducersResponse.TopicResponse(
+                    name=name, partitions=[self._producers(name, index) for index in indexes]
+                )
+                for name, indexes in once(((t.name, t.partition_indexes) for t in request.topics), int).items()
+            ]
+        )
+
+    def _producers(self, topic: str, index: int) -> DescribeProducersResponse.PartitionResponse:
+        try:
+            partition = self._partitions.find(topic, index)
+            partition.check_leader()
+            producers = partition.log.producers.entries
+        except KafkaError as error:
+            return DescribeProducersResponse.PartitionResponse(
+                partition_index=index, error_code=error.code, error_message=str(error) or None, active_producers=[]
+            )
+        return DescribeProducersResponse.PartitionResponse(
+            partition_index=index,
+            active_producers=[
+                DescribeProducersResponse.ProducerState(
+                    producer_id=producer.producer_id,
+                    producer_epoch=producer.epoch,
+                    last_sequence=producer.last_sequence,
+                    last_timestamp=producer.timestamp,
+                    coordinator_epoch=producer.coordinator_epoch,
+                    current_txn_start_offset=producer.transaction_first_offset,
+                )
+                for producer in producers
+            ],
+        )

@@ -1,0 +1,122 @@
+"""AlterPartitionReassignments, ListPartitionReassignments: partitions move to other replicas (KIP-455, KIP-860).
+
+Only the controller answers, to the second as well: whoever began a move and asks how it goes must not be told by a
+broker that has not heard of it. ``timeout_ms`` needs no waiting: the answer is sent when the move has begun.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from parley.broker.api.naming import named_twice, once
+from parley.broker.controller.brokers import UncleanAllowed
+from parley.broker.controller.controller import Controller
+from parley.broker.controller.decision import Decision
+from parley.broker.controller.reassignment import Move, MoveOutcome, alter_reassignments, list_reassignments
+from parley.broker.metadata.types import PartitionState
+from parley.broker.network.dispatch import Handler, RequestContext
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.elections import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+
+_TWICE = KafkaError(ErrorCode.INVALID_REQUEST, "The request names this partition more than once.")
+
+
+class ReassignmentApi:
+    """Moves are begun, stopped and shown."""
+
+    def __init__(self, controller: Controller, unclean: UncleanAllowed) -> None:
+        self._controller = controller
+        self._unclean = unclean
+
+    def routes(self) -> dict[int, Handler]:
+        return {
+            AlterPartitionReassignmentsRequest.API_KEY: self.move,
+            ListPartitionReassignmentsRequest.API_KEY: self.list_moves,
+        }
+
+    async def move(
+        self, context: RequestContext, request: AlterPartitionReassignmentsRequest
+    ) -> AlterPartitionReassignmentsResponse:
+        """Begin or stop moves; each partition fails for itself."""
+        asked = [_move(topic.name, partition) for topic in request.topics for partition in topic.partitions]
+        twice = named_twice((move.topic, move.partition) for move in asked)
+        moves = [move for move in asked if (move.topic, move.partition) not in twice]
+        may_change = request.allow_replication_factor_change
+        try:
+            outcomes = await self._controller.submit(
+                lambda image: alter_reassignments(image, moves, self._unclean, factor_may_change=may_change)
+            )
+        except KafkaError as error:
+            return AlterPartitionReassignmentsResponse(
+                allow_replication_factor_change=may_change,
+                error_code=error.code,
+                error_message=error.message,
+                responses=[],
+            )
+        outcomes += [MoveOutcome(Move(topic, index, None), _TWICE) for topic, index in sorted(twice)]
+        return AlterPartitionReassignmentsResponse(
+            allow_replication_factor_change=may_change, responses=_responses(outcomes)
+        )
+
+    async def list_moves(
+        self, context: RequestContext, request: ListPartitionReassignmentsRequest
+    ) -> ListPartitionReassignmentsResponse:
+        """Show the moves under way."""
+        wanted = None
+        if request.topics is not None:
+            wanted = once(((topic.name, topic.partition_indexes) for topic in request.topics), lambda index: index)
+        try:
+            moving = await self._controller.submit(lambda image: Decision((), list_reassignments(image, wanted)))
+        except KafkaError as error:
+            return ListPartitionReassignmentsResponse(error_code=error.code, error_message=error.message, topics=[])
+        return ListPartitionReassignmentsResponse(topics=_ongoing(moving))
+
+
+def _move(topic: str, asked: AlterPartitionReassignmentsRequest.ReassignablePartition) -> Move:
+    return Move(topic, asked.partition_index, None if asked.replicas is None else tuple(asked.replicas))
+
+
+def _responses(
+    outcomes: Iterable[MoveOutcome],
+) -> list[AlterPartitionReassignmentsResponse.ReassignableTopicResponse]:
+    by_topic: defaultdict[str, list[AlterPartitionReassignmentsResponse.ReassignablePartitionResponse]]
+    by_topic = defaultdict(list)
+    for outcome in outcomes:
+        error = outcome.error
+        by_topic[outcome.move.topic].append(
+            AlterPartitionReassignmentsResponse.ReassignablePartitionResponse(
+                partition_index=outcome.move.partition,
+                error_code=ErrorCode.NONE if error is None else error.code,
+                error_message=None if error is None else error.message,
+            )
+        )
+    return [
+        AlterPartitionReassignmentsResponse.ReassignableTopicResponse(name=name, partitions=partitions)
+        for name, partitions in by_topic.items()
+    ]
+
+
+def _ongoing(
+    moving: Iterable[tuple[str, int, PartitionState]],
+) -> list[ListPartitionReassignmentsResponse.OngoingTopicReassignment]:
+    by_topic: defaultdict[str, list[ListPartitionReassignmentsResponse.OngoingPartitionReassignment]]
+    by_topic = defaultdict(list)
+    for topic, index, state in moving:
+        by_topic[topic].append(
+            ListPartitionReassignmentsResponse.OngoingPartitionReassignment(
+                partition_index=index,
+                replicas=list(state.replicas),
+                adding_replicas=list(state.adding),
+                removing_replicas=list(state.removing),
+            )
+        )
+    return [
+        ListPartitionReassignmentsResponse.OngoingTopicReassignment(name=name, partitions=partitions)
+        for name, partitions in by_topic.items()
+    ]

@@ -1,0 +1,186 @@
+"""CreateTopics, DeleteTopics, CreatePartitions: requests to the controller about topics.
+
+Only the broker that is the controller carries them out; any other hands them on to it (``forwarding``). A topic that
+fails fails alone. ``timeout_ms`` needs no waiting here: when the answer is sent the change is durable and this broker
+has applied it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from uuid import UUID
+
+from parley.broker.api.naming import named_twice
+from parley.broker.config.describe import describe_topic
+from parley.broker.controller.administration import Administration
+from parley.broker.controller.topics import MorePartitions, NewTopic, TopicOutcome
+from parley.broker.dynamic_config import DynamicConfig
+from parley.broker.metadata.current import Metadata
+from parley.broker.network.dispatch import Handler, RequestContext
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.topics import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from parley.protocol.schema import ZERO_UUID
+
+
+class TopicsApi:
+    """Topics come, grow and go."""
+
+    def __init__(self, administration: Administration, metadata: Metadata, config: DynamicConfig) -> None:
+        self._administration = administration
+        self._metadata = metadata
+        self._config = config
+
+    def routes(self) -> dict[int, Handler]:
+        return {
+            CreateTopicsRequest.API_KEY: self.create_topics,
+            DeleteTopicsRequest.API_KEY: self.delete_topics,
+            CreatePartitionsRequest.API_KEY: self.create_partitions,
+        }
+
+    async def create_topics(self, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
+        """Create topics, or with ``validate_only`` say whether they could be created."""
+        twice = named_twice(topic.name for topic in request.topics)
+        wanted, outcomes = [], []
+        for topic in request.topics:
+            if topic.name in twice:
+                continue
+            try:
+                wanted.append(_new_topic(topic))
+            except KafkaError as error:
+                outcomes.append(TopicOutcome(topic.name, error=error))
+        try:
+            outcomes += await self._administration.create_topics(wanted, validate_only=request.validate_only)
+        except KafkaError as error:
+            outcomes += [TopicOutcome(new.name, error=error) for new in wanted]
+        outcomes += [TopicOutcome(name, error=_twice()) for name in twice]
+        configs = {new.name: new.configs for new in wanted}
+        return CreateTopicsResponse(
+            topics=[self._created(outcome, configs.get(outcome.name, {})) for outcome in outcomes]
+        )
+
+    def _created(self, outcome: TopicOutcome, configs: Mapping[str, str]) -> CreateTopicsResponse.CreatableTopicResult:
+        topic = outcome.topic
+        if topic is None:
+            code, message = _error(outcome)
+            return CreateTopicsResponse.CreatableTopicResult(name=outcome.name, error_code=code, error_message=message)
+        entries = describe_topic(self._config(), configs)
+        return CreateTopicsResponse.CreatableTopicResult(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            error_code=ErrorCode.NONE,
+            error_message=None,
+            num_partitions=len(topic.partitions),
+            replication_factor=len(topic.partitions[0].replicas),
+            configs=[
+                CreateTopicsResponse.CreatableTopicConfigs(
+                    name=entry.name,
+                    value=entry.value,
+                    read_only=entry.read_only,
+                    config_source=entry.source,
+                    is_sensitive=entry.is_sensitive,
+                )
+                for entry in entries
+            ],
+        )
+
+    async def delete_topics(self, context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+        """Delete topics by name, or from version 6 by id as well."""
+        asked = [(topic.name, topic.topic_id) for topic in request.topics] or [
+            (name, ZERO_UUID) for name in request.topic_names
+        ]
+        twice = named_twice(name or str(topic_id) for name, topic_id in asked)
+        responses, names = [], []
+        ids: dict[str, UUID] = {}  # of those asked for by id: when their turn comes the name may be another topic's
+        for name, topic_id in dict.fromkeys(asked):
+            try:
+                names.append(self._name_to_delete(name, topic_id, twice))
+                if name is None:
+                    ids[names[-1]] = topic_id
+            except KafkaError as error:
+                responses.append(_deleted(name, topic_id, TopicOutcome(name or "", error=error)))
+        try:
+            outcomes = await self._administration.delete_topics(names, ids)
+        except KafkaError as error:
+            outcomes = [TopicOutcome(name, error=error) for name in names]
+        for outcome in outcomes:
+            topic_id = outcome.topic.topic_id if outcome.topic else ids.get(outcome.name, ZERO_UUID)
+            responses.append(_deleted(outcome.name, topic_id, outcome))
+        return DeleteTopicsResponse(responses=responses)
+
+    def _name_to_delete(self, name: str | None, topic_id: UUID, twice: set[str]) -> str:
+        if (name or str(topic_id)) in twice:
+            raise _twice()
+        if name is not None:
+            if topic_id != ZERO_UUID:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Give the topic's name or its id, not both.")
+            return name
+        found = self._metadata.image.topic_names.get(topic_id)
+        if found is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "No topic has this id.")
+        return found
+
+    async def create_partitions(
+        self, context: RequestContext, request: CreatePartitionsRequest
+    ) -> CreatePartitionsResponse:
+        """Raise the number of partitions of topics."""
+        twice = named_twice(topic.name for topic in request.topics)
+        wanted = [
+            MorePartitions(
+                topic.name,
+                topic.count,
+                None if topic.assignments is None else [a.broker_ids for a in topic.assignments],
+            )
+            for topic in request.topics
+            if topic.name not in twice
+        ]
+        try:
+            outcomes = await self._administration.add_partitions(wanted, validate_only=request.validate_only)
+        except KafkaError as error:
+            outcomes = [TopicOutcome(more.topic, error=error) for more in wanted]
+        outcomes += [TopicOutcome(name, error=_twice()) for name in twice]
+        results = []
+        for outcome in outcomes:
+            code, message = _error(outcome)
+            results.append(
+                CreatePartitionsResponse.CreatePartitionsTopicResult(
+                    name=outcome.name, error_code=code, error_message=message
+                )
+            )
+        return CreatePartitionsResponse(results=results)
+
+
+def _twice() -> KafkaError:
+    # A new one each time: an exception that is raised again keeps the frames of every time.
+    return KafkaError(ErrorCode.INVALID_REQUEST, "The request names this topic more than once.")
+
+
+def _new_topic(asked: CreateTopicsRequest.CreatableTopic) -> NewTopic:
+    if any(config.value is None for config in asked.configs):
+        raise KafkaError(ErrorCode.INVALID_CONFIG, "A configuration entry of a new topic needs a value; null is given.")
+    return NewTopic(
+        name=asked.name,
+        partitions=asked.num_partitions,
+        replication_factor=asked.replication_factor,
+        assignment={a.partition_index: tuple(a.broker_ids) for a in asked.assignments},
+        configs={config.name: config.value for config in asked.configs if config.value is not None},
+    )
+
+
+def _error(outcome: TopicOutcome) -> tuple[ErrorCode, str | None]:
+    if outcome.error is None:
+        return ErrorCode.NONE, None
+    return outcome.error.code, outcome.error.message or outcome.error.code.message
+
+
+def _deleted(name: str | None, topic_id: UUID, outcome: TopicOutcome) -> DeleteTopicsResponse.DeletableTopicResult:
+    code, message = _error(outcome)
+    return DeleteTopicsResponse.DeletableTopicResult(
+        name=name, topic_id=topic_id, error_code=code, error_message=message
+    )

@@ -1,0 +1,29 @@
+"""The configuration: Kafka's keys and the few of Parley's own, each defined once.
+
+``BrokerConfig.from_properties(read_properties(path))`` is how a broker gets its own;
+:mod:`parley.broker.config.topic_config`
+has what a topic may set, :mod:`parley.broker.config.describe` what DescribeConfigs answers,
+:mod:`parley.broker.config.dynamic` what may be changed while brokers run.
+"""
+
+from __future__ import annotations
+
+from parley.broker.config.broker_config import BrokerConfig
+from parley.broker.config.definition import ConfigType, Password
+from parley.broker.config.errors import ConfigError, Problem
+from parley.broker.config.listeners import ListenerAddress
+from parley.broker.config.properties import parse_properties, read_properties
+from parley.broker.config.topic_config import TopicConfig, log_config
+
+__all__ = [
+    "BrokerConfig",
+    "ConfigError",
+    "ConfigType",
+    "ListenerAddress",
+    "Password",
+    "Problem",
+    "TopicConfig",
+    "log_config",
+    "parse_properties",
+    "read_properties",
+]

@@ -1,0 +1,274 @@
+"""The configuration of one broker: what was given, checked as a whole, as values that never change.
+
+Values come in layers; a higher one wins (KIP-226):
+
+1. entries for this broker, set while it runs,
+2. entries for all brokers, set while they run,
+3. the properties the broker was started with,
+4. the defaults of the keys.
+
+A change makes a new :class:`BrokerConfig`; whoever holds an old one keeps seeing old values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+from parley.broker.config import listeners as _listeners
+from parley.broker.config.definition import Key, closest, parse_all
+from parley.broker.config.errors import ConfigError, Problem
+from parley.broker.config.keys.groups import GroupKeys
+from parley.broker.config.keys.identity import IdentityKeys
+from parley.broker.config.keys.log import LogKeys
+from parley.broker.config.keys.network import NetworkKeys
+from parley.broker.config.keys.observability import ObservabilityKeys
+from parley.broker.config.keys.quotas import QuotaKeys
+from parley.broker.config.keys.replication import ReplicationKeys
+from parley.broker.config.keys.security import SecurityKeys
+from parley.broker.config.keys.topics import TopicDefaultKeys
+from parley.broker.config.keys.transactions import TransactionKeys
+from parley.broker.config.listeners import ListenerAddress
+from parley.broker.config.retired import why_retired
+from parley.broker.config.validation import problems_between
+
+NOTHING: Mapping[str, str] = MappingProxyType({})
+
+_LISTENER_PREFIX = "listener.name."
+_PER_MECHANISM = (
+    "sasl.jaas.config",
+    "sasl.login.class",
+    "sasl.login.callback.handler.class",
+    "sasl.client.callback.handler.class",
+    "sasl.server.callback.handler.class",
+    "connections.max.reauth.ms",
+)
+"""What may also be given for one way to log in: ``listener.name.<listener>.<mechanism>.<key>`` (KIP-86, KIP-368)."""
+
+
+class BrokerConfig(
+    IdentityKeys,
+    NetworkKeys,
+    TopicDefaultKeys,
+    LogKeys,
+    ReplicationKeys,
+    GroupKeys,
+    TransactionKeys,
+    QuotaKeys,
+    SecurityKeys,
+    ObservabilityKeys,
+):
+    """Every key as a typed attribute (``config.log_segment_bytes``), and what follows from several keys.
+
+    Immutable. Make one with :meth:`from_properties`; ``BrokerConfig.from_properties({})`` has the defaults.
+    """
+
+    static: Mapping[str, str]
+    """The properties the broker was started with, as written."""
+    cluster_default: Mapping[str, str]
+    """What was set for all brokers while they run."""
+    per_broker: Mapping[str, str]
+    """What was set for this broker while it runs."""
+    warnings: tuple[str, ...]
+    """What whoever runs the broker should be told: unknown keys, and keys without effect. Holds no secrets."""
+
+    bound: tuple[ListenerAddress, ...]
+    """Where to listen."""
+    advertised: tuple[ListenerAddress, ...]
+    """Where others are told to connect, as far as configured: see :meth:`advertised_at` for the real addresses."""
+    inter_broker_listener: str
+    """The name of the listener brokers talk to each other through."""
+    data_dirs: tuple[str, ...]
+    """The directories for data: log.dirs, else log.dir."""
+
+    def __init__(self, static: Mapping[str, str], cluster_default: Mapping[str, str], per_broker: Mapping[str, str]):
+        """Parse and check all layers. Raises ConfigError with everything that is wrong."""
+        given = {**static, **cluster_default, **per_broker}
+        parsed, problems = parse_all(self.KEYS, given)
+        problems += _listener_key_problems(given)
+        values = {**_DEFAULTS, **parsed}
+        problems += _resolve(values, given)
+        values |= {
+            "static": MappingProxyType(dict(static)),
+            "cluster_default": MappingProxyType(dict(cluster_default)),
+            "per_broker": MappingProxyType(dict(per_broker)),
+            "warnings": _warnings(given),
+        }
+        self.__dict__.update(values)
+        if not problems:
+            problems = problems_between(self)
+        if problems:
+            raise ConfigError(problems)
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> BrokerConfig:
+        """The configuration a properties file describes. Raises ConfigError with everything that is wrong in it."""
+        return cls(properties, NOTHING, NOTHING)
+
+    def with_dynamic(self, cluster_default: Mapping[str, str], per_broker: Mapping[str, str]) -> BrokerConfig:
+        """This configuration with other dynamic layers. Raises ConfigError.
+
+        Both are whole layers, not changes to them. To judge a change that a client asks for, see
+        :func:`parley.broker.config.dynamic.check_change`.
+        """
+        return BrokerConfig(self.static, cluster_default, per_broker)
+
+    def for_listener(self, name: str) -> BrokerConfig:
+        """This configuration as the listener sees it: ``listener.name.<name>.<key>`` stands for ``<key>`` (KIP-103)."""
+        prefix = f"{_LISTENER_PREFIX}{name.lower()}."
+        own = {key.removeprefix(prefix): value for key, value in self.given.items() if key.startswith(prefix)}
+        return BrokerConfig(self.static, self.cluster_default, {**self.per_broker, **own}) if own else self
+
+    def advertised_at(self, ports: Mapping[str, int], hostname: str) -> tuple[ListenerAddress, ...]:
+        """The addresses to tell others, once the ports are known that were opened (by listener name).
+
+        ``hostname`` is this machine's, for listeners on every interface that advertise nothing else.
+        """
+        return tuple(
+            listener.at(host=listener.host or hostname, port=listener.port or ports[listener.name])
+            for listener in self.advertised
+        )
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """How long the coordination store may hear nothing from this broker: by the key that was given."""
+        given = self.given
+        if "zookeeper.session.timeout.ms" in given and "coordination.session.timeout.ms" not in given:
+            return self.zookeeper_session_timeout_ms
+        return self.coordination_session_timeout_ms
+
+    @property
+    def metrics_address(self) -> tuple[str, int] | None:
+        """Host and port of ``metrics.listener``; None where it is off."""
+        host, separator, port = self.metrics_listener.rpartition(":")
+        return (host.strip("[]"), int(port)) if separator else None
+
+    @property
+    def given(self) -> dict[str, str]:
+        """What was written in any layer, the highest one's text of each key."""
+        return {**self.static, **self.cluster_default, **self.per_broker}
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"a configuration does not change: make another one instead of setting {name}")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"a configuration does not change: {name} stays")
+
+    def __repr__(self) -> str:
+        return f"<BrokerConfig of broker {self.broker_id}>"
+
+
+_DEFAULTS: Mapping[str, Any] = {key.attribute: key.default for key in BrokerConfig.KEYS.values()}
+
+
+def base_key(name: str) -> Key[Any] | None:
+    """The definition behind a name as it may be given: also ``listener.name.<listener>[.<mechanism>].<key>``."""
+    if not name.startswith(_LISTENER_PREFIX):
+        return BrokerConfig.KEYS.get(name)
+    own = name.removeprefix(_LISTENER_PREFIX).partition(".")[2]
+    for_mechanism = own.partition(".")[2]
+    return BrokerConfig.KEYS.get(for_mechanism if for_mechanism in _PER_MECHANISM else own)
+
+
+def _listener_key_problems(given: Mapping[str, str]) -> list[Problem]:
+    problems = []
+    for name, text in given.items():
+        key = base_key(name) if name.startswith(_LISTENER_PREFIX) else None
+        if key is not None:
+            try:
+                key.parse(text)
+            except Problem as problem:
+                problems.append(Problem(name, problem.value, problem.allowed))
+    return problems
+
+
+def _warnings(given: Mapping[str, str]) -> tuple[str, ...]:
+    warnings = []
+    for name in given:
+        key = base_key(name)
+        if key is None:
+            why = why_retired(name)
+            meant = None if why else closest(name, BrokerConfig.KEYS)
+            warnings.append(
+                f"{name} has no effect: {why}"
+                if why
+                else f"{name} is not a key of the configuration" + (f": is {meant} meant?" if meant else "")
+            )
+        elif key.ignored:
+            warnings.append(f"{name} has no effect: {key.ignored}")
+        elif key.deprecated:
+            warnings.append(f"{name} is deprecated: use {key.deprecated}")
+    return tuple(warnings)
+
+
+# ---- what follows from several keys ---------------------------------------------------------------------------------
+
+
+def _resolve(values: dict[str, Any], given: Mapping[str, str]) -> list[Problem]:
+    """Fill in what one key takes from others. Answers what is wrong with it."""
+    _take_over(values, given)
+    values["data_dirs"] = tuple(dict.fromkeys(values["log_dirs"] or values["log_dir"]))
+    id_ = values["broker_id"] if "broker.id" in given else values["node_id"]
+    values["broker_id"] = id_
+    values["node_id"] = values["node_id"] if "node.id" in given else id_
+    try:
+        _resolve_listeners(values, given)
+    except Problem as problem:
+        return [problem]
+    return []
+
+
+def _take_over(values: dict[str, Any], given: Mapping[str, str]) -> None:
+    """Keys that are not given take their value from others, in the unit of those."""
+    for key in _TAKING_OVER:
+        if values[key.attribute] is None:
+            other, factor = next(
+                (value, factor) for name, factor in key.or_else if (value := values[name.replace(".", "_")]) is not None
+            )
+            values[key.attribute] = other if other < 0 else other * factor
+    if "log.message.timestamp.difference.max.ms" in given:
+        for side in ("before", "after"):
+            if f"log.message.timestamp.{side}.max.ms" not in given:
+                values[f"log_message_timestamp_{side}_max_ms"] = values["log_message_timestamp_difference_max_ms"]
+
+
+_TAKING_OVER = tuple(key for key in BrokerConfig.KEYS.values() if key.or_else)
+
+
+def _resolve_listeners(values: dict[str, Any], given: Mapping[str, str]) -> None:
+    protocols = _listeners.parse_protocol_map(values["listener_security_protocol_map"])
+    texts = values["listeners"]
+    if "listeners" not in given and ("host.name" in given or "port" in given):
+        texts = (f"PLAINTEXT://{values['host_name']}:{values['port']}",)
+    bound = _listeners.parse_listeners("listeners", _without_controllers(texts, values), protocols)
+    _listeners.check_ports("listeners", bound)
+
+    advertised = bound
+    if values["advertised_listeners"] is not None:
+        texts = _without_controllers(values["advertised_listeners"], values)
+        advertised = _listeners.parse_listeners("advertised.listeners", texts, protocols)
+    elif "listeners" not in given:
+        host, port = values["advertised_host_name"], values["advertised_port"]
+        advertised = tuple(listener.at(host=host, port=port) for listener in bound)
+    _listeners.check_advertised("advertised.listeners", advertised, bound)
+    values |= {"bound": bound, "advertised": advertised, "inter_broker_listener": _between_brokers(values, bound)}
+
+
+def _without_controllers(texts: tuple[str, ...], values: dict[str, Any]) -> tuple[str, ...]:
+    """Kafka's controllers listen apart; the listeners of a configuration for both roles include theirs."""
+    controllers = {name.upper() for name in values["controller_listener_names"]}
+    return tuple(text for text in texts if text.partition("://")[0].strip().upper() not in controllers)
+
+
+def _between_brokers(values: dict[str, Any], bound: tuple[ListenerAddress, ...]) -> str:
+    name = values["inter_broker_listener_name"]
+    if name is not None:
+        if name.upper() not in {listener.name for listener in bound}:
+            raise Problem("inter.broker.listener.name", name, "the name of one of the listeners")
+        return str(name.upper())
+    protocol = values["security_inter_broker_protocol"]
+    for listener in bound:
+        if listener.protocol == protocol:
+            return listener.name
+    raise Problem("security.inter.broker.protocol", protocol, "what one of the listeners speaks")

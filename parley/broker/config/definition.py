@@ -1,0 +1,412 @@
+"""How a configuration key is written down: once, as an attribute of a class that lists keys.
+
+    class LogKeys(Keys):
+        log_roll_ms = long("log.roll.ms", None, "How old ...", at_least=1, unit="ms", dynamic=CLUSTER_WIDE)
+
+The name with underscores for dots is the attribute: ``config.log_roll_ms`` is the parsed value (``int | None`` to a
+type checker, a plain entry of the instance's ``__dict__`` at run time), ``LogKeys.log_roll_ms`` is the :class:`Key`.
+Everything else (parsing, the answer to DescribeConfigs, the documentation page, what may be changed while the broker
+runs) is derived from the definition.
+
+Values are parsed as Kafka's ``ConfigDef`` does: surrounding blanks are dropped, booleans are ``true`` and ``false`` in
+any case, a list is separated by commas, numbers have Java's ranges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum, IntEnum
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
+
+from parley.broker.config.errors import Problem
+
+if TYPE_CHECKING:
+    from typing import TypedDict, Unpack
+
+    class Facts(TypedDict, total=False):
+        """What may be said about any key besides its name, default and documentation: see :class:`Key`."""
+
+        unit: str
+        at_least: float
+        at_most: float
+        besides: tuple[float, ...]
+        allowed: tuple[str, ...]
+        check: Callable[[str], bool]
+        form: str
+        dynamic: Dynamic
+        importance: Importance
+        since: str
+        ignored: str
+        deprecated: str
+        or_else: tuple[tuple[str, int], ...]
+        server: str
+
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class ConfigType(IntEnum):
+    """What a value is, with the numbers of the DescribeConfigs API (KIP-569)."""
+
+    UNKNOWN = 0
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+class Dynamic(Enum):
+    """Whether a key may be changed while the broker runs, and for how many brokers at once (KIP-226)."""
+
+    READ_ONLY = "read-only"
+    PER_BROKER = "per-broker"
+    CLUSTER_WIDE = "cluster-wide"
+
+
+class Importance(Enum):
+    """How likely somebody who runs brokers has to know the key."""
+
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+
+READ_ONLY, PER_BROKER, CLUSTER_WIDE = Dynamic
+HIGH, MEDIUM, LOW = Importance
+
+MAX_INT = (1 << 31) - 1
+MAX_LONG = (1 << 63) - 1
+MAX_DOUBLE = 1.7976931348623157e308
+
+
+class Password:
+    """A secret. Prints as ``[hidden]``; only :attr:`value` gives it away."""
+
+    __slots__ = ("value",)
+
+    HIDDEN: ClassVar[str] = "[hidden]"
+
+    def __init__(self, value: str) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return self.HIDDEN
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Password) and other.value == self.value
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+
+class Key(Generic[T_co]):
+    """The definition of one key. Never changes."""
+
+    unit: str = ""
+    """What the number counts: ms, bytes, bytes/s, ..."""
+    at_least: float | None = None
+    at_most: float | None = None
+    besides: tuple[float, ...] = ()
+    """Numbers that are allowed although outside the range."""
+    allowed: tuple[str, ...] = ()
+    """The only texts there are (for a list: elements)."""
+    check: Callable[[str], bool] | None = None
+    """Whether a text (for a list: each element) will do, where ``allowed`` cannot say it ..."""
+    form: str = ""
+    """... and how to say it to a person."""
+    dynamic: Dynamic = READ_ONLY
+    importance: Importance = MEDIUM
+    since: str = "0.9 or before"
+    """The version of Kafka that brought the key, and its KIP; ``""`` for Parley's own."""
+    ignored: str = ""
+    """Why the key has no effect here."""
+    deprecated: str = ""
+    """What to use instead."""
+    or_else: tuple[tuple[str, int], ...] = ()
+    """Keys used in turn where this one is not given, and how many of this one's units theirs is."""
+    server: str = ""
+    """For a key of topics: the broker's key that has the default."""
+
+    def __init__(self, type_: ConfigType, name: str, default: T_co, doc: str, facts: Facts) -> None:
+        self.type = type_
+        self.name = name
+        self.default = default
+        self.doc = doc
+        self.__dict__.update(facts)
+
+    @overload
+    def __get__(self, config: None, owner: type) -> Key[T_co]: ...
+    @overload
+    def __get__(self, config: object, owner: type) -> T_co: ...
+    def __get__(self, config: object | None, owner: type) -> Key[T_co] | T_co:
+        # An instance that has a value has it in its __dict__, which wins over this descriptor: it has no __set__.
+        return self if config is None else self.default
+
+    def __repr__(self) -> str:
+        return f"<key {self.name}>"
+
+    @property
+    def attribute(self) -> str:
+        """The key as a Python name."""
+        return self.name.replace(".", "_")
+
+    @property
+    def is_sensitive(self) -> bool:
+        """Whether the value is a secret, which no log line and no answer may hold."""
+        return self.type is ConfigType.PASSWORD
+
+    @property
+    def allowed_text(self) -> str:
+        """What values there are, for a person who gave another."""
+        if self.form:
+            return self.form
+        if self.allowed:
+            one_of = ", ".join(self.allowed)
+            return f"a comma-separated list of {one_of}" if self.type is ConfigType.LIST else f"one of {one_of}"
+        return self._range_text(_NOUNS[self.type])
+
+    def _range_text(self, noun: str) -> str:
+        low, high = self.at_least, self.at_most
+        match low is not None, high is not None:
+            case True, True:
+                text = f"{noun} from {low} to {high}"
+            case True, False:
+                text = f"{noun} of at least {low}"
+            case False, True:
+                text = f"{noun} of at most {high}"
+            case _:
+                text = noun
+        return text + "".join(f", or {value}" for value in self.besides)
+
+    def parse(self, text: str) -> T_co:
+        """The value of what was written. Raises :class:`Problem` that names the key and what is allowed."""
+        value = _PARSERS[self.type](text.strip())
+        if value is None or not self._fits(value):
+            raise Problem(self.name, Password.HIDDEN if self.is_sensitive else text, self.allowed_text)
+        parsed: T_co = value
+        return parsed
+
+    def _fits(self, value: Any) -> bool:
+        match value:
+            case bool():
+                return True
+            case int() | float():
+                return value in self.besides or (
+                    (self.at_least is None or value >= self.at_least)
+                    and (self.at_most is None or value <= self.at_most)
+                )
+            case tuple():
+                return all(map(self._fits_text, value))
+            case str():
+                return self._fits_text(value)
+        return True
+
+    def _fits_text(self, text: str) -> bool:
+        return (not self.allowed or text in self.allowed) and (self.check is None or self.check(text))
+
+    def text(self, value: Any) -> str | None:
+        """A value as Kafka's tools write it; None for no value and for a secret."""
+        return None if value is None or self.is_sensitive else value_text(value)
+
+
+def value_text(value: Any) -> str:
+    """A parsed value as it would be written in a properties file (a double as Java prints it)."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case float():
+            return java_double(value)
+        case tuple():
+            return ",".join(value)
+    return str(value)
+
+
+def java_double(value: float) -> str:
+    """A double as Java's ``Double.toString`` writes it: ``0.5``, ``1.7976931348623157E308``."""
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return repr(float(value))
+    mantissa, _, exponent = f"{value:.17e}".partition("e")
+    for digits in range(1, 18):
+        short = f"{value:.{digits}e}"
+        if float(short) == value:
+            mantissa, _, exponent = short.partition("e")
+            break
+    return f"{mantissa}E{int(exponent)}"
+
+
+# ---- parsing ------------------------------------------------------------------------------------------------------
+
+
+_NOUNS: Mapping[ConfigType, str] = {
+    ConfigType.SHORT: "a whole number",
+    ConfigType.INT: "a whole number",
+    ConfigType.LONG: "a whole number",
+    ConfigType.DOUBLE: "a number",
+    ConfigType.BOOLEAN: "true or false",
+    ConfigType.STRING: "a text",
+    ConfigType.LIST: "a comma-separated list",
+    ConfigType.CLASS: "the name of a class",
+    ConfigType.PASSWORD: "a secret",
+}
+
+
+def _parse_boolean(text: str) -> bool | None:
+    return {"true": True, "false": False}.get(text.lower())
+
+
+def _whole_number(bits: int) -> Callable[[str], int | None]:
+    low, high = -(1 << bits - 1), (1 << bits - 1) - 1
+
+    def parse(text: str) -> int | None:
+        digits = text[1:] if text[:1] in ("-", "+") else text
+        if not (digits.isascii() and digits.isdigit()):
+            return None
+        value = int(text) if len(digits) <= 20 else None
+        return value if value is not None and low <= value <= high else None
+
+    return parse
+
+
+def _parse_double(text: str) -> float | None:
+    try:
+        return None if "_" in text else float(text)
+    except ValueError:
+        return None
+
+
+def split_list(text: str) -> tuple[str, ...]:
+    """The elements of a LIST; none for an empty text."""
+    return tuple(element.strip() for element in text.split(",")) if text.strip() else ()
+
+
+_PARSERS: Mapping[ConfigType, Callable[[str], Any]] = {
+    ConfigType.BOOLEAN: _parse_boolean,
+    ConfigType.SHORT: _whole_number(16),
+    ConfigType.INT: _whole_number(32),
+    ConfigType.LONG: _whole_number(64),
+    ConfigType.DOUBLE: _parse_double,
+    ConfigType.STRING: str,
+    ConfigType.CLASS: str,
+    ConfigType.LIST: split_list,
+    ConfigType.PASSWORD: Password,
+}
+
+
+# ---- the notation ---------------------------------------------------------------------------------------------------
+
+
+def boolean(name: str, default: bool, doc: str, **facts: Unpack[Facts]) -> Key[bool]:
+    """``true`` or ``false``."""
+    return Key(ConfigType.BOOLEAN, name, default, doc, facts)
+
+
+@overload
+def integer(name: str, default: int, doc: str, **facts: Unpack[Facts]) -> Key[int]: ...
+@overload
+def integer(name: str, default: None, doc: str, **facts: Unpack[Facts]) -> Key[int | None]: ...
+def integer(name: str, default: int | None, doc: str, **facts: Unpack[Facts]) -> Key[int] | Key[int | None]:
+    """A whole number of 32 bits."""
+    return Key(ConfigType.INT, name, default, doc, facts)
+
+
+def short(name: str, default: int, doc: str, **facts: Unpack[Facts]) -> Key[int]:
+    """A whole number of 16 bits."""
+    return Key(ConfigType.SHORT, name, default, doc, facts)
+
+
+@overload
+def long(name: str, default: int, doc: str, **facts: Unpack[Facts]) -> Key[int]: ...
+@overload
+def long(name: str, default: None, doc: str, **facts: Unpack[Facts]) -> Key[int | None]: ...
+def long(name: str, default: int | None, doc: str, **facts: Unpack[Facts]) -> Key[int] | Key[int | None]:
+    """A whole number of 64 bits."""
+    return Key(ConfigType.LONG, name, default, doc, facts)
+
+
+def duration(name: str, doc: str, **facts: Unpack[Facts]) -> Key[int]:
+    """A number of milliseconds that, where it is not given, comes from the keys of ``or_else``: an instance has it."""
+    unset: Any = None
+    return Key(ConfigType.LONG, name, unset, doc, facts)
+
+
+def double(name: str, default: float, doc: str, **facts: Unpack[Facts]) -> Key[float]:
+    """A floating point number."""
+    return Key(ConfigType.DOUBLE, name, default, doc, facts)
+
+
+@overload
+def string(name: str, default: str, doc: str, **facts: Unpack[Facts]) -> Key[str]: ...
+@overload
+def string(name: str, default: None, doc: str, **facts: Unpack[Facts]) -> Key[str | None]: ...
+def string(name: str, default: str | None, doc: str, **facts: Unpack[Facts]) -> Key[str] | Key[str | None]:
+    """A text."""
+    return Key(ConfigType.STRING, name, default, doc, facts)
+
+
+@overload
+def strings(name: str, default: tuple[str, ...], doc: str, **facts: Unpack[Facts]) -> Key[tuple[str, ...]]: ...
+@overload
+def strings(name: str, default: None, doc: str, **facts: Unpack[Facts]) -> Key[tuple[str, ...] | None]: ...
+def strings(
+    name: str, default: tuple[str, ...] | None, doc: str, **facts: Unpack[Facts]
+) -> Key[tuple[str, ...]] | Key[tuple[str, ...] | None]:
+    """A list of texts, separated by commas."""
+    return Key(ConfigType.LIST, name, default, doc, facts)
+
+
+def password(name: str, doc: str, **facts: Unpack[Facts]) -> Key[Password | None]:
+    """A secret; there is never a default."""
+    return Key(ConfigType.PASSWORD, name, None, doc, facts)
+
+
+def class_name(name: str, doc: str, **facts: Unpack[Facts]) -> Key[str | None]:
+    """A class of the operator's own, as ``package.module.Class``; by default none."""
+    return Key(ConfigType.CLASS, name, None, doc, facts)
+
+
+class Keys:
+    """Base of the classes that list keys. A subclass may combine several lists; ``KEYS`` has them all by name."""
+
+    KEYS: ClassVar[Mapping[str, Key[Any]]] = {}
+    TITLE: ClassVar[str] = ""
+    """The heading of the list in the documentation."""
+
+    def __init_subclass__(cls, *, title: str = "") -> None:
+        super().__init_subclass__()
+        cls.TITLE = title
+        keys: dict[str, Key[Any]] = {}
+        for base in cls.__bases__:
+            keys.update(getattr(base, "KEYS", {}))
+        for attribute, key in vars(cls).items():
+            if isinstance(key, Key):
+                assert key.attribute == attribute, f"{key.name} is defined as {attribute}"
+                assert key.name not in keys, f"{key.name} is defined twice"
+                keys[key.name] = key
+        cls.KEYS = keys
+
+
+def parse_all(keys: Mapping[str, Key[Any]], given: Mapping[str, str]) -> tuple[dict[str, Any], list[Problem]]:
+    """The values of those given entries that are defined, by attribute, and what is wrong with the others."""
+    values: dict[str, Any] = {}
+    problems: list[Problem] = []
+    for name, text in given.items():
+        key = keys.get(name)
+        if key is None:
+            continue
+        try:
+            values[key.attribute] = key.parse(text)
+        except Problem as problem:
+            problems.append(problem)
+    return values, problems
+
+
+def closest(name: str, names: Iterable[str]) -> str | None:
+    """The defined name that a misspelt one probably means."""
+    from difflib import get_close_matches  # only ever needed to complain
+
+    return next(iter(get_close_matches(name, list(names), n=1, cutoff=0.75)), None)

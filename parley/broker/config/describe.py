@@ -1,0 +1,144 @@
+"""What DescribeConfigs answers about brokers and topics (KIP-133, KIP-226, KIP-569).
+
+Every entry says where its value comes from; its synonyms are all the places it could have come from, the one that
+counts first. ``retention.ms`` of a topic, for example, may come from the topic, from ``log.retention.ms`` set for this
+broker, for all brokers or at the start, or from the default of ``log.retention.hours``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from parley.broker.config.broker_config import BrokerConfig, base_key
+from parley.broker.config.definition import ConfigType, Dynamic, Key
+from parley.broker.config.topic_config import TopicConfig
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from, with the numbers of the DescribeConfigs API."""
+
+    TOPIC = 1
+    PER_BROKER = 2
+    CLUSTER_DEFAULT = 3
+    STATIC = 4
+    DEFAULT = 5
+    LOGGER = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    """One place a value could come from."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One key of a resource. ``value`` is None where there is none, and for secrets."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    is_sensitive: bool
+    read_only: bool
+    synonyms: tuple[Synonym, ...]
+    type: ConfigType
+    documentation: str
+
+    @property
+    def is_default(self) -> bool:
+        """Whether nobody set it (the answer up to version 0 of DescribeConfigs)."""
+        return self.source is ConfigSource.DEFAULT
+
+
+def describe_broker(config: BrokerConfig) -> list[Entry]:
+    """Every key of a broker, and the names it was given that are no keys (as secrets: nobody knows what they are)."""
+    names = dict.fromkeys((*BrokerConfig.KEYS, *config.given))
+    return [_broker_entry(config, name, tuple(_layers(config))) for name in names]
+
+
+def describe_cluster_default(config: BrokerConfig) -> list[Entry]:
+    """What was set for all brokers at once."""
+    layer = (ConfigSource.CLUSTER_DEFAULT, config.cluster_default)
+    return [_broker_entry(config, name, (layer,)) for name in config.cluster_default]
+
+
+def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> list[Entry]:
+    """Every key of a topic with these entries. Raises ConfigError where they could never have been set."""
+    topic = TopicConfig(config, overrides)
+    return [_topic_entry(config, topic, key) for key in TopicConfig.KEYS.values()]
+
+
+_Layer = tuple[ConfigSource, Mapping[str, str]]
+
+
+def _layers(config: BrokerConfig) -> Iterator[_Layer]:
+    yield ConfigSource.PER_BROKER, config.per_broker
+    yield ConfigSource.CLUSTER_DEFAULT, config.cluster_default
+    yield ConfigSource.STATIC, config.static
+    yield ConfigSource.DEFAULT, _DEFAULT_TEXTS
+
+
+_DEFAULT_TEXTS: Mapping[str, str] = {
+    key.name: text for key in BrokerConfig.KEYS.values() if (text := key.text(key.default)) is not None
+}
+
+
+def _broker_entry(config: BrokerConfig, name: str, layers: tuple[_Layer, ...]) -> Entry:
+    key = base_key(name)
+    sensitive = key is None or key.is_sensitive
+    synonyms = _synonyms(layers, _names(name, key), sensitive=sensitive)
+    written = next((synonym.value for synonym in synonyms if synonym.name == name), None)
+    return Entry(
+        name=name,
+        value=written if written is None or key is None else key.text(key.parse(written)),
+        source=synonyms[0].source if synonyms else ConfigSource.DEFAULT,
+        is_sensitive=sensitive,
+        read_only=key is None or key.dynamic is Dynamic.READ_ONLY,
+        synonyms=synonyms,
+        type=ConfigType.UNKNOWN if key is None else key.type,
+        documentation="" if key is None else key.doc,
+    )
+
+
+def _topic_entry(config: BrokerConfig, topic: TopicConfig, key: Key[Any]) -> Entry:
+    value = key.text(getattr(topic, key.attribute))
+    synonyms: tuple[Synonym, ...] = ()
+    if key.name in topic.overrides:
+        synonyms = (Synonym(key.name, value, ConfigSource.TOPIC),)
+    if key.server:
+        names = _names(key.server, BrokerConfig.KEYS[key.server])
+        synonyms += _synonyms(tuple(_layers(config)), names, sensitive=key.is_sensitive)
+    return Entry(
+        name=key.name,
+        value=value,
+        source=synonyms[0].source if synonyms else ConfigSource.DEFAULT,
+        is_sensitive=key.is_sensitive,
+        read_only=False,
+        synonyms=synonyms,
+        type=key.type,
+        documentation=key.doc,
+    )
+
+
+def _synonyms(layers: tuple[_Layer, ...], names: tuple[str, ...], *, sensitive: bool) -> tuple[Synonym, ...]:
+    return tuple(
+        Synonym(name, None if sensitive else layer[name], source)
+        for source, layer in layers
+        for name in names
+        if name in layer
+    )
+
+
+def _names(name: str, key: Key[Any] | None) -> tuple[str, ...]:
+    """The names under which a value may be given, the one that counts most first."""
+    if key is None:
+        return (name,)
+    if name != key.name:  # listener.name.<listener>.<key>
+        return (name, key.name)
+    return (name, *(other for other, _ in key.or_else))

@@ -1,0 +1,41 @@
+"""What may be changed while brokers run (KIP-226), judged before anything is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from parley.broker.config.broker_config import BrokerConfig, base_key
+from parley.broker.config.definition import Dynamic, Key, Password
+from parley.broker.config.errors import ConfigError, Problem
+
+_OPENED_AT_START = ("listeners", "listener.security.protocol.map")
+"""Keys that Kafka takes over while it runs, and that a change would not reach here."""
+_PER_LISTENER_ONLY = ("ssl.", "sasl.jaas.config")
+
+
+def check_change(config: BrokerConfig, layer: Mapping[str, str], *, per_broker: bool) -> BrokerConfig:
+    """The configuration as it would be with the whole dynamic layer of this broker, or of all brokers, replaced.
+
+    Raises ConfigError where a key cannot be changed at run time, not for all brokers at once, or not to this value.
+    Names that are no keys are let through as Kafka does; :attr:`BrokerConfig.warnings` has them.
+    """
+    problems = [
+        Problem(name, Password.HIDDEN if key.is_sensitive else text, why)
+        for name, text in layer.items()
+        if (key := base_key(name)) is not None and (why := _refusal(name, key, per_broker=per_broker))
+    ]
+    if problems:
+        raise ConfigError(problems)
+    if per_broker:
+        return config.with_dynamic(config.cluster_default, layer)
+    return config.with_dynamic(layer, config.per_broker)
+
+
+def _refusal(name: str, key: Key[object], *, per_broker: bool) -> str:
+    if key.dynamic is Dynamic.PER_BROKER and not per_broker:
+        return "set for one broker, not for all at once"
+    if key.dynamic is Dynamic.READ_ONLY or key.name in _OPENED_AT_START:
+        return "set in the properties file, since it takes effect at the start of a broker"
+    if name == key.name and name.startswith(_PER_LISTENER_ONLY):
+        return f"set for one listener: listener.name.<name>.{name}"
+    return ""

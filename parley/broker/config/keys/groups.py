@@ -1,0 +1,308 @@
+"""Consumer groups and the offsets they commit."""
+
+from __future__ import annotations
+
+from parley.broker.config.definition import (
+    CLUSTER_WIDE,
+    HIGH,
+    MAX_INT,
+    Keys,
+    boolean,
+    integer,
+    long,
+    short,
+    string,
+    strings,
+)
+from parley.broker.config.keys.reasons import LOOP, NEW_GROUPS
+
+
+def _migration_policy(text: str) -> bool:
+    return text.lower() in ("disabled", "downgrade", "upgrade", "bidirectional")
+
+
+class GroupKeys(Keys, title="Groups"):
+    """Consumer groups and the offsets they commit."""
+
+    group_min_session_timeout_ms = integer(
+        "group.min.session.timeout.ms",
+        6_000,
+        "The shortest session timeout a consumer may ask for. Lower finds dead consumers sooner and costs "
+        "more heartbeats.",
+        at_least=0,
+        unit="ms",
+    )
+    group_max_session_timeout_ms = integer(
+        "group.max.session.timeout.ms",
+        1_800_000,
+        "The longest session timeout a consumer may ask for.",
+        at_least=0,
+        unit="ms",
+    )
+    group_initial_rebalance_delay_ms = integer(
+        "group.initial.rebalance.delay.ms",
+        3_000,
+        "How long an empty group waits for more members after the first, so that many that start together are "
+        "assigned once. 0 suits tests and single consumers.",
+        at_least=0,
+        unit="ms",
+        since="0.11.0 (KIP-134)",
+    )
+    group_max_size = integer(
+        "group.max.size",
+        MAX_INT,
+        "How many members a group may have; more are refused.",
+        at_least=1,
+        unit="members",
+        since="2.2 (KIP-389)",
+    )
+    group_coordinator_rebalance_protocols = strings(
+        "group.coordinator.rebalance.protocols",
+        ("classic", "consumer", "streams"),
+        "The kinds of groups that are served.",
+        since="3.7 (KIP-848)",
+        ignored=NEW_GROUPS,
+    )
+    group_coordinator_new_enable = boolean(
+        "group.coordinator.new.enable",
+        False,
+        "Whether Kafka 3.7 to 3.9 used its newer group coordinator.",
+        since="3.5 (KIP-848)",
+        ignored="There is one coordinator.",
+    )
+    group_coordinator_threads = integer(
+        "group.coordinator.threads",
+        4,
+        "Kafka's threads for groups.",
+        at_least=1,
+        importance=HIGH,
+        since="3.5 (KIP-848)",
+        ignored=LOOP,
+    )
+    group_coordinator_background_threads = integer(
+        "group.coordinator.background.threads",
+        2,
+        "Kafka's threads for the slow work of groups.",
+        at_least=1,
+        importance=HIGH,
+        since="4.3",
+        ignored=LOOP,
+    )
+    group_coordinator_append_linger_ms = integer(
+        "group.coordinator.append.linger.ms",
+        -1,
+        "How long a change of a group may wait for others to be written with it; -1: not at all unless others "
+        "are being written.",
+        at_least=-1,
+        unit="ms",
+        since="3.8 (KIP-848)",
+        ignored=NEW_GROUPS,
+    )
+    group_coordinator_cached_buffer_max_bytes = integer(
+        "group.coordinator.cached.buffer.max.bytes",
+        1_048_588,
+        "The largest buffer Kafka's coordinator kept for reuse.",
+        at_least=524_288,
+        unit="bytes",
+        dynamic=CLUSTER_WIDE,
+        since="4.3",
+        ignored="Buffers are not pooled.",
+    )
+    group_consumer_session_timeout_ms = integer(
+        "group.consumer.session.timeout.ms",
+        45_000,
+        "For groups of the consumer protocol: how long a member may be silent.",
+        at_least=1,
+        unit="ms",
+        since="3.5 (KIP-848)",
+        ignored=NEW_GROUPS,
+    )
+    group_consumer_min_session_timeout_ms = integer(
+        "group.consumer.min.session.timeout.ms",
+        45_000,
+        "The least a group may set for group.consumer.session.timeout.ms.",
+        at_least=1,
+        unit="ms",
+        since="3.5 (KIP-848)",
+        ignored=NEW_GROUPS,
+    )
+    group_consumer_max_session_timeout_ms = integer(
+        "group.consumer.max.session.timeout.ms",
+        60_000,
+        "The most a group may set for group.consumer.session.timeout.ms.",
+        at_least=1,
+        unit="ms",
+        since="3.5 (KIP-848)",
+        ignored=NEW_GROUPS,
+    )
+    group_consumer_heartbeat_interval_ms = integer(
+        "group.consumer.heartbeat.interval.ms",
+        5_000,
+        "For groups of the consumer protocol: how often members report.",
+        at_least=1,
+        unit="ms",
+        since="3.5 (KIP-848)",
+        ignored=NEW_GROUPS,
+    )
+    group_consumer_min_heartbeat_interval_ms = integer(
+        "group.consumer.min.heartbeat.interval.ms",
+        5_000,
+        "The least a group may set for group.consumer.heartbeat.interval.ms.",
+        at_least=1,
+        unit="ms",
+        since="3.5 (KIP-848)",
+        ignored=NEW_GROUPS,
+    )
+    group_consumer_max_heartbeat_interval_ms = integer(
+        "group.consumer.max.heartbeat.interval.ms",
+        15_000,
+        "The most a group may set for group.consumer.heartbeat.interval.ms.",
+        at_least=1,
+        unit="ms",
+        since="3.5 (KIP-848)",
+        ignored=NEW_GROUPS,
+    )
+    group_consumer_assignment_interval_ms = integer(
+        "group.consumer.assignment.interval.ms",
+        1_000,
+        "For groups of the consumer protocol: the least time between two assignments.",
+        at_least=0,
+        unit="ms",
+        dynamic=CLUSTER_WIDE,
+        since="4.3 (KIP-1263)",
+        ignored=NEW_GROUPS,
+    )
+    group_consumer_min_assignment_interval_ms = integer(
+        "group.consumer.min.assignment.interval.ms",
+        0,
+        "The least a group may set for group.consumer.assignment.interval.ms.",
+        at_least=0,
+        unit="ms",
+        since="4.3 (KIP-1263)",
+        ignored=NEW_GROUPS,
+    )
+    group_consumer_max_assignment_interval_ms = integer(
+        "group.consumer.max.assignment.interval.ms",
+        15_000,
+        "The most a group may set for group.consumer.assignment.interval.ms.",
+        at_least=0,
+        unit="ms",
+        since="4.3 (KIP-1263)",
+        ignored=NEW_GROUPS,
+    )
+    group_consumer_max_size = integer(
+        "group.consumer.max.size",
+        MAX_INT,
+        "How many members a group of the consumer protocol may have.",
+        at_least=1,
+        unit="members",
+        since="3.5 (KIP-848)",
+        ignored=NEW_GROUPS,
+    )
+    group_consumer_assignors = strings(
+        "group.consumer.assignors",
+        ("uniform", "range"),
+        "The ways the broker can assign partitions; the first is used where a group names none.",
+        since="3.5 (KIP-848)",
+        ignored=NEW_GROUPS,
+    )
+    group_consumer_migration_policy = string(
+        "group.consumer.migration.policy",
+        "bidirectional",
+        "Whether a group changes protocol while it has members: upgrade, downgrade, both ways, or not at all.",
+        check=_migration_policy,
+        form="one of disabled, downgrade, upgrade, bidirectional",
+        since="3.8 (KIP-848)",
+        ignored=NEW_GROUPS,
+    )
+    group_consumer_regex_refresh_interval_ms = integer(
+        "group.consumer.regex.refresh.interval.ms",
+        600_000,
+        "How often topics are matched anew with the regular expressions of a group.",
+        at_least=10_000,
+        unit="ms",
+        since="4.1 (KIP-848)",
+        ignored=NEW_GROUPS,
+    )
+    offset_metadata_max_bytes = integer(
+        "offset.metadata.max.bytes",
+        4_096,
+        "How long the note is that a consumer may leave with a committed offset.",
+        at_least=0,
+        unit="bytes",
+        importance=HIGH,
+    )
+    offsets_retention_minutes = integer(
+        "offsets.retention.minutes",
+        10_080,
+        "How long the offsets of an empty group, or of a topic that a group no longer reads, are kept.",
+        at_least=1,
+        unit="min",
+        importance=HIGH,
+    )
+    offsets_retention_check_interval_ms = long(
+        "offsets.retention.check.interval.ms",
+        600_000,
+        "How often offsets are looked over for old ones.",
+        at_least=1,
+        unit="ms",
+        importance=HIGH,
+    )
+    offsets_commit_timeout_ms = integer(
+        "offsets.commit.timeout.ms",
+        5_000,
+        "How long a commit, or another change of a group, waits for the replicas of the offsets topic.",
+        at_least=1,
+        unit="ms",
+        importance=HIGH,
+    )
+    offsets_commit_required_acks = short(
+        "offsets.commit.required.acks",
+        -1,
+        "The acknowledgements a commit waits for: -1 for all replicas in sync.",
+        importance=HIGH,
+        deprecated="nothing: leave it at -1",
+        ignored="A commit always waits for all replicas in sync.",
+    )
+    offsets_load_buffer_size = integer(
+        "offsets.load.buffer.size",
+        5_242_880,
+        "How much of the offsets topic is read at a time when a coordinator takes over groups.",
+        at_least=1,
+        unit="bytes",
+        importance=HIGH,
+        ignored="The offsets topic is read in pieces of a size of its own.",
+    )
+    offsets_topic_num_partitions = integer(
+        "offsets.topic.num.partitions",
+        50,
+        "Partitions of the topic that holds committed offsets, over which groups are spread. Only for its "
+        "creation: changing it later would lose groups.",
+        at_least=1,
+        importance=HIGH,
+    )
+    offsets_topic_replication_factor = short(
+        "offsets.topic.replication.factor",
+        3,
+        "Replicas of the offsets topic, which is created when the first group needs it. Groups do not work "
+        "before there are as many brokers: a single broker needs 1.",
+        at_least=1,
+        importance=HIGH,
+    )
+    offsets_topic_segment_bytes = integer(
+        "offsets.topic.segment.bytes",
+        104_857_600,
+        "The size of the offsets topic's segments. Small, so that compaction keeps it short and loading fast.",
+        at_least=1,
+        unit="bytes",
+        importance=HIGH,
+    )
+    offsets_topic_compression_codec = integer(
+        "offsets.topic.compression.codec",
+        0,
+        "What the records of the offsets topic are compressed with: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
+        at_least=0,
+        at_most=4,
+        importance=HIGH,
+        ignored="The records of the offsets topic are not compressed.",
+    )

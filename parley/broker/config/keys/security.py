@@ -1,0 +1,516 @@
+"""TLS, SASL, principals and authorization. Most may be given per listener: listener.name.<name>.<key> (KIP-103)."""
+
+from __future__ import annotations
+
+from parley.broker.config.definition import (
+    HIGH,
+    LOW,
+    PER_BROKER,
+    Keys,
+    boolean,
+    class_name,
+    double,
+    integer,
+    long,
+    password,
+    short,
+    string,
+    strings,
+)
+from parley.broker.config.keys.reasons import ACLS, JAVA, KRAFT, SASL, TLS
+
+
+class SecurityKeys(Keys, title="Security"):
+    """TLS, SASL, principals and authorization. Most may be given per listener: listener.name.<name>.<key> (KIP-103)."""
+
+    ssl_client_auth = string(
+        "ssl.client.auth",
+        "none",
+        "Whether clients have to show a certificate (required), may (requested), or need not (none).",
+        allowed=("required", "requested", "none"),
+        dynamic=PER_BROKER,
+        ignored=TLS,
+    )
+    ssl_keystore_location = string(
+        "ssl.keystore.location",
+        None,
+        "The file with the broker's private key and certificate chain.",
+        dynamic=PER_BROKER,
+        ignored=TLS,
+    )
+    ssl_keystore_type = string(
+        "ssl.keystore.type",
+        "JKS",
+        "The format of ssl.keystore.location: JKS, PKCS12 or PEM.",
+        dynamic=PER_BROKER,
+        ignored=TLS,
+    )
+    ssl_keystore_password = password(
+        "ssl.keystore.password",
+        "The secret of ssl.keystore.location.",
+        dynamic=PER_BROKER,
+        ignored=TLS,
+    )
+    ssl_key_password = password(
+        "ssl.key.password",
+        "The secret of the private key itself.",
+        dynamic=PER_BROKER,
+        ignored=TLS,
+    )
+    ssl_keystore_key = password(
+        "ssl.keystore.key",
+        "The private key itself, as PEM.",
+        dynamic=PER_BROKER,
+        since="2.7 (KIP-651)",
+        ignored=TLS,
+    )
+    ssl_keystore_certificate_chain = password(
+        "ssl.keystore.certificate.chain",
+        "The certificate chain itself, as PEM.",
+        dynamic=PER_BROKER,
+        since="2.7 (KIP-651)",
+        ignored=TLS,
+    )
+    ssl_truststore_location = string(
+        "ssl.truststore.location",
+        None,
+        "The file with the certificates others are verified by.",
+        dynamic=PER_BROKER,
+        ignored=TLS,
+    )
+    ssl_truststore_type = string(
+        "ssl.truststore.type",
+        "JKS",
+        "The format of ssl.truststore.location: JKS, PKCS12 or PEM.",
+        dynamic=PER_BROKER,
+        ignored=TLS,
+    )
+    ssl_truststore_password = password(
+        "ssl.truststore.password",
+        "The secret of ssl.truststore.location.",
+        dynamic=PER_BROKER,
+        ignored=TLS,
+    )
+    ssl_truststore_certificates = password(
+        "ssl.truststore.certificates",
+        "The certificates others are verified by themselves, as PEM.",
+        dynamic=PER_BROKER,
+        since="2.7 (KIP-651)",
+        ignored=TLS,
+    )
+    ssl_protocol = string(
+        "ssl.protocol",
+        "TLSv1.3",
+        "The newest TLS version spoken.",
+        dynamic=PER_BROKER,
+        ignored=TLS,
+    )
+    ssl_enabled_protocols = strings(
+        "ssl.enabled.protocols",
+        ("TLSv1.2", "TLSv1.3"),
+        "The TLS versions allowed.",
+        dynamic=PER_BROKER,
+        ignored=TLS,
+    )
+    ssl_cipher_suites = strings(
+        "ssl.cipher.suites",
+        (),
+        "The cipher suites allowed; empty for the library's own choice.",
+        dynamic=PER_BROKER,
+        ignored=TLS,
+    )
+    ssl_endpoint_identification_algorithm = string(
+        "ssl.endpoint.identification.algorithm",
+        "https",
+        "Whether the name in a broker's certificate has to be its host name when brokers connect: https, or "
+        "empty for no.",
+        dynamic=PER_BROKER,
+        importance=LOW,
+        ignored=TLS,
+    )
+    ssl_principal_mapping_rules = string(
+        "ssl.principal.mapping.rules",
+        "DEFAULT",
+        "How the name in a client's certificate becomes its principal: rules tried in turn, separated by "
+        "commas, as RULE:pattern/replacement/ with L or U, or DEFAULT.",
+        importance=LOW,
+        since="2.2 (KIP-371)",
+        ignored=TLS,
+    )
+    ssl_allow_dn_changes = boolean(
+        "ssl.allow.dn.changes",
+        False,
+        "Whether a certificate that is changed while the broker runs may have another name.",
+        importance=LOW,
+        since="3.7 (KIP-978)",
+        ignored=TLS,
+    )
+    ssl_allow_san_changes = boolean(
+        "ssl.allow.san.changes",
+        False,
+        "Whether a certificate that is changed while the broker runs may lack alternative names of the old one.",
+        importance=LOW,
+        since="3.7 (KIP-978)",
+        ignored=TLS,
+    )
+    ssl_engine_factory_class = class_name(
+        "ssl.engine.factory.class",
+        "A class that makes TLS engines.",
+        dynamic=PER_BROKER,
+        importance=LOW,
+        since="2.6 (KIP-519)",
+        ignored=JAVA,
+    )
+    ssl_keymanager_algorithm = string(
+        "ssl.keymanager.algorithm",
+        "SunX509",
+        "The algorithm of Java's key manager.",
+        dynamic=PER_BROKER,
+        ignored=JAVA,
+    )
+    ssl_trustmanager_algorithm = string(
+        "ssl.trustmanager.algorithm",
+        "PKIX",
+        "The algorithm of Java's trust manager.",
+        dynamic=PER_BROKER,
+        ignored=JAVA,
+    )
+    ssl_provider = string(
+        "ssl.provider",
+        None,
+        "The name of Java's security provider.",
+        dynamic=PER_BROKER,
+        ignored=JAVA,
+    )
+    ssl_secure_random_implementation = string(
+        "ssl.secure.random.implementation",
+        None,
+        "The name of Java's random number generator.",
+        dynamic=PER_BROKER,
+        importance=LOW,
+        since="0.10.1",
+        ignored=JAVA,
+    )
+    sasl_enabled_mechanisms = strings(
+        "sasl.enabled.mechanisms",
+        ("GSSAPI",),
+        "The ways clients may log in: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI.",
+        dynamic=PER_BROKER,
+        since="0.10.0 (KIP-43)",
+        ignored=SASL,
+    )
+    sasl_mechanism_inter_broker_protocol = string(
+        "sasl.mechanism.inter.broker.protocol",
+        "GSSAPI",
+        "The way brokers log in at each other.",
+        dynamic=PER_BROKER,
+        since="0.10.0 (KIP-43)",
+        ignored=SASL,
+    )
+    sasl_mechanism_controller_protocol = string(
+        "sasl.mechanism.controller.protocol",
+        "GSSAPI",
+        "The way Kafka's brokers log in at its quorum.",
+        importance=HIGH,
+        since="2.8 (KIP-631)",
+        ignored=KRAFT,
+    )
+    sasl_jaas_config = password(
+        "sasl.jaas.config",
+        "The login of a listener and mechanism, as listener.name.<listener>.<mechanism>.sasl.jaas.config, in "
+        "the form of a JAAS entry.",
+        dynamic=PER_BROKER,
+        since="0.10.2 (KIP-85)",
+        ignored=SASL,
+    )
+    sasl_server_max_receive_size = integer(
+        "sasl.server.max.receive.size",
+        524_288,
+        "The longest request before a client has logged in.",
+        at_least=1,
+        unit="bytes",
+        since="3.3",
+        ignored=SASL,
+    )
+    sasl_server_callback_handler_class = class_name(
+        "sasl.server.callback.handler.class",
+        "A class of your own that decides about logins, per listener and mechanism.",
+        since="2.0 (KIP-86)",
+        ignored=SASL,
+    )
+    sasl_client_callback_handler_class = class_name(
+        "sasl.client.callback.handler.class",
+        "A class of your own that provides this broker's side when it logs in at another.",
+        since="2.0 (KIP-86)",
+        ignored=SASL,
+    )
+    sasl_login_class = class_name(
+        "sasl.login.class",
+        "A class of your own that obtains this broker's login.",
+        since="2.0 (KIP-86)",
+        ignored=SASL,
+    )
+    sasl_login_callback_handler_class = class_name(
+        "sasl.login.callback.handler.class",
+        "A class of your own that provides what a login needs.",
+        since="2.0 (KIP-86)",
+        ignored=SASL,
+    )
+    sasl_login_connect_timeout_ms = integer(
+        "sasl.login.connect.timeout.ms",
+        None,
+        "How long OAUTHBEARER waits to connect to the issuer of tokens.",
+        unit="ms",
+        importance=LOW,
+        since="3.1 (KIP-768)",
+        ignored=SASL,
+    )
+    sasl_login_read_timeout_ms = integer(
+        "sasl.login.read.timeout.ms",
+        None,
+        "How long OAUTHBEARER waits for an answer of the issuer of tokens.",
+        unit="ms",
+        importance=LOW,
+        since="3.1 (KIP-768)",
+        ignored=SASL,
+    )
+    sasl_login_retry_backoff_ms = long(
+        "sasl.login.retry.backoff.ms",
+        100,
+        "How long OAUTHBEARER waits before it asks the issuer of tokens again; doubled every time.",
+        unit="ms",
+        importance=LOW,
+        since="3.1 (KIP-768)",
+        ignored=SASL,
+    )
+    sasl_login_retry_backoff_max_ms = long(
+        "sasl.login.retry.backoff.max.ms",
+        10_000,
+        "What sasl.login.retry.backoff.ms grows to at most.",
+        unit="ms",
+        importance=LOW,
+        since="3.1 (KIP-768)",
+        ignored=SASL,
+    )
+    sasl_login_refresh_window_factor = double(
+        "sasl.login.refresh.window.factor",
+        0.8,
+        "At what part of its life an OAUTHBEARER token is renewed.",
+        dynamic=PER_BROKER,
+        since="2.0 (KIP-255)",
+        ignored=SASL,
+    )
+    sasl_login_refresh_window_jitter = double(
+        "sasl.login.refresh.window.jitter",
+        0.05,
+        "What part of its life is added at random to when a token is renewed.",
+        dynamic=PER_BROKER,
+        since="2.0 (KIP-255)",
+        ignored=SASL,
+    )
+    sasl_login_refresh_min_period_seconds = short(
+        "sasl.login.refresh.min.period.seconds",
+        60,
+        "The least time between two renewals of a token.",
+        unit="s",
+        dynamic=PER_BROKER,
+        since="2.0 (KIP-255)",
+        ignored=SASL,
+    )
+    sasl_login_refresh_buffer_seconds = short(
+        "sasl.login.refresh.buffer.seconds",
+        300,
+        "How long before its end a token is renewed at the latest.",
+        unit="s",
+        dynamic=PER_BROKER,
+        since="2.0 (KIP-255)",
+        ignored=SASL,
+    )
+    sasl_kerberos_service_name = string(
+        "sasl.kerberos.service.name",
+        None,
+        "The Kerberos name brokers run under.",
+        dynamic=PER_BROKER,
+        ignored=SASL,
+    )
+    sasl_kerberos_kinit_cmd = string(
+        "sasl.kerberos.kinit.cmd",
+        "/usr/bin/kinit",
+        "The program that renews Kerberos tickets.",
+        dynamic=PER_BROKER,
+        ignored=SASL,
+    )
+    sasl_kerberos_ticket_renew_window_factor = double(
+        "sasl.kerberos.ticket.renew.window.factor",
+        0.8,
+        "At what part of its life a Kerberos ticket is renewed.",
+        dynamic=PER_BROKER,
+        ignored=SASL,
+    )
+    sasl_kerberos_ticket_renew_jitter = double(
+        "sasl.kerberos.ticket.renew.jitter",
+        0.05,
+        "What part of its life is added at random to when a Kerberos ticket is renewed.",
+        dynamic=PER_BROKER,
+        ignored=SASL,
+    )
+    sasl_kerberos_min_time_before_relogin = long(
+        "sasl.kerberos.min.time.before.relogin",
+        60_000,
+        "The least time between two renewals of a Kerberos ticket.",
+        unit="ms",
+        dynamic=PER_BROKER,
+        ignored=SASL,
+    )
+    sasl_kerberos_principal_to_local_rules = strings(
+        "sasl.kerberos.principal.to.local.rules",
+        ("DEFAULT",),
+        "How a Kerberos principal becomes a short name: rules tried in turn, or DEFAULT for its first part.",
+        dynamic=PER_BROKER,
+        ignored=SASL,
+    )
+    sasl_oauthbearer_jwks_endpoint_url = string(
+        "sasl.oauthbearer.jwks.endpoint.url",
+        None,
+        "Where the keys are that tokens are verified by.",
+        since="3.1 (KIP-768)",
+        ignored=SASL,
+    )
+    sasl_oauthbearer_jwks_endpoint_refresh_ms = long(
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+        3_600_000,
+        "How often the keys that tokens are verified by are fetched anew.",
+        unit="ms",
+        importance=LOW,
+        since="3.1 (KIP-768)",
+        ignored=SASL,
+    )
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_ms = long(
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
+        100,
+        "How long to wait before the keys are asked for again; doubled every time.",
+        unit="ms",
+        importance=LOW,
+        since="3.1 (KIP-768)",
+        ignored=SASL,
+    )
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms = long(
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
+        10_000,
+        "What sasl.oauthbearer.jwks.endpoint.retry.backoff.ms grows to at most.",
+        unit="ms",
+        importance=LOW,
+        since="3.1 (KIP-768)",
+        ignored=SASL,
+    )
+    sasl_oauthbearer_token_endpoint_url = string(
+        "sasl.oauthbearer.token.endpoint.url",
+        None,
+        "Where this broker gets tokens for itself.",
+        since="3.1 (KIP-768)",
+        ignored=SASL,
+    )
+    sasl_oauthbearer_expected_audience = strings(
+        "sasl.oauthbearer.expected.audience",
+        (),
+        "Tokens have to be meant for one of these.",
+        importance=HIGH,
+        since="3.1 (KIP-768)",
+        ignored=SASL,
+    )
+    sasl_oauthbearer_expected_issuer = string(
+        "sasl.oauthbearer.expected.issuer",
+        None,
+        "Tokens have to be issued by this.",
+        importance=HIGH,
+        since="3.1 (KIP-768)",
+        ignored=SASL,
+    )
+    sasl_oauthbearer_clock_skew_seconds = integer(
+        "sasl.oauthbearer.clock.skew.seconds",
+        30,
+        "How far the clocks of this broker and of the issuer may be apart.",
+        unit="s",
+        importance=LOW,
+        since="3.1 (KIP-768)",
+        ignored=SASL,
+    )
+    sasl_oauthbearer_scope_claim_name = string(
+        "sasl.oauthbearer.scope.claim.name",
+        "scope",
+        "The claim of a token that has its scopes.",
+        importance=LOW,
+        since="3.1 (KIP-768)",
+        ignored=SASL,
+    )
+    sasl_oauthbearer_sub_claim_name = string(
+        "sasl.oauthbearer.sub.claim.name",
+        "sub",
+        "The claim of a token that has its subject.",
+        importance=LOW,
+        since="3.1 (KIP-768)",
+        ignored=SASL,
+    )
+    principal_builder_class = class_name(
+        "principal.builder.class",
+        "A class of your own that makes the principal of a connection. By default it is made from the login, "
+        "the certificate, or ANONYMOUS.",
+        dynamic=PER_BROKER,
+        ignored=SASL,
+    )
+    authorizer_class_name = string(
+        "authorizer.class.name",
+        "",
+        "What decides whether a principal may do something. Empty: everybody may do everything.",
+        importance=LOW,
+        ignored=ACLS,
+    )
+    security_providers = string(
+        "security.providers",
+        None,
+        "Java's security providers.",
+        importance=LOW,
+        since="2.4 (KIP-492)",
+        ignored=JAVA,
+    )
+    delegation_token_secret_key = password(
+        "delegation.token.secret.key",
+        "The secret delegation tokens are signed with, the same for all brokers. Without it there are no tokens.",
+        since="2.8 (KIP-48)",
+        ignored=SASL,
+    )
+    delegation_token_master_key = password(
+        "delegation.token.master.key",
+        "delegation.token.secret.key, by its name before Kafka 2.8.",
+        since="1.1 (KIP-48)",
+        deprecated="delegation.token.secret.key",
+        ignored=SASL,
+    )
+    delegation_token_max_lifetime_ms = long(
+        "delegation.token.max.lifetime.ms",
+        604_800_000,
+        "How long a delegation token can be renewed.",
+        at_least=1,
+        unit="ms",
+        since="1.1 (KIP-48)",
+        ignored=SASL,
+    )
+    delegation_token_expiry_time_ms = long(
+        "delegation.token.expiry.time.ms",
+        86_400_000,
+        "How long a delegation token is valid without being renewed.",
+        at_least=1,
+        unit="ms",
+        since="1.1 (KIP-48)",
+        ignored=SASL,
+    )
+    delegation_token_expiry_check_interval_ms = long(
+        "delegation.token.expiry.check.interval.ms",
+        3_600_000,
+        "How often tokens are looked over for expired ones.",
+        at_least=1,
+        unit="ms",
+        importance=LOW,
+        since="1.1 (KIP-48)",
+        ignored=SASL,
+    )

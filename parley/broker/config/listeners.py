@@ -1,0 +1,107 @@
+"""Listeners: where a broker listens, and under which address others are told to reach it.
+
+``listeners`` and ``advertised.listeners`` are lists of ``NAME://host:port``; ``listener.security.protocol.map`` says
+what a name speaks. Names are compared without regard to case, as in ``listener.name.<name>.<key>``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from parley.broker.config.definition import split_list
+from parley.broker.config.errors import Problem
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+"""What a listener may speak, by Kafka's names."""
+
+_ADDRESS = re.compile(r"([^:/]+)://(?:\[([0-9a-zA-Z:.%_-]*)\]|([0-9a-zA-Z.%_-]*)):([0-9]{1,5})")
+_FORM = "name://host:port, separated by commas"
+_UNROUTABLE = ("0.0.0.0", "::", "0:0:0:0:0:0:0:0")
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerAddress:
+    """One address. The host ``""`` is every interface, or this machine's name where advertised; port 0 is any."""
+
+    name: str
+    protocol: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}://{host}:{self.port}"
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether the connection begins with TLS."""
+        return self.protocol in ("SSL", "SASL_SSL")
+
+    @property
+    def is_sasl(self) -> bool:
+        """Whether a client has to log in first."""
+        return self.protocol in ("SASL_PLAINTEXT", "SASL_SSL")
+
+    def at(self, *, host: str | None = None, port: int | None = None) -> ListenerAddress:
+        """The same listener where its host or port has become known."""
+        return replace(self, host=self.host if host is None else host, port=self.port if port is None else port)
+
+
+def parse_protocol_map(text: str) -> dict[str, str]:
+    """The protocol of each listener name, in capitals. Raises Problem."""
+    protocols: dict[str, str] = {}
+    for pair in split_list(text):
+        name, separator, protocol = pair.partition(":")
+        name, protocol = name.strip().upper(), protocol.strip().upper()
+        if not separator or not name or protocol not in PROTOCOLS or name in protocols:
+            allowed = f"name:protocol, separated by commas, each name once; protocols are {', '.join(PROTOCOLS)}"
+            raise Problem("listener.security.protocol.map", text, allowed)
+        protocols[name] = protocol
+    return protocols
+
+
+def parse_listeners(key: str, texts: Iterable[str], protocols: Mapping[str, str]) -> tuple[ListenerAddress, ...]:
+    """The listeners a key names; two may share a port only with an IPv4 and an IPv6 host. Raises Problem."""
+    listeners = tuple(_parse_listener(key, text, protocols) for text in texts)
+    if not listeners:
+        raise Problem(key, "", f"at least one of {_FORM}")
+    names = [listener.name for listener in listeners]
+    if len(set(names)) < len(names):
+        raise Problem(key, ",".join(texts), "listeners of different names")
+    return listeners
+
+
+def check_ports(key: str, listeners: Iterable[ListenerAddress]) -> None:
+    """Raise Problem if two listeners to open want one port (one of IPv4 and one of IPv6 may)."""
+    by_port: dict[int, list[ListenerAddress]] = {}
+    for listener in listeners:
+        if listener.port:
+            by_port.setdefault(listener.port, []).append(listener)
+    for same in by_port.values():
+        versions = {":" in listener.host for listener in same if listener.host}
+        if len(same) > 2 or (len(same) == 2 and len(versions) < 2):
+            raise Problem(key, ",".join(map(str, same)), "listeners of different ports")
+
+
+def check_advertised(key: str, advertised: Iterable[ListenerAddress], bound: Iterable[ListenerAddress]) -> None:
+    """Raise Problem if what is advertised cannot be reached."""
+    names = {listener.name for listener in bound}
+    for listener in advertised:
+        if listener.host in _UNROUTABLE:
+            raise Problem(key, str(listener), f"an address that others can connect to, which {listener.host} is not")
+        if listener.name not in names:
+            raise Problem(key, str(listener), f"among the names in listeners: {', '.join(sorted(names))}")
+
+
+def _parse_listener(key: str, text: str, protocols: Mapping[str, str]) -> ListenerAddress:
+    match = _ADDRESS.fullmatch(text.strip())
+    if match is None or int(match[4]) > 65535:
+        raise Problem(key, text, _FORM)
+    name = match[1].upper()
+    protocol = protocols.get(name)
+    if protocol is None:
+        known = ", ".join(protocols)
+        raise Problem(key, text, f"of a name that listener.security.protocol.map has a protocol for: {known}")
+    return ListenerAddress(name, protocol, match[2] if match[2] is not None else match[3], int(match[4]))

@@ -1,0 +1,66 @@
+"""What a topic may set, and what governs it: its own entries over the broker's configuration over the defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from parley.broker.config.broker_config import BrokerConfig
+from parley.broker.config.definition import closest, parse_all
+from parley.broker.config.errors import ConfigError, Problem, UnknownKey
+from parley.broker.config.keys.topic import TopicKeys
+
+if TYPE_CHECKING:
+    from parley.storage.config import LogConfig
+
+
+class TopicConfig(TopicKeys):
+    """Every topic key as a typed attribute (``topic.retention_ms``). Immutable."""
+
+    overrides: Mapping[str, str]
+    """What the topic sets itself, as written."""
+
+    def __init__(self, config: BrokerConfig, overrides: Mapping[str, str]) -> None:
+        """Raises ConfigError with everything that is wrong in the overrides, unknown keys included."""
+        values, problems = parse_all(self.KEYS, overrides)
+        problems += [
+            UnknownKey(name, text, closest(name, self.KEYS))
+            for name, text in overrides.items()
+            if name not in self.KEYS
+        ]
+        for key in self.KEYS.values():
+            if key.attribute not in values:
+                values[key.attribute] = getattr(config, key.server.replace(".", "_")) if key.server else key.default
+        for name in ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms"):
+            if "message.timestamp.difference.max.ms" in overrides and name not in overrides:
+                values[name.replace(".", "_")] = values["message_timestamp_difference_max_ms"]
+        if values["min_compaction_lag_ms"] > values["max_compaction_lag_ms"]:
+            problems.append(
+                Problem("min.compaction.lag.ms", str(values["min_compaction_lag_ms"]), "at most max.compaction.lag.ms")
+            )
+        if problems:
+            raise ConfigError(problems)
+        self.__dict__.update(values, overrides=overrides)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"a configuration does not change: make another one instead of setting {name}")
+
+    def __repr__(self) -> str:
+        return f"<TopicConfig {dict(self.overrides)}>"
+
+
+def check_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> None:
+    """Raise ConfigError unless a topic may have these entries; clients get it as INVALID_CONFIG."""
+    TopicConfig(config, overrides)
+
+
+def log_config(config: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
+    """What governs the logs of a topic with these entries. Raises ConfigError."""
+    from dataclasses import fields
+
+    from parley.storage.config import LogConfig
+
+    topic = TopicConfig(config, overrides)
+    values: dict[str, Any] = {field.name: getattr(topic, field.name) for field in fields(LogConfig)}
+    values["cleanup_policy"] = frozenset(topic.cleanup_policy)
+    return LogConfig(**values)

@@ -1,0 +1,127 @@
+"""What keys have to do with each other: values that are fine alone and wrong together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from parley.broker.config.errors import Problem
+from parley.broker.config.keys.reasons import ACLS, SASL, TLS
+
+if TYPE_CHECKING:
+    from parley.broker.config.broker_config import BrokerConfig
+
+
+class Rule(NamedTuple):
+    """One thing that has to hold. The key is the one to complain about; ``allowed`` may name others."""
+
+    key: str
+    holds: Callable[[BrokerConfig], bool]
+    allowed: str
+
+
+def _same_id(config: BrokerConfig) -> bool:
+    return config.broker_id == config.node_id
+
+
+def _dirs_exist(config: BrokerConfig) -> bool:
+    cordoned = config.cordoned_log_dirs
+    return cordoned == ("*",) or set(cordoned) <= set(config.data_dirs)
+
+
+def _admits(config: BrokerConfig, name: str) -> bool:
+    """Whether a limit lets anybody in, for all listeners and for each that has its own."""
+    own = (text for key, text in config.given.items() if key.startswith("listener.name.") and key.endswith(f".{name}"))
+    return all(int(text) > 0 for text in (config.given.get(name, "1"), *own))
+
+
+def _admits_some_address(overrides: str) -> bool:
+    return any(int(pair.rpartition(":")[2]) > 0 for pair in overrides.split(",") if pair.strip())
+
+
+RULES = (
+    Rule("node.id", _same_id, "the same as broker.id where both are given"),
+    Rule(
+        "broker.id",
+        lambda c: "broker.id" not in c.static or c.broker_id <= c.reserved_broker_max_id,
+        "at most reserved.broker.max.id",
+    ),
+    Rule(
+        "broker.id",
+        lambda c: c.broker_id >= 0 or c.broker_id_generation_enable,
+        "given where broker.id.generation.enable is false",
+    ),
+    Rule("log.dirs", lambda c: bool(c.data_dirs) and all(c.data_dirs), "at least one directory, none of them empty"),
+    Rule("cordoned.log.dirs", _dirs_exist, "among the directories in log.dirs, or *"),
+    Rule(
+        "inter.broker.listener.name",
+        lambda c: not ("inter.broker.listener.name" in c.given and "security.inter.broker.protocol" in c.given),
+        "left out where security.inter.broker.protocol is given",
+    ),
+    Rule("log.retention.ms", lambda c: c.log_retention_ms != 0, "-1 for ever, or at least 1"),
+    Rule(
+        "log.cleaner.min.compaction.lag.ms",
+        lambda c: c.log_cleaner_min_compaction_lag_ms <= c.log_cleaner_max_compaction_lag_ms,
+        "at most log.cleaner.max.compaction.lag.ms",
+    ),
+    Rule(
+        "group.min.session.timeout.ms",
+        lambda c: c.group_min_session_timeout_ms <= c.group_max_session_timeout_ms,
+        "at most group.max.session.timeout.ms",
+    ),
+    Rule(
+        "replica.fetch.wait.max.ms",
+        lambda c: c.replica_fetch_wait_max_ms <= c.replica_lag_time_max_ms,
+        "at most replica.lag.time.max.ms, so that followers stay in sync",
+    ),
+    Rule(
+        "replica.fetch.wait.max.ms",
+        lambda c: c.replica_fetch_wait_max_ms <= c.replica_socket_timeout_ms,
+        "at most replica.socket.timeout.ms, so that followers wait for the answer",
+    ),
+    Rule(
+        "socket.connection.setup.timeout.ms",
+        lambda c: c.socket_connection_setup_timeout_ms <= c.socket_connection_setup_timeout_max_ms,
+        "at most socket.connection.setup.timeout.max.ms",
+    ),
+    Rule(
+        "connection.failed.authentication.delay.ms",
+        lambda c: (
+            c.connections_max_idle_ms < 0 or c.connection_failed_authentication_delay_ms < c.connections_max_idle_ms
+        ),
+        "less than connections.max.idle.ms",
+    ),
+    Rule(
+        "max.connections.per.ip",
+        lambda c: c.max_connections_per_ip > 0 or _admits_some_address(c.max_connections_per_ip_overrides),
+        "at least 1, or some address in max.connections.per.ip.overrides, since nobody could connect",
+    ),
+    # Nobody could connect, not even to set them back.
+    Rule("max.connections", lambda c: _admits(c, "max.connections"), "at least 1, since nobody could connect"),
+    Rule(
+        "max.connection.creation.rate",
+        lambda c: _admits(c, "max.connection.creation.rate"),
+        "at least 1, since nobody could connect",
+    ),
+    Rule(
+        "queued.max.request.bytes",
+        lambda c: c.queued_max_request_bytes <= 0 or c.queued_max_request_bytes >= c.socket_request_max_bytes,
+        "at least socket.request.max.bytes, since a request of that size could never be read",
+    ),
+    # What is asked for to keep others out must not be ignored.
+    Rule("listeners", lambda c: not any(listener.is_tls for listener in c.bound), f"without SSL. {TLS}"),
+    Rule("listeners", lambda c: not any(listener.is_sasl for listener in c.bound), f"without SASL. {SASL}"),
+    Rule("authorizer.class.name", lambda c: not c.authorizer_class_name, f"empty. {ACLS}"),
+)
+
+
+def problems_between(config: BrokerConfig) -> list[Problem]:
+    """Every rule that a configuration whose values are each allowed breaks."""
+    return [Problem(rule.key, _value(config, rule.key), rule.allowed) for rule in RULES if not rule.holds(config)]
+
+
+def _value(config: BrokerConfig, name: str) -> str:
+    given = config.given
+    if name in given:
+        return given[name]
+    return config.KEYS[name].text(getattr(config, name.replace(".", "_"))) or ""

@@ -1,0 +1,188 @@
+"""What administrators ask of the controller, as request handlers call it.
+
+Puts together what a decision needs besides the image: the defaults of the cluster, the operator's policies, the rules
+of the configuration, ids and chance.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from random import Random
+from typing import NoReturn
+from uuid import UUID
+
+from parley.broker.config import ConfigError, ConfigType
+from parley.broker.config.broker_config import base_key
+from parley.broker.config.dynamic import check_change
+from parley.broker.config.topic_config import TopicConfig, check_topic
+from parley.broker.controller.brokers import UncleanAllowed
+from parley.broker.controller.configs import ConfigChange, ConfigOutcome, alter_configs
+from parley.broker.controller.controller import Controller
+from parley.broker.controller.decision import Decision
+from parley.broker.controller.leaders import elect_where_allowed
+from parley.broker.controller.topics import (
+    MorePartitions,
+    NewTopic,
+    TopicDefaults,
+    TopicOutcome,
+    add_partitions,
+    create_topics,
+    delete_topics,
+)
+from parley.broker.dynamic_config import DynamicConfig
+from parley.broker.metadata.current import Metadata
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import ConfigResource, ResourceType, TopicImage
+from parley.broker.policies import Policy
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.schema import ZERO_UUID
+
+log = logging.getLogger(__name__)
+
+UNCLEAN_ELECTION = "unclean.leader.election.enable"
+
+
+class Administration:
+    """Topics and configuration, on the broker that is the controller; elsewhere everything raises NOT_CONTROLLER."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        controller: Controller,
+        metadata: Metadata,
+        config: DynamicConfig,
+        rng: Random,
+        opened: Callable[[], Awaitable[None]],
+        unclean: UncleanAllowed,
+    ) -> None:
+        """``opened()`` waits until new partitions can be used: living brokers know of them, this one has its logs."""
+        static = config()
+        self._broker_id = broker_id
+        self._controller = controller
+        self._metadata = metadata
+        self._config = config
+        self._rng = rng
+        self._opened = opened
+        self._unclean = unclean
+        self._topic_policy = Policy(static.create_topic_policy_class_name or "", static.given)
+        self._config_policy = Policy(static.alter_config_policy_class_name or "", static.given)
+
+    @property
+    def is_controller(self) -> bool:
+        """Whether this broker is the controller, as far as it knows."""
+        return self._controller.is_active
+
+    # -- topics ------------------------------------------------------------------------------------------------
+
+    async def create_topics(self, wanted: Sequence[NewTopic], *, validate_only: bool = False) -> list[TopicOutcome]:
+        """Create topics; each fails for itself."""
+
+        def decide(image: MetadataImage) -> Decision[list[TopicOutcome]]:
+            config = self._config()
+            return create_topics(
+                image,
+                wanted,
+                defaults=TopicDefaults(config.num_partitions, config.default_replication_factor),
+                new_id=self._new_topic_id,
+                rng=self._rng,
+                policy=self._check_new_topic,
+                validate_only=validate_only,
+            )
+
+        outcomes = await self._controller.submit(decide)
+        await self._opened()
+        return outcomes
+
+    def _new_topic_id(self) -> UUID:
+        """A random id (version 4); Kafka keeps the ids 0 and 1 for itself and shows none that begins with a dash."""
+        while True:
+            new = UUID(int=self._rng.getrandbits(128), version=4)
+            if new != ZERO_UUID and new.bytes[0] >> 2 != 0b111110:  # base64url of these six bits is "-"
+                return new
+
+    def _check_new_topic(self, topic: TopicImage, configs: Mapping[str, str]) -> None:
+        try:
+            check_topic(self._config(), configs)
+        except ConfigError as error:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
+        self._topic_policy.check_topic(topic, configs)
+
+    async def delete_topics(self, names: Sequence[str], ids: Mapping[str, UUID]) -> list[TopicOutcome]:
+        """Delete topics, those in ``ids`` only if they have this id; each fails for itself.
+
+        Raises TOPIC_DELETION_DISABLED where that is configured.
+        """
+        if not self._config().delete_topic_enable:
+            raise KafkaError(
+                ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled (delete.topic.enable=false)."
+            )
+        return await self._controller.submit(lambda image: delete_topics(image, names, ids))
+
+    async def add_partitions(
+        self, wanted: Sequence[MorePartitions], *, validate_only: bool = False
+    ) -> list[TopicOutcome]:
+        """Add partitions to topics; each fails for itself."""
+        outcomes = await self._controller.submit(
+            lambda image: add_partitions(image, wanted, rng=self._rng, validate_only=validate_only)
+        )
+        await self._opened()
+        return outcomes
+
+    # -- configuration -----------------------------------------------------------------------------------------
+
+    async def alter_configs(
+        self, wanted: Sequence[ConfigChange], *, validate_only: bool = False
+    ) -> list[ConfigOutcome]:
+        """Change configuration entries; each resource fails for itself.
+
+        Where that allows unclean elections, partitions without a leader get one.
+        """
+        outcomes = await self._controller.submit(
+            lambda image: alter_configs(
+                image, wanted, judge=self._judge, list_base=self._list_base, validate_only=validate_only
+            )
+        )
+        if not validate_only and any(_names(change, UNCLEAN_ELECTION) for change in wanted):
+            await elect_where_allowed(self._controller, self._unclean)
+        return outcomes
+
+    def _judge(self, resource: ConfigResource, entries: Mapping[str, str]) -> None:
+        try:
+            if resource.type is ResourceType.TOPIC:
+                check_topic(self._config(), entries)
+            elif resource.type is ResourceType.BROKER:
+                # Of another broker only the keys and values can be judged: its own properties are not known here.
+                check_change(self._config(), entries, per_broker=bool(resource.name))
+            else:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"A {resource.type.name} has no configuration here.")
+        except ConfigError as error:
+            # Kafka's clients know a refused broker configuration by the one code, a refused topic's by the other.
+            of_topic = resource.type is ResourceType.TOPIC
+            code = ErrorCode.INVALID_CONFIG if of_topic else ErrorCode.INVALID_REQUEST
+            raise KafkaError(code, str(error)) from error
+        self._config_policy.check_configs(resource, entries)
+
+    def _list_base(self, resource: ConfigResource, name: str) -> list[str]:
+        if resource.type is ResourceType.TOPIC:
+            key = TopicConfig.KEYS.get(name)
+            topic = TopicConfig(self._config(), self._metadata.image.config(ResourceType.TOPIC, resource.name))
+            value = getattr(topic, key.attribute) if key is not None else ()
+            is_list = key is not None and key.type is ConfigType.LIST
+        else:
+            known = base_key(name)
+            value = getattr(self._config(), known.attribute) if known is not None else ()
+            is_list = known is not None and known.type is ConfigType.LIST
+        if not is_list:
+            _not_a_list(name)
+        return list(value or ())
+
+
+def _names(change: ConfigChange, key: str) -> bool:
+    return key in (change.replacement or ()) or any(entry.name == key for entry in change.changes)
+
+
+def _not_a_list(name: str) -> NoReturn:
+    raise KafkaError(
+        ErrorCode.INVALID_CONFIG, f"Config value append and subtract are for lists only; {name} is not a list."
+    )

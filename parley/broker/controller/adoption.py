@@ -1,0 +1,76 @@
+"""The decision that takes in partitions found on disk when a cluster begins: a data directory from elsewhere.
+
+A broker that is pointed at the data of a Kafka (or a Parley whose store is gone) finds logs of topics that no metadata
+knows. Only when the coordination store was empty are they adopted: each topic with the partitions that lie here, this
+broker as their one replica, and a leader epoch above any that the log has seen. What cannot be a topic is left alone.
+The topics' settings are not in the directories: adopted topics keep everything until they are set anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from uuid import UUID
+
+from parley.broker.controller.decision import Decision
+from parley.broker.metadata.changes import Change, ConfigReplaced, TopicCreated
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import ConfigResource, PartitionState, ResourceType, TopicImage
+
+log = logging.getLogger(__name__)
+
+KEEP_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPartition:
+    """A log on disk: whose it says it is, and the last leader epoch in it (-1 for none)."""
+
+    topic: str
+    index: int
+    topic_id: UUID | None
+    leader_epoch: int
+
+
+def adopt_partitions(
+    image: MetadataImage,
+    found: Iterable[FoundPartition],
+    *,
+    broker_id: int,
+    new_id: Callable[[], UUID],
+    compacted: frozenset[str],
+) -> Decision[list[str]]:
+    """Make topics of what was found; answers their names. Topics in ``compacted`` are configured so."""
+    by_topic: dict[str, dict[int, FoundPartition]] = defaultdict(dict)
+    for partition in found:
+        if partition.topic not in image.topics:
+            by_topic[partition.topic][partition.index] = partition
+    changes: list[Change] = []
+    adopted = []
+    for name, partitions in sorted(by_topic.items()):
+        ids = {partition.topic_id for partition in partitions.values()}
+        if sorted(partitions) != list(range(len(partitions))) or len(ids) > 1:
+            log.warning(
+                "logs on disk are not adopted: partitions are missing, or of several topics",
+                extra={"topic": name, "partitions": sorted(partitions)},
+            )
+            continue
+        changes.append(TopicCreated(_topic(name, partitions, ids.pop() or new_id(), broker_id)))
+        changes.append(ConfigReplaced(ConfigResource(ResourceType.TOPIC, name), _settings(name in compacted)))
+        adopted.append(name)
+    return Decision(tuple(changes), adopted)
+
+
+def _settings(is_compacted: bool) -> dict[str, str]:
+    """What an adopted topic is set to: nothing of it is removed before somebody has set it anew."""
+    return {"cleanup.policy": "compact"} if is_compacted else dict(KEEP_ALL)
+
+
+def _topic(name: str, partitions: dict[int, FoundPartition], topic_id: UUID, broker_id: int) -> TopicImage:
+    states = tuple(
+        PartitionState((broker_id,), (broker_id,), broker_id, leader_epoch=partitions[index].leader_epoch + 1)
+        for index in range(len(partitions))
+    )
+    return TopicImage(name, topic_id, states)

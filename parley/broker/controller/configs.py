@@ -1,0 +1,119 @@
+"""Decisions about configuration: replace the entries of a resource, or change some of them (KIP-133, KIP-339)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from parley.broker.controller.decision import Decision
+from parley.broker.metadata.changes import Change, ConfigReplaced
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import NO_ENTRIES, ConfigResource, ResourceType
+from parley.protocol.errors import ErrorCode, KafkaError
+
+
+class Operation(IntEnum):
+    """What IncrementalAlterConfigs does to one entry, with the API's numbers."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class EntryChange:
+    """One operation on one entry; ``value`` is None for DELETE only."""
+
+    name: str
+    operation: Operation
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    """What is asked for one resource: all its entries anew, or changes to some."""
+
+    resource: ConfigResource
+    replacement: Mapping[str, str] | None = None
+    changes: Sequence[EntryChange] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigOutcome:
+    """What became of the change of one resource."""
+
+    resource: ConfigResource
+    error: KafkaError | None = None
+
+
+Judge = Callable[[ConfigResource, Mapping[str, str]], None]
+"""Raises KafkaError (INVALID_CONFIG, POLICY_VIOLATION) unless the resource may have these entries."""
+
+ListBase = Callable[[ConfigResource, str], list[str]]
+"""The elements that a list entry has now, wherever from; raises INVALID_CONFIG where the key is not a list."""
+
+
+def alter_configs(
+    image: MetadataImage,
+    wanted: Sequence[ConfigChange],
+    *,
+    judge: Judge,
+    list_base: ListBase,
+    validate_only: bool = False,
+) -> Decision[list[ConfigOutcome]]:
+    """Change the entries of each resource, or say why not."""
+    changes: list[Change] = []
+    outcomes = []
+    for change in wanted:
+        try:
+            _check_exists(image, change.resource)
+            present = image.configs.get(change.resource, NO_ENTRIES)
+            entries = _entries_after(change, present, list_base)
+            judge(change.resource, entries)
+        except KafkaError as error:
+            outcomes.append(ConfigOutcome(change.resource, error))
+            continue
+        outcomes.append(ConfigOutcome(change.resource))
+        if entries != present:
+            changes.append(ConfigReplaced(change.resource, entries))
+    return Decision(() if validate_only else tuple(changes), outcomes)
+
+
+def _check_exists(image: MetadataImage, resource: ConfigResource) -> None:
+    if resource.type is ResourceType.TOPIC and resource.name not in image.topics:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{resource.name}' does not exist.")
+    if resource.type is ResourceType.BROKER and resource.name and resource not in image.configs:
+        _check_is_broker(image, resource.name)
+
+
+def _check_is_broker(image: MetadataImage, name: str) -> None:
+    if any(name == str(broker_id) for broker_id in image.brokers):
+        return
+    if not name.isdecimal():
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"'{name}' is not the id of a broker.")
+    raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No broker is registered with the id {name}.")
+
+
+def _entries_after(change: ConfigChange, present: Mapping[str, str], list_base: ListBase) -> dict[str, str]:
+    if change.replacement is not None:
+        return dict(change.replacement)
+    entries = dict(present)
+    for entry in change.changes:
+        if entry.operation is Operation.DELETE:
+            entries.pop(entry.name, None)
+            continue
+        if entry.value is None:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Null value not supported for {entry.name}.")
+        if entry.operation is Operation.SET:
+            entries[entry.name] = entry.value
+            continue
+        given = entry.value.split(",")
+        elements = list_base(change.resource, entry.name)
+        if entry.operation is Operation.APPEND:
+            elements += [element for element in given if element not in elements]
+        else:
+            elements = [element for element in elements if element not in given]
+        entries[entry.name] = ",".join(elements)
+    return entries

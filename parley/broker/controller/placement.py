@@ -1,0 +1,95 @@
+"""Where the replicas of new partitions go, and which brokers may be named for it.
+
+Leaders go round the brokers one after another from a random start, and each partition's followers follow its leader at
+a shift that grows with every full round, so that the followers of one broker's leaders are spread over all the others.
+Racks (KIP-36): the brokers are first put in an order that alternates between racks, and a replica goes to a rack that
+has none yet while there is such a rack. Brokers that are registered but not alive get a replica only where the others
+are too few, and never the leader: so a topic can be created while a broker is away.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import chain, zip_longest
+from random import Random
+
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import BrokerRegistration
+from parley.protocol.errors import ErrorCode, KafkaError
+
+
+def place_replicas(
+    brokers: Sequence[BrokerRegistration],
+    partitions: int,
+    replication_factor: int,
+    rng: Random,
+    *,
+    first_index: int = 0,
+    first_leader: int | None = None,
+) -> list[tuple[int, ...]]:
+    """The replicas of ``partitions`` new partitions, the preferred leader first in each.
+
+    A topic that grows goes on where it stopped: ``first_index`` is the index of the first new partition, and
+    ``first_leader`` the preferred leader of the topic's first one.
+    Raises ``INVALID_REPLICATION_FACTOR`` where there are fewer brokers than replicas, or none is alive.
+    """
+    alive = [broker for broker in brokers if not broker.fenced]
+    away = sorted(broker.broker_id for broker in brokers if broker.fenced)
+    if replication_factor > len(brokers) or not alive:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Replication factor {replication_factor} is larger than the {len(brokers)} broker(s) that are registered; "
+            "start more brokers or ask for fewer replicas.",
+        )
+    missing = max(0, replication_factor - len(alive))
+    order = _alternate_racks(alive)
+    start, shift = rng.randrange(len(order)), rng.randrange(len(order))
+    start = next((at for at, broker in enumerate(order) if broker.broker_id == first_leader), start)
+    placed = []
+    for index in range(first_index, first_index + partitions):
+        if index and index % len(order) == 0:
+            shift += 1
+        replicas = _replicas(order, (start + index) % len(order), shift, replication_factor - missing)
+        placed.append(replicas + tuple(away[(index + step) % len(away)] for step in range(missing)))
+    return placed
+
+
+def _alternate_racks(brokers: Sequence[BrokerRegistration]) -> list[BrokerRegistration]:
+    racks: dict[str, list[BrokerRegistration]] = defaultdict(list)
+    for broker in sorted(brokers, key=lambda b: b.broker_id):
+        racks[_rack(broker)].append(broker)
+    rounds = zip_longest(*(racks[rack] for rack in sorted(racks)))
+    return [broker for broker in chain.from_iterable(rounds) if broker is not None]
+
+
+def _rack(broker: BrokerRegistration) -> str:
+    """A broker that names no rack is a rack of its own: placement then only keeps replicas on different brokers."""
+    return broker.rack if broker.rack is not None else f"\0{broker.broker_id:010d}"
+
+
+def _replicas(order: list[BrokerRegistration], leader: int, shift: int, count: int) -> tuple[int, ...]:
+    chosen = [order[leader]]
+    others = len(order) - 1
+    candidates = [order[(leader + 1 + (shift + step) % others) % len(order)] for step in range(others)]
+    racks_used = {_rack(order[leader])}
+    racks_total = len({_rack(broker) for broker in order})
+    while len(chosen) < count:
+        fresh_rack_wanted = len(racks_used) < racks_total
+        pick = next(b for b in candidates if b not in chosen and not (fresh_rack_wanted and _rack(b) in racks_used))
+        chosen.append(pick)
+        racks_used.add(_rack(pick))
+    return tuple(broker.broker_id for broker in chosen)
+
+
+def check_replicas(image: MetadataImage, partition: str, replicas: Sequence[int]) -> None:
+    """Raise INVALID_REPLICA_ASSIGNMENT unless these are different brokers that are registered, alive or not."""
+    problem = ""
+    if not replicas:
+        problem = "has no replicas"
+    elif len(set(replicas)) != len(replicas):
+        problem = f"names a broker twice: {list(replicas)}"
+    elif unknown := [broker for broker in replicas if broker not in image.brokers]:
+        problem = f"names unknown brokers: {unknown}"
+    if problem:
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Partition {partition} {problem}.")

@@ -1,0 +1,155 @@
+"""How metadata lies in the coordination store: keys, and values as JSON that a person can read.
+
+::
+
+    cluster                      {"cluster_id": ...}
+    brokers/<id>                 a registration, with its epoch, fenced or not
+    topics/<name>                {"topic_id": ..., "partitions": count}
+    partitions/<name>/<chunk>    {"topic_id": ..., "partitions": [...]}    100 partitions to a chunk
+    configs/<type>/<name>        {"key": "value", ...}
+
+A topic's own key is written after its chunks and deleted before them, and a chunk bears its topic's id: where a change
+is too large for one transaction of the store and is cut off in the middle, what is left over belongs to no topic and is
+not read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import quote, unquote
+from uuid import UUID
+
+from parley.broker.metadata.changes import (
+    BrokerRegistered,
+    BrokerUnregistered,
+    Change,
+    ConfigReplaced,
+    ControllerElected,
+    PartitionChanged,
+    PartitionsAdded,
+    TopicCreated,
+    TopicDeleted,
+)
+from parley.broker.metadata.encoding import from_registration, from_state, to_json, to_registration, to_state
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import ConfigResource, PartitionState, ResourceType, TopicImage
+
+CHUNK_PARTITIONS = 100
+CLUSTER, BROKERS, TOPICS, PARTITIONS, CONFIGS = "cluster", "brokers/", "topics/", "partitions/", "configs/"
+PREFIXES = (BROKERS, TOPICS, PARTITIONS, CONFIGS)
+
+Writes = dict[str, bytes | None]
+"""Key -> its new value, or None for a key to be deleted; in the order in which they must reach the store."""
+
+
+def writes_for(changes: Iterable[Change], after: MetadataImage, before: MetadataImage) -> Writes:
+    """What ``changes``, which lead from image ``before`` to image ``after``, make of the store."""
+    writes: Writes = {}
+    for change in changes:
+        match change:
+            case PartitionChanged(topic, partition):
+                _write_chunks(writes, after, topic, partition, partition)
+            case PartitionsAdded(topic, partitions):
+                total = len(after.topics[topic].partitions) if topic in after.topics else 0
+                _write_chunks(writes, after, topic, total - len(partitions), total - 1)
+                _write_topic(writes, after, topic)
+            case TopicCreated(topic):
+                _write_chunks(writes, after, topic.name, 0, len(topic.partitions) - 1)
+                _write_topic(writes, after, topic.name)
+            case TopicDeleted(name):
+                _delete_topic(writes, before, name)
+            case ConfigReplaced(resource, entries):
+                writes[_config_key(resource)] = to_json(dict(entries)) if entries else None
+            case BrokerRegistered(registration):
+                key = f"{BROKERS}{registration.broker_id:010d}"
+                writes.pop(key, None)  # so that it comes after what was made of the partitions before (broker_lost)
+                writes[key] = to_json(from_registration(registration))
+            case BrokerUnregistered(broker_id):
+                writes[f"{BROKERS}{broker_id:010d}"] = None
+            case ControllerElected():
+                pass  # the election itself keeps the controller and its epoch
+    return writes
+
+
+def read_image(cluster_id: str, stored: Mapping[str, bytes]) -> MetadataImage:
+    """The image that the store's entries (all keys below ``PREFIXES``) amount to."""
+    brokers = {}
+    for key, value in stored.items():
+        if key.startswith(BROKERS):
+            registration = to_registration(json.loads(value))
+            brokers[registration.broker_id] = registration
+    topics = {}
+    for key, value in stored.items():
+        if key.startswith(TOPICS):
+            topic = _read_topic(key.removeprefix(TOPICS), json.loads(value), stored)
+            topics[topic.name] = topic
+    configs: dict[ConfigResource, Mapping[str, str]] = {}
+    for key, value in stored.items():
+        if key.startswith(CONFIGS):
+            kind, _, name = key.removeprefix(CONFIGS).partition("/")
+            configs[ConfigResource(ResourceType[kind.upper()], _name_of(name))] = json.loads(value)
+    return MetadataImage(
+        cluster_id=cluster_id,
+        brokers=brokers,
+        topics=topics,
+        topic_names={topic.topic_id: topic.name for topic in topics.values()},
+        configs=configs,
+    )
+
+
+def _chunk_key(topic: str, chunk: int) -> str:
+    return f"{PARTITIONS}{topic}/{chunk:05d}"
+
+
+def _config_key(resource: ConfigResource) -> str:
+    # A key may not end in a slash, so the default of all brokers, whose name is empty, is written as "=".
+    return f"{CONFIGS}{resource.type.name.lower()}/{quote(resource.name, safe='') or '='}"
+
+
+def _name_of(stored: str) -> str:
+    return "" if stored == "=" else unquote(stored)
+
+
+def _write_topic(writes: Writes, after: MetadataImage, name: str) -> None:
+    topic = after.topics.get(name)
+    if topic is not None:
+        key = TOPICS + name
+        writes.pop(key, None)  # so that it comes after the chunks written by now
+        writes[key] = to_json({"topic_id": str(topic.topic_id), "partitions": len(topic.partitions)})
+
+
+def _write_chunks(writes: Writes, after: MetadataImage, name: str, first: int, last: int) -> None:
+    topic = after.topics.get(name)
+    if topic is None:
+        return
+    for chunk in range(first // CHUNK_PARTITIONS, last // CHUNK_PARTITIONS + 1):
+        key = _chunk_key(name, chunk)
+        if writes.get(key) is not None:
+            continue  # written already, as it is after all the changes
+        states = topic.partitions[chunk * CHUNK_PARTITIONS : (chunk + 1) * CHUNK_PARTITIONS]
+        value = {"topic_id": str(topic.topic_id), "partitions": [from_state(state) for state in states]}
+        writes[key] = to_json(value)
+
+
+def _delete_topic(writes: Writes, before: MetadataImage, name: str) -> None:
+    chunks = set()
+    if TOPICS + name in writes:  # it was made, or grew, by the same changes
+        chunks = {key for key in writes if key.rpartition("/")[0] == PARTITIONS + name}
+    topic = before.topics.get(name)
+    if topic is not None:
+        chunks |= {_chunk_key(name, i) for i in range((len(topic.partitions) - 1) // CHUNK_PARTITIONS + 1)}
+    for key in (TOPICS + name, *sorted(chunks)):
+        writes.pop(key, None)  # so that the order is that of a deletion, whatever was written by now
+        writes[key] = None
+
+
+def _read_topic(name: str, value: Mapping[str, Any], stored: Mapping[str, bytes]) -> TopicImage:
+    states: list[PartitionState] = []
+    for chunk in range((value["partitions"] - 1) // CHUNK_PARTITIONS + 1):
+        content = json.loads(stored[_chunk_key(name, chunk)])
+        if content["topic_id"] != value["topic_id"]:
+            raise ValueError(f"partitions of topic '{name}' in the coordination store belong to another topic's id")
+        states += [to_state(state) for state in content["partitions"]]
+    return TopicImage(name, UUID(value["topic_id"]), tuple(states[: value["partitions"]]))

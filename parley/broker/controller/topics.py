@@ -1,0 +1,271 @@
+"""Decisions about topics: create, delete, add partitions.
+
+Each function takes the image and what was asked, and answers a :class:`Decision`; a topic that cannot be served fails
+alone, with the error in its outcome. Later topics of one request see the earlier ones (two of one name collide).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from uuid import UUID
+
+from parley.broker.controller.decision import Decision
+from parley.broker.controller.placement import check_replicas, place_replicas
+from parley.broker.metadata.changes import Change, ConfigReplaced, PartitionsAdded, TopicCreated, TopicDeleted
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.names import INTERNAL_TOPICS, check_topic_name, metric_form
+from parley.broker.metadata.types import ConfigResource, PartitionState, ResourceType, TopicImage
+from parley.protocol.errors import ErrorCode, KafkaError
+
+PARTITIONS_MAX = 10_000
+"""Partitions of one request, as Kafka bounds them: more in one step is a mistake more often than a wish."""
+
+Assignment = Mapping[int, Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """What a CreateTopics request asks for; -1 asks for the cluster's default (KIP-464)."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    assignment: Assignment = field(default_factory=dict)
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDefaults:
+    """What a topic gets where the request leaves the choice to the cluster."""
+
+    partitions: int
+    replication_factor: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOutcome:
+    """What became of one topic of a request: the topic as it is now, or the error."""
+
+    name: str
+    topic: TopicImage | None = None
+    error: KafkaError | None = None
+
+
+TopicPolicy = Callable[[TopicImage, Mapping[str, str]], None]
+"""Raises ``POLICY_VIOLATION`` for a topic that may not be created so (KIP-108)."""
+
+
+def create_topics(
+    image: MetadataImage,
+    wanted: Iterable[NewTopic],
+    *,
+    defaults: TopicDefaults,
+    new_id: Callable[[], UUID],
+    rng: Random,
+    policy: TopicPolicy | None = None,
+    validate_only: bool = False,
+) -> Decision[list[TopicOutcome]]:
+    """Create each topic, or say why not. A request for too many partitions altogether creates none."""
+    wanted = list(wanted)
+    if (refusal := _too_many(sum(_asked_partitions(new, defaults) for new in wanted))) is not None:
+        return Decision((), [TopicOutcome(new.name, error=refusal) for new in wanted])
+    changes: list[Change] = []
+    outcomes: list[TopicOutcome] = []
+    taken = {metric_form(name): name for name in image.topics}
+    for new in wanted:
+        try:
+            _check_name_is_free(new.name, taken)
+            topic = TopicImage(new.name, new_id(), _new_partitions(image, new, defaults, rng))
+            if policy is not None:
+                policy(topic, new.configs)
+        except KafkaError as error:
+            outcomes.append(TopicOutcome(new.name, error=error))
+            continue
+        taken[metric_form(new.name)] = new.name
+        outcomes.append(TopicOutcome(new.name, topic))
+        changes.append(TopicCreated(topic))
+        if new.configs:
+            changes.append(ConfigReplaced(ConfigResource(ResourceType.TOPIC, new.name), dict(new.configs)))
+    return Decision(() if validate_only else tuple(changes), outcomes)
+
+
+def _asked_partitions(new: NewTopic, defaults: TopicDefaults) -> int:
+    return len(new.assignment) or max(0, defaults.partitions if new.partitions == -1 else new.partitions)
+
+
+def _too_many(partitions: int) -> KafkaError | None:
+    """Why a request for so many new partitions in all its topics is refused, None if it is not."""
+    if partitions <= PARTITIONS_MAX:
+        return None
+    return KafkaError(
+        ErrorCode.POLICY_VIOLATION,
+        f"The request asks for {partitions} partitions; one request can make {PARTITIONS_MAX}. "
+        "Spread them over several.",
+    )
+
+
+def _check_name_is_free(name: str, taken: Mapping[str, str]) -> None:
+    check_topic_name(name)
+    other = taken.get(metric_form(name))
+    if other == name:
+        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+    if other is not None:
+        raise KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"Topic '{name}' collides with existing topic '{other}': names that differ only in '.' and '_' "
+            "share their metrics.",
+        )
+
+
+def _new_partitions(
+    image: MetadataImage, new: NewTopic, defaults: TopicDefaults, rng: Random
+) -> tuple[PartitionState, ...]:
+    if new.assignment:
+        if new.partitions != -1 or new.replication_factor != -1:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                "Give either the number of partitions and the replication factor, or the assignment: not both.",
+            )
+        return _assigned(image, new.assignment, first_index=0)
+    partitions = defaults.partitions if new.partitions == -1 else new.partitions
+    factor = defaults.replication_factor if new.replication_factor == -1 else new.replication_factor
+    if partitions <= 0:
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"Number of partitions must be 1 or more, not {partitions}.")
+    if factor <= 0:
+        raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, f"Replication factor must be 1 or more, not {factor}.")
+    placed = place_replicas(tuple(image.brokers.values()), partitions, factor, rng)
+    return tuple(_born(image, replicas) for replicas in placed)
+
+
+def _assigned(image: MetadataImage, assignment: Assignment, *, first_index: int) -> tuple[PartitionState, ...]:
+    """The partitions of an assignment given by the client, once it has been found sound."""
+    indexes = sorted(assignment)
+    if indexes != list(range(first_index, first_index + len(indexes))):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"Partitions must be numbered from {first_index} without a gap, not {indexes}.",
+        )
+    factor = len(assignment[first_index])
+    for index in indexes:
+        _check_replicas(image, index, tuple(assignment[index]), factor)
+    return tuple(_born(image, tuple(assignment[index])) for index in indexes)
+
+
+def _check_replicas(image: MetadataImage, index: int, replicas: tuple[int, ...], factor: int) -> None:
+    check_replicas(image, str(index), replicas)
+    if len(replicas) != factor:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"Partition {index} has {len(replicas)} replicas where the first has {factor}.",
+        )
+
+
+def _born(image: MetadataImage, replicas: tuple[int, ...]) -> PartitionState:
+    """A new partition: every live replica is in sync (all are empty), the first live one leads."""
+    live = tuple(broker for broker in replicas if broker in image.brokers and not image.brokers[broker].fenced)
+    if not live:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"None of the replicas {list(replicas)} is on a live broker."
+        )
+    return PartitionState(replicas=replicas, isr=live, leader=live[0])
+
+
+def delete_topics(image: MetadataImage, names: Iterable[str], ids: Mapping[str, UUID]) -> Decision[list[TopicOutcome]]:
+    """Delete each topic that exists, its configuration with it; of those in ``ids`` only the topic that has this id."""
+    changes: list[Change] = []
+    outcomes: list[TopicOutcome] = []
+    gone: set[str] = set()
+    for name in names:
+        topic = image.topics.get(name)
+        if topic is None or name in gone:
+            unknown = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' does not exist.")
+            outcomes.append(TopicOutcome(name, error=unknown))
+            continue
+        if ids.get(name, topic.topic_id) != topic.topic_id:
+            other = KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"Topic '{name}' has been made anew, under another id.")
+            outcomes.append(TopicOutcome(name, error=other))
+            continue
+        gone.add(name)
+        resource = ConfigResource(ResourceType.TOPIC, name)
+        if resource in image.configs:
+            changes.append(ConfigReplaced(resource, {}))
+        changes.append(TopicDeleted(name, topic.topic_id))
+        outcomes.append(TopicOutcome(name, topic))
+    return Decision(tuple(changes), outcomes)
+
+
+@dataclass(frozen=True, slots=True)
+class MorePartitions:
+    """What a CreatePartitions request asks for: the total, and where the new ones go if the client says so."""
+
+    topic: str
+    total: int
+    assignment: Sequence[Sequence[int]] | None = None
+
+
+def add_partitions(
+    image: MetadataImage,
+    wanted: Iterable[MorePartitions],
+    *,
+    rng: Random,
+    validate_only: bool = False,
+) -> Decision[list[TopicOutcome]]:
+    """Raise the number of partitions of each topic; the existing ones stay as they are (KIP-195).
+
+    A request for too many partitions altogether adds none.
+    """
+    wanted = list(wanted)
+    if (refusal := _too_many(sum(_asked_increase(image, more) for more in wanted))) is not None:
+        return Decision((), [TopicOutcome(more.topic, error=refusal) for more in wanted])
+    changes: list[Change] = []
+    outcomes: list[TopicOutcome] = []
+    for more in wanted:
+        try:
+            added = _added_partitions(image, more, rng)
+        except KafkaError as error:
+            outcomes.append(TopicOutcome(more.topic, error=error))
+            continue
+        outcomes.append(TopicOutcome(more.topic, image.topics[more.topic]))
+        changes.append(PartitionsAdded(more.topic, added))
+    return Decision(() if validate_only else tuple(changes), outcomes)
+
+
+def _asked_increase(image: MetadataImage, more: MorePartitions) -> int:
+    topic = image.topics.get(more.topic)
+    return 0 if topic is None else max(0, more.total - len(topic.partitions))
+
+
+def _added_partitions(image: MetadataImage, more: MorePartitions, rng: Random) -> tuple[PartitionState, ...]:
+    topic = image.topics.get(more.topic)
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{more.topic}' does not exist.")
+    if more.topic in INTERNAL_TOPICS:
+        raise KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"The number of partitions of '{more.topic}' cannot be changed: it says where each group or transaction "
+            "is kept, and what is kept would not be found again.",
+        )
+    present = len(topic.partitions)
+    count = more.total - present
+    if count <= 0:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"Topic '{more.topic}' has {present} partitions; {more.total} is no increase, and partitions are never "
+            "taken away.",
+        )
+    first = topic.partitions[0]
+    factor = len(first.replicas) - len(first.adding)
+    if more.assignment is None:
+        brokers, leader = tuple(image.brokers.values()), first.replicas[0]
+        placed = place_replicas(brokers, count, factor, rng, first_index=present, first_leader=leader)
+        return tuple(_born(image, replicas) for replicas in placed)
+    if len(more.assignment) != count:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"{count} partitions are to be added, but {len(more.assignment)} assignments are given.",
+        )
+    for index, replicas in enumerate(more.assignment, start=present):
+        _check_replicas(image, index, tuple(replicas), factor)
+    return tuple(_born(image, tuple(replicas)) for replicas in more.assignment)

@@ -1,0 +1,53 @@
+"""The configuration of this broker as it is now: the properties it was started with, and what was set since (KIP-226).
+
+Whoever needs the newest values holds the :class:`DynamicConfig` and calls it; whoever must act on a change subscribes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from parley.broker.config import BrokerConfig, ConfigError
+from parley.broker.metadata.changes import ConfigReplaced, Delta
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import ResourceType
+
+log = logging.getLogger(__name__)
+
+
+class DynamicConfig:
+    """Follows the metadata; ``config()`` is the newest :class:`BrokerConfig`."""
+
+    def __init__(self, broker_id: int, static: BrokerConfig) -> None:
+        self._broker_id = broker_id
+        self._current = static
+        self._subscribers: list[Callable[[BrokerConfig], None]] = []
+
+    def __call__(self) -> BrokerConfig:
+        return self._current
+
+    def subscribe(self, subscriber: Callable[[BrokerConfig], None]) -> None:
+        """Call ``subscriber(config)`` after every change from now on. It must neither block nor raise."""
+        self._subscribers.append(subscriber)
+
+    def apply(self, delta: Delta, image: MetadataImage) -> None:
+        """Take over a change of the metadata (a subscriber of :class:`parley.broker.metadata.current.Metadata`)."""
+        concerned = ("", str(self._broker_id))
+        if not any(
+            isinstance(change, ConfigReplaced)
+            and change.resource.type is ResourceType.BROKER
+            and change.resource.name in concerned
+            for change in delta.changes
+        ):
+            return
+        try:
+            self._current = self._current.with_dynamic(
+                image.config(ResourceType.BROKER, ""), image.config(ResourceType.BROKER, str(self._broker_id))
+            )
+        except ConfigError as error:
+            # Each change was judged before it was stored; what was stored by an older version may not fit any more.
+            log.error("the stored configuration does not fit and is left as it was", extra={"problems": str(error)})
+            return
+        for subscriber in self._subscribers:
+            subscriber(self._current)

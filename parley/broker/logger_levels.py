@@ -1,0 +1,74 @@
+"""The levels of this process's loggers, shown and changed as configuration (KIP-412).
+
+Levels go by Log4j's names, as Kafka's tools write them. The root logger is called ``root``; deleting a logger's level
+makes it follow its parent again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from parley.broker.config.definition import ConfigType
+from parley.broker.config.describe import ConfigSource, Entry
+from parley.broker.controller.configs import EntryChange, Operation
+from parley.protocol.errors import ErrorCode, KafkaError
+
+ROOT = "root"
+
+LEVELS = {
+    "TRACE": logging.DEBUG - 5,
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARN": logging.WARNING,
+    "ERROR": logging.ERROR,
+    "FATAL": logging.CRITICAL,
+    "OFF": logging.CRITICAL + 10,
+}
+
+
+def describe_loggers() -> list[Entry]:
+    """Every logger of the process with the level in force."""
+    names = [ROOT, *sorted(logging.root.manager.loggerDict)]
+    return [
+        Entry(
+            name=name,
+            value=_name_of(logging.getLogger(None if name == ROOT else name).getEffectiveLevel()),
+            source=ConfigSource.LOGGER,
+            is_sensitive=False,
+            read_only=False,
+            synonyms=(),
+            type=ConfigType.STRING,
+            documentation="",
+        )
+        for name in names
+    ]
+
+
+def _name_of(level: int) -> str:
+    return next((name for name, known in LEVELS.items() if level <= known), "OFF")
+
+
+def set_logger_levels(changes: Iterable[EntryChange], *, validate_only: bool) -> None:
+    """Change levels, all or none. Raises INVALID_CONFIG for an unknown logger or level, INVALID_REQUEST otherwise."""
+    known = {ROOT, *logging.root.manager.loggerDict}
+    levels: list[tuple[str, int]] = []
+    for change in changes:
+        if change.name not in known:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"There is no logger '{change.name}'.")
+        match change.operation:
+            case Operation.SET if change.value in LEVELS:
+                levels.append((change.name, LEVELS[change.value]))
+            case Operation.SET:
+                raise KafkaError(
+                    ErrorCode.INVALID_CONFIG, f"'{change.value}' is not a level; levels are {', '.join(LEVELS)}."
+                )
+            case Operation.DELETE if change.name == ROOT:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "The level of the root logger cannot be taken away.")
+            case Operation.DELETE:
+                levels.append((change.name, logging.NOTSET))
+            case _:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "A level can be set or deleted, nothing else.")
+    if not validate_only:
+        for name, level in levels:
+            logging.getLogger(None if name == ROOT else name).setLevel(level)

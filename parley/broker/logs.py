@@ -1,0 +1,159 @@
+"""The broker's own log: one line for an event, as ``key=value`` pairs or as a JSON object.
+
+Every module logs with the standard library, the facts of an event beside its text::
+
+    log.warning("a log directory has failed", extra={"directory": path, "error": str(error)})
+
+Rules of this module:
+
+* What peers send may be in a message, so nothing in a value can end a line or pass for another key.
+* Secrets of the configuration are replaced by ``[hidden]``, wherever they turn up.
+* Writing happens in a thread: a terminal or a pipe that is not read holds up no request. When too many lines wait,
+  further ones are dropped and counted.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from queue import Full, Queue
+from threading import Thread
+from traceback import format_exception
+from typing import Any, TextIO
+from urllib.parse import unquote
+
+from parley.broker.config.broker_config import BrokerConfig, base_key
+from parley.broker.config.definition import Password
+
+WAITING_MAX = 10_000
+"""Lines that wait to be written."""
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_BARE = re.compile(r"[^\s\"=]+")
+
+
+class LogLines(logging.Formatter):
+    """Makes the line of a record: time (UTC), level, logger, event, and what came in ``extra``."""
+
+    def __init__(self, *, as_json: bool, secrets: frozenset[str] = frozenset()) -> None:
+        super().__init__()
+        self._as_json = as_json
+        # The longest first: one may be part of another.
+        longest_first = sorted(map(re.escape, filter(None, secrets)), key=len, reverse=True)
+        self._secret = re.compile("|".join(longest_first)) if longest_first else None
+
+    def format(self, record: logging.LogRecord) -> str:
+        pairs = {name: self._hide(value) for name, value in _pairs(record)}
+        if self._as_json:
+            return json.dumps(pairs, ensure_ascii=False, default=str)
+        return " ".join(f"{name}={_quoted(value)}" for name, value in pairs.items())
+
+    def _hide(self, value: Any) -> Any:
+        if self._secret is None or isinstance(value, int | float | bool | None):
+            return value
+        return self._secret.sub(Password.HIDDEN, str(value))
+
+
+def _pairs(record: logging.LogRecord) -> Iterator[tuple[str, Any]]:
+    created = datetime.fromtimestamp(record.created, UTC)
+    yield "time", created.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    yield "level", record.levelname.lower()
+    yield "logger", record.name
+    yield "event", record.getMessage()
+    for name, value in vars(record).items():
+        if name not in _STANDARD:
+            yield name, value
+    if record.exc_info and record.exc_info[1] is not None:
+        yield "exception", repr(record.exc_info[1])
+        yield "traceback", "".join(format_exception(record.exc_info[1]))
+
+
+def _quoted(value: Any) -> str:
+    text = str(value)
+    if _BARE.fullmatch(text) and text.isprintable():
+        return text
+    return json.dumps(text, ensure_ascii=not text.isprintable())
+
+
+class LogWriter(logging.Handler):
+    """Writes lines to a stream in a thread of its own, until :meth:`close`."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+        self._lines: Queue[str | None] = Queue(WAITING_MAX)
+        self._dropped = 0
+        self._thread = Thread(target=self._write, name="log", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._lines.put_nowait(self.format(record))
+        except Full:
+            self._dropped += 1
+        except Exception:
+            self.handleError(record)
+
+    def close(self) -> None:
+        """Write what waits, for at most a few seconds."""
+        if self._thread.is_alive():
+            try:
+                self._lines.put(None, timeout=1)
+            except Full:  # nobody reads the stream
+                return
+            self._thread.join(timeout=2)
+        super().close()
+
+    def _write(self) -> None:
+        while (line := self._lines.get()) is not None:
+            if self._dropped and self._lines.qsize() < WAITING_MAX // 2:
+                line += f"\n{self._dropped_line()}"
+            try:
+                self._stream.write(f"{line}\n")
+                if self._lines.empty():
+                    self._stream.flush()
+            except (OSError, ValueError):  # the stream is closed: there is nowhere left to say so
+                return
+
+    def _dropped_line(self) -> str:
+        dropped, self._dropped = self._dropped, 0
+        record = logging.LogRecord(
+            __name__, logging.WARNING, "", 0, "the log was not read fast enough: lines were dropped", (), None
+        )
+        record.lines = dropped
+        return self.format(record)
+
+
+def start_logging(config: BrokerConfig, stream: TextIO | None = None) -> LogWriter:
+    """Send the log of this process to ``stream`` (standard error) as the configuration says; ``close()`` ends it.
+
+    For a process that is a broker. A program that embeds one has its own logging, which the broker's records reach.
+    """
+    writer = LogWriter(stream or sys.stderr)
+    writer.setFormatter(LogLines(as_json=config.logging_format == "json", secrets=secrets_in(config.given)))
+    root = logging.getLogger()
+    root.addHandler(writer)
+    root.setLevel(config.logging_level.upper())
+    return writer
+
+
+def secrets_in(given: Mapping[str, str]) -> frozenset[str]:
+    """The secrets a configuration holds: values of password keys, and passwords in URLs."""
+    secrets = set()
+    for name, text in given.items():
+        key = base_key(name)
+        if key is not None and key.is_sensitive:
+            secrets.add(text.strip())
+        elif "://" in text:
+            secrets.update(_passwords_in_urls(text))
+    return frozenset(secrets - {""})
+
+
+def _passwords_in_urls(text: str) -> Iterator[str]:
+    for match in re.finditer(r"://[^/?#\s]*?:([^/?#\s]*)@", text):
+        yield match[1]
+        yield unquote(match[1])

@@ -1,0 +1,143 @@
+"""How the values of the metadata are written as JSON: in the coordination store, and between brokers.
+
+A value is a plain list or dict that ``json`` takes. Decoding raises ValueError, KeyError, TypeError or IndexError for
+what is no such value: who reads from outside turns these into an error of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+from uuid import UUID
+
+from parley.broker.metadata.changes import (
+    BrokerRegistered,
+    BrokerUnregistered,
+    Change,
+    ConfigReplaced,
+    ControllerElected,
+    PartitionChanged,
+    PartitionsAdded,
+    TopicCreated,
+    TopicDeleted,
+)
+from parley.broker.metadata.types import (
+    BrokerRegistration,
+    ConfigResource,
+    Endpoint,
+    PartitionState,
+    ResourceType,
+    TopicImage,
+)
+
+
+def to_json(value: Any) -> bytes:
+    """Compact, and the same bytes for equal values."""
+    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
+
+
+def from_state(state: PartitionState) -> list[Any]:
+    """A partition's state."""
+    core = [list(state.replicas), list(state.isr), state.leader, state.leader_epoch, state.partition_epoch]
+    return [*core, list(state.adding), list(state.removing)] if state.adding or state.removing else core
+
+
+def to_state(value: list[Any]) -> PartitionState:
+    """The inverse of :func:`from_state`."""
+    replicas, isr, leader, leader_epoch, partition_epoch, *moving = value
+    adding, removing = moving or ((), ())
+    return PartitionState(
+        tuple(replicas), tuple(isr), leader, leader_epoch, partition_epoch, tuple(adding), tuple(removing)
+    )
+
+
+def from_registration(registration: BrokerRegistration) -> dict[str, Any]:
+    """A broker's registration."""
+    return {
+        "broker_id": registration.broker_id,
+        "epoch": registration.epoch,
+        "incarnation_id": str(registration.incarnation_id),
+        "endpoints": [[e.listener, e.security_protocol, e.host, e.port] for e in registration.endpoints],
+        "rack": registration.rack,
+        "fenced": registration.fenced,
+        "features": {name: list(levels) for name, levels in registration.features.items()},
+    }
+
+
+def to_registration(value: Mapping[str, Any]) -> BrokerRegistration:
+    """The inverse of :func:`from_registration`."""
+    return BrokerRegistration(
+        broker_id=value["broker_id"],
+        epoch=value["epoch"],
+        incarnation_id=UUID(value["incarnation_id"]),
+        endpoints=tuple(Endpoint(*endpoint) for endpoint in value["endpoints"]),
+        rack=value["rack"],
+        fenced=value["fenced"],
+        features={name: (levels[0], levels[1]) for name, levels in value["features"].items()},
+    )
+
+
+def registration_to_bytes(registration: BrokerRegistration) -> bytes:
+    """A registration as a broker announces it to the group of brokers."""
+    return to_json(from_registration(registration))
+
+
+def registration_from_bytes(data: bytes) -> BrokerRegistration:
+    """The inverse of :func:`registration_to_bytes`."""
+    return to_registration(json.loads(data))
+
+
+def changes_to_bytes(changes: Iterable[Change]) -> bytes:
+    """Changes in their order, as one broker tells another."""
+    return to_json([_from_change(change) for change in changes])
+
+
+def changes_from_bytes(data: bytes | memoryview) -> tuple[Change, ...]:
+    """The inverse of :func:`changes_to_bytes`. Raises ValueError for anything else."""
+    try:
+        return tuple(_to_change(*value) for value in json.loads(bytes(data)))
+    except (KeyError, TypeError, IndexError) as wrong:
+        raise ValueError(f"no changes of metadata: {wrong!r}") from wrong
+
+
+def _from_change(change: Change) -> list[Any]:
+    match change:
+        case PartitionChanged(topic, partition, state):
+            return ["partition", topic, partition, from_state(state)]
+        case PartitionsAdded(topic, states):
+            return ["partitions", topic, [from_state(state) for state in states]]
+        case TopicCreated(created):
+            states = created.partitions
+            return ["topic", created.name, str(created.topic_id), [from_state(state) for state in states]]
+        case TopicDeleted(name, topic_id):
+            return ["no topic", name, str(topic_id)]
+        case ConfigReplaced(resource, entries):
+            return ["config", resource.type.value, resource.name, dict(entries)]
+        case BrokerRegistered(registration):
+            return ["broker", from_registration(registration)]
+        case BrokerUnregistered(broker_id):
+            return ["no broker", broker_id]
+        case ControllerElected(controller_id, epoch):
+            return ["controller", controller_id, epoch]
+
+
+def _to_change(kind: str, *value: Any) -> Change:
+    match kind:
+        case "partition":
+            return PartitionChanged(value[0], value[1], to_state(value[2]))
+        case "partitions":
+            return PartitionsAdded(value[0], tuple(map(to_state, value[1])))
+        case "topic":
+            return TopicCreated(TopicImage(value[0], UUID(value[1]), tuple(map(to_state, value[2]))))
+        case "no topic":
+            return TopicDeleted(value[0], UUID(value[1]))
+        case "config":
+            return ConfigReplaced(ConfigResource(ResourceType(value[0]), value[1]), value[2])
+        case "broker":
+            return BrokerRegistered(to_registration(value[0]))
+        case "no broker":
+            return BrokerUnregistered(value[0])
+        case "controller":
+            return ControllerElected(value[0], value[1])
+    raise ValueError(f"no change of metadata is called {kind!r}")

@@ -1,0 +1,187 @@
+"""The metadata image: everything the cluster has agreed on, as one immutable value.
+
+Rules of this module:
+
+* An image is never changed; :meth:`MetadataImage.apply` answers the next one and shares all that did not change.
+* Epochs are data: controller, broker, leader and partition epochs are plain integers kept as values; they only grow.
+* ``version`` counts the deltas of one controller epoch; ``(controller_epoch, version)`` orders any two images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+from parley.broker.metadata.changes import (
+    BrokerRegistered,
+    BrokerUnregistered,
+    Change,
+    ConfigReplaced,
+    ControllerElected,
+    Delta,
+    PartitionChanged,
+    PartitionsAdded,
+    TopicCreated,
+    TopicDeleted,
+)
+from parley.broker.metadata.types import (
+    NO_ENTRIES,
+    BrokerRegistration,
+    ConfigResource,
+    PartitionState,
+    ResourceType,
+    TopicImage,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataImage:
+    """The state of the cluster at ``(controller_epoch, version)``.
+
+    The mappings are shared between images and must not be written to.
+    """
+
+    cluster_id: str
+    controller_id: int = -1
+    controller_epoch: int = 0
+    version: int = 0
+    brokers: Mapping[int, BrokerRegistration] = field(default_factory=dict)
+    topics: Mapping[str, TopicImage] = field(default_factory=dict)
+    topic_names: Mapping[UUID, str] = field(default_factory=dict)
+    configs: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=dict)
+
+    def partition(self, topic: str, partition: int) -> PartitionState | None:
+        """The state of one partition, or None where the topic or the index does not exist."""
+        found = self.topics.get(topic)
+        if found is None or not 0 <= partition < len(found.partitions):
+            return None
+        return found.partitions[partition]
+
+    def partitions(self) -> Iterator[tuple[str, int, PartitionState]]:
+        """Every partition as ``(topic, index, state)``."""
+        for topic in self.topics.values():
+            for index, state in enumerate(topic.partitions):
+                yield topic.name, index, state
+
+    def live_brokers(self) -> list[BrokerRegistration]:
+        """The brokers that may lead partitions, by id."""
+        return [self.brokers[i] for i in sorted(self.brokers) if not self.brokers[i].fenced]
+
+    def config(self, type: ResourceType, name: str) -> Mapping[str, str]:
+        """The entries set on one resource; empty where none are."""
+        return self.configs.get(ConfigResource(type, name), NO_ENTRIES)
+
+    def apply(self, delta: Delta) -> MetadataImage:
+        """The image after ``delta``."""
+        draft = _Draft(self)
+        for change in delta.changes:
+            draft.apply(change)
+        return replace(draft.finish(), version=delta.version)
+
+    def with_changes(self, changes: Iterable[Change]) -> MetadataImage:
+        """The image after ``changes``, one version on."""
+        return self.apply(Delta(self.controller_epoch, self.version + 1, tuple(changes)))
+
+    def changes_since(self, earlier: MetadataImage) -> tuple[Change, ...]:
+        """The changes that lead from ``earlier`` to this image: what a broker must do that missed the steps between."""
+        changes: list[Change] = []
+        if (self.controller_id, self.controller_epoch) != (earlier.controller_id, earlier.controller_epoch):
+            changes.append(ControllerElected(self.controller_id, self.controller_epoch))
+        changes += [BrokerRegistered(new) for i, new in self.brokers.items() if earlier.brokers.get(i) != new]
+        changes += [BrokerUnregistered(i) for i in earlier.brokers if i not in self.brokers]
+        for name, old in earlier.topics.items():
+            if name not in self.topics or self.topics[name].topic_id != old.topic_id:
+                changes.append(TopicDeleted(name, old.topic_id))
+        for resource in {**earlier.configs, **self.configs}:
+            entries = self.configs.get(resource, NO_ENTRIES)
+            if entries != earlier.configs.get(resource, NO_ENTRIES):
+                changes.append(ConfigReplaced(resource, entries))
+        for name, topic in self.topics.items():
+            changes += _topic_changes(earlier.topics.get(name), topic)
+        return tuple(changes)
+
+
+def _topic_changes(old: TopicImage | None, new: TopicImage) -> list[Change]:
+    if old is None or old.topic_id != new.topic_id:
+        return [TopicCreated(new)]
+    pairs = enumerate(zip(old.partitions, new.partitions, strict=False))
+    changes: list[Change] = [PartitionChanged(new.name, i, state) for i, (before, state) in pairs if before != state]
+    if len(new.partitions) > len(old.partitions):
+        changes.append(PartitionsAdded(new.name, new.partitions[len(old.partitions) :]))
+    return changes
+
+
+class _Draft:
+    """Copies each mapping of an image once, at its first change; partitions are gathered per topic."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self._image = image
+        self._controller = (image.controller_id, image.controller_epoch)
+        self._brokers = dict(image.brokers)
+        self._topics: dict[str, TopicImage] | None = None
+        self._topic_names: dict[UUID, str] | None = None
+        self._configs: dict[ConfigResource, Mapping[str, str]] | None = None
+        self._partitions: dict[str, list[PartitionState]] = {}
+
+    def apply(self, change: Change) -> None:
+        match change:
+            case PartitionChanged(topic, partition, state):
+                self._partition_list(topic)[partition] = state
+            case PartitionsAdded(topic, partitions):
+                self._partition_list(topic).extend(partitions)
+            case TopicCreated(topic_image):
+                self._writable_topics()[topic_image.name] = topic_image
+                self._writable_names()[topic_image.topic_id] = topic_image.name
+            case TopicDeleted(name, topic_id):
+                self._partitions.pop(name, None)
+                self._writable_topics().pop(name, None)
+                self._writable_names().pop(topic_id, None)
+            case ConfigReplaced(resource, entries):
+                self._replace_config(resource, entries)
+            case BrokerRegistered(registration):
+                self._brokers[registration.broker_id] = registration
+            case BrokerUnregistered(broker_id):
+                self._brokers.pop(broker_id, None)
+            case ControllerElected(controller_id, epoch):
+                self._controller = (controller_id, epoch)
+
+    def finish(self) -> MetadataImage:
+        for name, partitions in self._partitions.items():
+            topics = self._writable_topics()
+            topics[name] = replace(topics[name], partitions=tuple(partitions))
+        image = self._image
+        return replace(
+            image,
+            controller_id=self._controller[0],
+            controller_epoch=self._controller[1],
+            brokers=self._brokers,
+            topics=image.topics if self._topics is None else self._topics,
+            topic_names=image.topic_names if self._topic_names is None else self._topic_names,
+            configs=image.configs if self._configs is None else self._configs,
+        )
+
+    def _partition_list(self, topic: str) -> list[PartitionState]:
+        found = self._partitions.get(topic)
+        if found is None:
+            topics = self._image.topics if self._topics is None else self._topics
+            found = self._partitions[topic] = list(topics[topic].partitions)
+        return found
+
+    def _writable_topics(self) -> dict[str, TopicImage]:
+        if self._topics is None:
+            self._topics = dict(self._image.topics)
+        return self._topics
+
+    def _writable_names(self) -> dict[UUID, str]:
+        if self._topic_names is None:
+            self._topic_names = dict(self._image.topic_names)
+        return self._topic_names
+
+    def _replace_config(self, resource: ConfigResource, entries: Mapping[str, str]) -> None:
+        if self._configs is None:
+            self._configs = dict(self._image.configs)
+        if entries:
+            self._configs[resource] = entries
+        else:
+            self._configs.pop(resource, None)

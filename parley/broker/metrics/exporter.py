@@ -1,0 +1,242 @@
+"""The HTTP side of ``metrics.listener``: ``/metrics`` for Prometheus and ``/healthz`` for probes.
+
+Rules of this module:
+
+* It runs in threads of its own and never holds up the event loop: the loop only copies numbers, once per scrape.
+* What it takes is bounded: a few connections at a time, each for a few seconds however slowly its client reads. Who
+  comes while all places are taken has that of the one that has been there longest.
+* A loop that does not answer in time makes both pages say so with status 503.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NoAnswer
+from contextlib import suppress
+from socketserver import ThreadingMixIn
+from threading import BoundedSemaphore, Event, Lock, Thread, Timer
+from typing import Any, TypeVar
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from wsgiref.types import StartResponse, WSGIEnvironment
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, make_wsgi_app
+
+from parley.broker.clock import Clock
+from parley.broker.metrics.collector import BrokerCollector
+from parley.broker.metrics.health import Health
+from parley.broker.metrics.registry import Metrics, Snapshot
+
+_log = logging.getLogger(__name__)
+
+CONNECTIONS_MAX = 4
+"""Scrapes and probes answered at a time."""
+READ_TIMEOUT_S = 5.0
+"""How long a client may take for each piece of its request, and to read each piece of the answer."""
+CONNECTION_S = 10.0
+"""How long a client may take for everything together."""
+PLACE_TIMEOUT_S = 1.0
+"""How long a new connection waits for the place of the one that was cut off for it."""
+ACCEPT_PAUSE_S = 0.1
+"""How long no connection is accepted after one could not be."""
+LOOP_TIMEOUT_S = 2.0
+"""How long the event loop may take to answer before it counts as stuck."""
+
+T = TypeVar("T")
+
+
+class LoopStuck(Exception):
+    """The event loop did not answer within LOOP_TIMEOUT_S, or is closed."""
+
+
+class Exporter:
+    """Serves one broker's metrics and health until :meth:`close`."""
+
+    def __init__(
+        self, metrics: Metrics, health: Health, *, loop: asyncio.AbstractEventLoop, clock: Clock, host: str, port: int
+    ) -> None:
+        """Opens the address; raises OSError that names it. Port 0 takes any free one: see :attr:`port`."""
+        self._metrics = metrics
+        self._health = health
+        self._loop = loop
+        self._clock = clock
+        registry = CollectorRegistry()
+        registry.register(BrokerCollector(self._snapshot))
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+        GCCollector(registry=registry)
+        self._prometheus = make_wsgi_app(registry)
+        try:
+            self._server = _Server(host, port)
+        except OSError as error:
+            raise OSError(
+                error.errno, f"cannot listen on {host}:{port} for metrics.listener: {error.strerror}"
+            ) from error
+        self._server.set_app(self._answer)
+        self.port: int = self._server.server_port
+        self._thread = Thread(target=self._server.accept_until_closed, name="metrics", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop serving. May be called in the event loop's thread: nothing here waits for the loop."""
+        self._server.close()
+        self._thread.join()
+
+    def _answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        match environ["PATH_INFO"]:
+            case "/metrics":
+                return self._answer_metrics(environ, start_response)
+            case "/healthz":
+                return self._answer_health(start_response)
+        start_response("404 Not Found", _PLAIN)
+        return [b"There are /metrics and /healthz.\n"]
+
+    def _answer_metrics(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        try:
+            answer: Iterable[bytes] = self._prometheus(environ, start_response)
+        except LoopStuck as stuck:
+            start_response("503 Service Unavailable", _PLAIN)
+            return [f"{stuck}\n".encode()]
+        except Exception:
+            _log.exception("the metrics could not be collected")
+            start_response("500 Internal Server Error", _PLAIN)
+            return [b"The metrics could not be collected: see the broker's log.\n"]
+        return answer
+
+    def _answer_health(self, start_response: StartResponse) -> Iterable[bytes]:
+        fine, body = self._health.report()
+        try:
+            self._in_loop(lambda: None)
+        except LoopStuck as stuck:
+            fine = False
+            body.setdefault("problems", {})["event loop"] = str(stuck)
+        start_response("200 OK" if fine else "503 Service Unavailable", [("Content-Type", "application/json")])
+        return [json.dumps(body).encode() + b"\n"]
+
+    def _snapshot(self) -> Snapshot:
+        asked = self._clock.monotonic()
+
+        def snapshot() -> Snapshot:
+            self._metrics.process.loop_delay_seconds = self._clock.monotonic() - asked
+            return self._metrics.snapshot()
+
+        return self._in_loop(snapshot)
+
+    def _in_loop(self, ask: Callable[[], T]) -> T:
+        """The answer to ``ask`` called in the event loop's thread. Raises LoopStuck."""
+        answer: Future[T] = Future()
+
+        def run() -> None:
+            if not answer.set_running_or_notify_cancel():
+                return  # nobody waits any more
+            try:
+                answer.set_result(ask())
+            except BaseException as error:
+                answer.set_exception(error)
+
+        try:
+            self._loop.call_soon_threadsafe(run)
+            return answer.result(LOOP_TIMEOUT_S)
+        except NoAnswer:
+            answer.cancel()
+            raise LoopStuck(f"the event loop has not answered within {LOOP_TIMEOUT_S:g} s") from None
+        except RuntimeError as closed:
+            raise LoopStuck("the event loop is closed") from closed
+
+
+_PLAIN = [("Content-Type", "text/plain; charset=utf-8")]
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 16
+
+    def __init__(self, host: str, port: int) -> None:
+        self._free = BoundedSemaphore(CONNECTIONS_MAX)
+        self._closed = Event()
+        self._open: dict[socket.socket, Timer] = {}  # the oldest first
+        self._lock = Lock()
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), _Request)
+
+    def server_bind(self) -> None:
+        # HTTPServer looks its own name up in the DNS here, which may take long and is of no use.
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_name, self.server_port = self.socket.getsockname()[:2]
+        self.setup_environ()
+
+    def accept_until_closed(self) -> None:
+        """What the thread does. (``serve_forever`` would wake up again and again to look whether it should end.)"""
+        while not self._closed.is_set():
+            try:
+                request, address = self.get_request()
+            except OSError:  # closed, or the process is out of descriptors
+                self._closed.wait(ACCEPT_PAUSE_S)
+                continue
+            self.process_request(request, address)
+
+    def close(self) -> None:
+        self._closed.set()
+        with suppress(OSError):  # nobody is connected to it
+            self.socket.shutdown(socket.SHUT_RDWR)
+        self.server_close()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._free.acquire(blocking=False):
+            self._cut_oldest()
+            if not self._free.acquire(timeout=PLACE_TIMEOUT_S):
+                self.shutdown_request(request)
+                return
+        deadline = Timer(CONNECTION_S, _cut, (request,))
+        deadline.daemon = True
+        with self._lock:
+            self._open[request] = deadline
+        deadline.start()
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            with self._lock:
+                self._open.pop(request).cancel()
+            self._free.release()
+
+    def _cut_oldest(self) -> None:
+        with self._lock:
+            oldest = next(iter(self._open), None)
+        if oldest is not None:
+            _cut(oldest)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away in the middle is not worth a line."""
+
+
+def _cut(connection: socket.socket) -> None:
+    """End a connection that a thread of its own reads from or writes to; the thread then notices."""
+    with suppress(OSError):  # it has ended by itself
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+class _Request(WSGIRequestHandler):
+    timeout = READ_TIMEOUT_S
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Scrapes come every few seconds, and are not logged."""
+
+    def get_stderr(self) -> Any:
+        return _NOWHERE
+
+
+class _Nowhere:
+    def write(self, text: str) -> None: ...
+    def flush(self) -> None: ...
+
+
+_NOWHERE = _Nowhere()

@@ -1,0 +1,107 @@
+"""What there is to count, found by those who count and by the exporter.
+
+Counters that many hands touch are handed out here (:meth:`Metrics.topic`). Everything else registers where its numbers
+are: :meth:`Metrics.watch` takes a function that gives labels and objects when somebody asks. It is called in the event
+loop's thread, so it may look at anything, and should be done within milliseconds.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from parley.broker.metrics.catalogue import ProcessMetrics, TopicMetrics
+from parley.broker.metrics.instruments import Histogram, Instruments
+
+_log = logging.getLogger(__name__)
+
+Labelled = tuple[tuple[str, ...], object]
+"""The values of a class's labels, and an object with its attributes (it need not be of that class)."""
+
+
+class Sample(NamedTuple):
+    """The numbers of one object when it was asked, None for one that could not be had; a histogram is its buckets and
+    their total."""
+
+    labels: tuple[str, ...]
+    values: tuple[Any, ...]
+
+
+Snapshot = list[tuple[type[Instruments], list[Sample]]]
+
+
+class Metrics:
+    """The metrics of one broker."""
+
+    def __init__(self) -> None:
+        self.process = ProcessMetrics()
+        self._topics: dict[str, TopicMetrics] = {}
+        self._complained: set[str] = set()
+        self._watched: list[tuple[type[Instruments], Callable[[], Iterable[Labelled]]]] = []
+        self.watch(TopicMetrics, lambda: (((name,), topic) for name, topic in self._topics.items()))
+        self.watch(ProcessMetrics, lambda: (((), self.process),))
+
+    def topic(self, name: str) -> TopicMetrics:
+        """The counters of a topic; keep the object where it is used often."""
+        topic = self._topics.get(name)
+        if topic is None:
+            topic = self._topics[name] = TopicMetrics()
+        return topic
+
+    def forget_topic(self, name: str) -> None:
+        """A topic is gone from this broker: it is exported no longer."""
+        self._topics.pop(name, None)
+
+    def watch(self, instruments: type[Instruments], labelled: Callable[[], Iterable[Labelled]]) -> None:
+        """Export what ``labelled`` gives at the time; attributes are those of ``instruments``."""
+        self._watched.append((instruments, labelled))
+
+    def snapshot(self) -> Snapshot:
+        """All numbers as they are now. To be called in the event loop's thread."""
+        return [(instruments, self._samples(instruments, labelled)) for instruments, labelled in self._watched]
+
+    def _samples(self, instruments: type[Instruments], labelled: Callable[[], Iterable[Labelled]]) -> list[Sample]:
+        """The numbers of one kind, without those that cannot be had: others must not be lost with them."""
+        read = _reader(instruments)
+        samples = []
+        try:
+            for labels, counted in labelled():
+                try:
+                    values = read(counted)
+                except Exception:
+                    values = tuple(self._read_alone(instruments, name, counted) for name in instruments.INSTRUMENTS)
+                samples.append(Sample(labels, values))
+        except Exception as error:
+            self._complain(instruments.TITLE or instruments.__name__, error)
+        return samples
+
+    def _read_alone(self, instruments: type[Instruments], attribute: str, counted: object) -> Any:
+        try:
+            value = getattr(counted, attribute)
+        except Exception as error:
+            self._complain(instruments.INSTRUMENTS[attribute].exported_name, error)
+            return None
+        return (tuple(value.buckets), value.total) if isinstance(value, Histogram) else value
+
+    def _complain(self, what: str, error: Exception) -> None:
+        """Log the first failure of each source; scrapes come every few seconds."""
+        if what not in self._complained:
+            self._complained.add(what)
+            _log.error("a metric cannot be read and is left out", exc_info=error, extra={"metric": what})
+
+
+def _reader(instruments: type[Instruments]) -> Callable[[object], tuple[Any, ...]]:
+    kinds = [instrument.kind for instrument in instruments.INSTRUMENTS.values()]
+    get = attrgetter(*instruments.INSTRUMENTS)
+
+    def read(counted: object) -> tuple[Any, ...]:
+        values = get(counted)
+        if len(kinds) == 1:
+            values = (values,)
+        if "histogram" not in kinds:
+            return tuple(values)
+        return tuple((tuple(v.buckets), v.total) if isinstance(v, Histogram) else v for v in values)
+
+    return read

@@ -1,0 +1,351 @@
+"""How answers leave: buffers and slices of files, in order, never more than the peer takes.
+
+Two senders with one interface. :class:`SocketSender` writes to the socket itself: ``send`` for what is in memory,
+``sendfile`` for slices of log files, whose bytes so never enter the process (measured per GB at 1 MiB a response: 0.09
+CPU seconds against 0.28 for reading and writing; and for pipelined small answers a quarter of the cost of the
+transport's own queue). :class:`TransportSender` goes through the transport, for what has no socket of its own: TLS, and
+the simulated network. It reads slices piece by piece as the peer takes them.
+
+A sender that is ``blocked`` holds bytes the peer has not taken; the connection then begins no further request, so what
+is held is at most the answers already owed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from parley.protocol.schema import Buffer
+
+TURN_BYTES = 4 << 20
+"""Sent to one peer before the loop serves others, however fast the peer reads."""
+PIECE_BYTES = 1 << 20
+"""Read from a file at a time where sendfile cannot be used."""
+JOINED_BYTES = 16 << 10
+"""Buffers that together are smaller are joined for one ``send``; above, copying costs more than ``sendmsg``."""
+LEFT_BYTES = 16 << 10
+"""Left to the transport when the socket is full."""
+PROBE_BYTES = 256 << 10
+_BUFFERS_MAX = 512
+_probe = bytearray(1)
+
+
+class FileSlice:
+    """``size`` bytes at ``position`` of an open file, which ``owner`` keeps open."""
+
+    __slots__ = ("_owner", "fd", "position", "size")
+
+    def __init__(self, fd: int, position: int, size: int, owner: object) -> None:
+        self.fd = fd
+        self.position = position
+        self.size = size
+        self._owner = owner
+
+    def __len__(self) -> int:
+        return self.size
+
+    def read(self, start: int, size: int) -> bytes:
+        """Up to ``size`` bytes from ``start`` (relative to the slice). Raises SliceLost where the file has ended."""
+        data = os.pread(self.fd, min(size, self.size - start), self.position + start)
+        if not data:
+            raise self.lost()
+        return data
+
+    def is_cached(self) -> bool:
+        """Whether the bytes seem to be in memory, so that sending them does not wait for the disk.
+
+        Looks at one byte in every ``PROBE_BYTES``: what is read ahead and what is evicted comes in larger pieces.
+        """
+        for offset in (*range(0, self.size, PROBE_BYTES), self.size - 1):
+            try:
+                os.preadv(self.fd, (_probe,), self.position + offset, os.RWF_NOWAIT)
+            except BlockingIOError:
+                return False
+            except OSError:
+                return True  # the file system cannot tell
+        return True
+
+    def load(self) -> None:
+        """Bring the bytes into memory; waits for the disk."""
+        buffer = bytearray(min(PIECE_BYTES, self.size))
+        for offset in range(0, self.size, len(buffer)):
+            os.preadv(self.fd, (buffer,), self.position + offset)
+
+    def lost(self) -> SliceLost:
+        """The error of a file that has become shorter."""
+        return SliceLost(f"a log file ended before position {self.position + self.size}: it was truncated")
+
+
+Part = Buffer | FileSlice
+
+
+class SliceLost(OSError):
+    """A file ended before its slice: the answer under way cannot be completed, the connection must be cut."""
+
+
+class Sender(Protocol):
+    """Sends what it is given, in order."""
+
+    @property
+    def blocked(self) -> bool:
+        """Whether bytes wait for the peer to read."""
+        ...
+
+    @property
+    def sent_bytes(self) -> int:
+        """How much has been sent by now."""
+        ...
+
+    @property
+    def held_bytes(self) -> int:
+        """How much is to be sent yet, what lies in files included."""
+        ...
+
+    def send(self, parts: Sequence[Part]) -> None:
+        """Send ``parts`` after all before them. Raises OSError once the connection is broken."""
+        ...
+
+    def pause(self) -> None:
+        """The transport holds enough."""
+        ...
+
+    def resume(self) -> None:
+        """The peer has taken most of what the transport held."""
+        ...
+
+    def close(self) -> None:
+        """Drop what is held."""
+        ...
+
+
+class SocketSender:
+    """Sends on the transport's plain socket, past the transport.
+
+    Only when the socket is full a piece is left to the transport, which then tells when it was taken: so there is no
+    second descriptor for the event loop to watch. The socket stays the transport's, to close. ``on_drained`` is called
+    when what blocked has been sent, ``on_broken`` when sending fails outside :meth:`send`.
+    """
+
+    __slots__ = (
+        "_drained",
+        "_fd",
+        "_held",
+        "_is_paused",
+        "_is_scheduled",
+        "_loop",
+        "_offset",
+        "_on_broken",
+        "_socket",
+        "_transport",
+        "blocked",
+        "sent_bytes",
+    )
+
+    def __init__(
+        self,
+        transport: asyncio.WriteTransport,
+        sock: socket.socket,
+        loop: asyncio.AbstractEventLoop,
+        on_drained: Callable[[], None],
+        on_broken: Callable[[OSError], None],
+    ) -> None:
+        """``sock`` is an object of our own for the transport's descriptor. Raises OSError if that is closed."""
+        transport.set_write_buffer_limits(high=0)
+        self._transport = transport
+        self._socket = sock
+        self._fd = sock.fileno()
+        self._loop = loop
+        self._drained = on_drained
+        self._on_broken = on_broken
+        self._held: deque[Part] = deque()
+        self._offset = 0  # bytes of the first part held that have been sent
+        self._is_paused = False  # the transport has something that the socket does not take
+        self._is_scheduled = False
+        self.blocked = False
+        self.sent_bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(map(len, self._held)) - self._offset
+
+    def send(self, parts: Sequence[Part]) -> None:
+        if self.blocked:
+            self._held.extend(parts)
+            return
+        if len(parts) == 1 and not isinstance(parts[0], FileSlice):
+            # One small answer, the usual case: nothing is queued when the socket takes it whole.
+            try:
+                sent = self._socket.send(parts[0])
+            except BlockingIOError:
+                sent = 0
+            self.sent_bytes += sent
+            if sent == len(parts[0]):
+                return
+            self._offset = sent
+        self._held.extend(parts)
+        if not self._flush():
+            self.blocked = True
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            self._fd = -1
+            self._socket.detach()
+        self._held.clear()
+        self._offset = 0
+        self.blocked = False
+
+    def pause(self) -> None:
+        self._is_paused = True
+
+    def resume(self) -> None:
+        self._is_paused = False
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """The transport may have come to the end of its piece, or the others to their turn."""
+        self._is_scheduled = False
+        if not self.blocked or self._is_paused or self._transport.is_closing():
+            return
+        if self._transport.get_write_buffer_size():
+            self._go_on_soon()
+            return
+        try:
+            if not self._flush():
+                return
+        except OSError as broken:
+            self._on_broken(broken)
+            return
+        self.blocked = False
+        self._drained()
+
+    def _go_on_soon(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._go_on)
+
+    def _leave_piece(self) -> None:
+        """Give the transport some bytes, for it to tell when the peer has made room for them."""
+        part = self._held[0]
+        if isinstance(part, FileSlice):
+            piece: Buffer = part.read(self._offset, LEFT_BYTES)
+        else:
+            piece = bytes(memoryview(part)[self._offset : self._offset + LEFT_BYTES])
+        self.sent_bytes += len(piece)
+        self._forget(len(piece))
+        self._transport.write(piece)
+
+    def _flush(self) -> bool:
+        """Send what the socket takes; answers whether nothing is left. If something is, we shall be called again."""
+        held = self._held
+        budget = TURN_BYTES
+        try:
+            while held and budget > 0:
+                if isinstance(held[0], FileSlice):
+                    sent = self._send_slice(held[0])
+                else:
+                    sent = self._send_buffers()
+                budget -= sent
+                self.sent_bytes += sent
+                self._forget(sent)
+            if not held:
+                return True
+        except BlockingIOError:
+            if self._transport.is_closing():
+                return False
+            self._leave_piece()
+        if not self._is_paused:
+            self._go_on_soon()
+        return False
+
+    def _send_slice(self, part: FileSlice) -> int:
+        sent = os.sendfile(self._fd, part.fd, part.position + self._offset, len(part) - self._offset)
+        if sent == 0:
+            raise part.lost()
+        return sent
+
+    def _send_buffers(self) -> int:
+        """Send the buffers at the head of the queue in one call, up to the next file slice."""
+        buffers: list[Buffer] = []
+        size = flags = 0
+        for part in self._held:
+            if isinstance(part, FileSlice):
+                flags = socket.MSG_MORE
+                break
+            if len(buffers) == _BUFFERS_MAX:
+                break
+            buffers.append(part)
+            size += len(part)
+        if self._offset:
+            buffers[0] = memoryview(buffers[0])[self._offset :]
+            size -= self._offset
+        if len(buffers) == 1:
+            return self._socket.send(buffers[0], flags)
+        if size <= JOINED_BYTES:
+            return self._socket.send(b"".join(buffers), flags)
+        return self._socket.sendmsg(buffers, (), flags)
+
+    def _forget(self, sent: int) -> None:
+        sent += self._offset
+        held = self._held
+        while held and sent >= len(held[0]):
+            sent -= len(held.popleft())
+        self._offset = sent
+
+
+class TransportSender:
+    """Sends through an asyncio transport; the protocol passes on ``pause_writing`` and ``resume_writing``."""
+
+    __slots__ = ("_drained", "_held", "_offset", "_paused", "_transport", "sent_bytes")
+
+    def __init__(self, transport: asyncio.WriteTransport, on_drained: Callable[[], None]) -> None:
+        self._transport = transport
+        self._drained = on_drained
+        self._held: deque[Part] = deque()
+        self._offset = 0
+        self._paused = False
+        self.sent_bytes = 0
+
+    @property
+    def blocked(self) -> bool:
+        return self._paused
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(map(len, self._held)) - self._offset + self._transport.get_write_buffer_size()
+
+    def send(self, parts: Sequence[Part]) -> None:
+        self._held.extend(parts)
+        self._flush()
+
+    def close(self) -> None:
+        self._held.clear()
+
+    def pause(self) -> None:
+        self._paused = True
+
+    def resume(self) -> None:
+        self._paused = False
+        self._flush()
+        if not self._paused:
+            self._drained()
+
+    def _flush(self) -> None:
+        held = self._held
+        while held and not self._paused:
+            part = held[0]
+            if not isinstance(part, FileSlice):
+                held.popleft()
+                self.sent_bytes += len(part)
+                self._transport.write(part)
+                continue
+            piece = part.read(self._offset, PIECE_BYTES)
+            self.sent_bytes += len(piece)
+            self._offset += len(piece)
+            if self._offset == len(part):
+                held.popleft()
+                self._offset = 0
+            self._transport.write(piece)

@@ -1,0 +1,5 @@
+"""Following leaders, and keeping the set of replicas that are in sync."""
+
+from parley.broker.replication.selector import ConsumerView, RackAwareReplicaSelector, ReplicaSelector, ReplicaView
+
+__all__ = ["ConsumerView", "RackAwareReplicaSelector", "ReplicaSelector", "ReplicaView"]

@@ -1,0 +1,148 @@
+"""Which fetcher follows which partition, as the metadata have it.
+
+Every leader is followed on ``num.replica.fetchers`` connections, the partitions spread over them; a fetcher comes with
+its first partition and goes with its last. A partition moves when its leader or leader epoch changes, and only then:
+a change of the in-sync replicas disturbs nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Callable, Iterable
+from random import Random
+from uuid import UUID
+
+from parley.broker.config import BrokerConfig
+from parley.broker.dynamic_config import DynamicConfig
+from parley.broker.metadata.changes import (
+    BrokerRegistered,
+    Delta,
+    PartitionChanged,
+    PartitionsAdded,
+    TopicCreated,
+    TopicDeleted,
+)
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metrics import FetcherMetrics, Metrics
+from parley.broker.metrics.registry import Labelled
+from parley.broker.partition import Partition
+from parley.broker.partitions import Partitions
+from parley.broker.peers import Peers
+from parley.broker.replication.fetcher import Fetcher, FetcherParts
+from parley.broker.replication.session import Key
+from parley.broker.replication.throttle import follower_throttle
+from parley.broker.tasks import TaskSet
+
+
+class ReplicaFetchers:
+    """Follows the metadata (:meth:`apply` is a subscriber, to come after :meth:`Partitions.apply`)."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        partitions: Partitions,
+        peers: Peers,
+        config: DynamicConfig,
+        tasks: TaskSet,
+        metrics: Metrics,
+        *,
+        epoch: Callable[[], int],
+        rng: Random,
+    ) -> None:
+        """``epoch`` tells this broker's epoch, by which leaders know that it is not an earlier one that fetches."""
+        self._partitions = partitions
+        self._per_leader = config().num_replica_fetchers
+        self._parts = FetcherParts(
+            broker_id=broker_id,
+            partitions=partitions,
+            peers=peers,
+            config=config,
+            tasks=tasks,
+            epoch=epoch,
+            rng=rng,
+            throttle=follower_throttle(broker_id, config, asyncio.get_running_loop().time),
+        )
+        self._fetchers: dict[tuple[int, int], Fetcher] = {}
+        self._assigned: dict[Key, tuple[Fetcher, int]] = {}  # with the leader epoch it was assigned for
+        self._closed = False
+        config.subscribe(self._reconfigure)
+        partitions.call_when_opened(self._assign)
+        metrics.watch(FetcherMetrics, self._metrics)
+
+    def apply(self, delta: Delta, image: MetadataImage) -> None:
+        """Take over a change of the metadata."""
+        for change in delta.changes:
+            match change:
+                case PartitionChanged(topic, index):
+                    self._look_at(image.topics[topic].topic_id, topic, index)
+                case TopicCreated(topic_image):
+                    for index in self._partitions.by_topic.get(topic_image.name, ()):
+                        self._look_at(topic_image.topic_id, topic_image.name, index)
+                case TopicDeleted(_, topic_id):
+                    for key in [key for key in self._assigned if key[0] == topic_id]:
+                        self._leave(key)
+                case BrokerRegistered(broker):
+                    for (leader, _), fetcher in self._fetchers.items():
+                        if broker.broker_id in (leader, self._parts.broker_id):
+                            fetcher.wake()
+                case PartitionsAdded() | _:
+                    pass  # their logs are opened first
+        self._drop_idle()
+
+    def _look_at(self, topic_id: UUID, topic: str, index: int) -> None:
+        partition = self._partitions.by_topic.get(topic, {}).get(index)
+        if partition is not None and partition.topic_id == topic_id:
+            self._assign(partition)
+        else:
+            self._leave((topic_id, index))
+
+    def _assign(self, partition: Partition) -> None:
+        """Give a partition to the fetcher it belongs to now, if it has to be fetched."""
+        key = (partition.topic_id, partition.index)
+        fetcher, epoch = self._assigned.get(key, (None, -1))
+        leader = partition.state.leader
+        if self._closed or leader < 0 or partition.is_leader or not partition.is_open:
+            self._leave(key)
+            return
+        if fetcher is not None and fetcher.leader == leader and epoch == partition.leader_epoch:
+            return
+        self._leave(key)
+        number = (zlib.crc32(partition.topic.encode()) + partition.index) % self._per_leader
+        fetcher = self._fetchers.get((leader, number))
+        if fetcher is None:
+            fetcher = self._fetchers[leader, number] = Fetcher(leader, number, self._parts)
+            fetcher.start()
+        self._assigned[key] = (fetcher, partition.leader_epoch)
+        fetcher.follow(partition)
+
+    def _leave(self, key: Key) -> None:
+        fetcher, _ = self._assigned.pop(key, (None, -1))
+        if fetcher is not None:
+            fetcher.leave(key)
+
+    def _drop_idle(self) -> None:
+        for at in [at for at, fetcher in self._fetchers.items() if not fetcher]:
+            self._fetchers.pop(at).stop()
+
+    def _reconfigure(self, config: BrokerConfig) -> None:
+        if config.num_replica_fetchers != self._per_leader:
+            self._per_leader = config.num_replica_fetchers
+            self._stop_all()
+            for partition in self._partitions:
+                self._assign(partition)
+
+    def _stop_all(self) -> None:
+        for fetcher in self._fetchers.values():
+            fetcher.stop()
+        self._fetchers.clear()
+        self._assigned.clear()
+
+    def _metrics(self) -> Iterable[Labelled]:
+        for (leader, number), fetcher in self._fetchers.items():
+            yield (str(leader), str(number)), fetcher.metrics()
+
+    async def close(self) -> None:
+        """Follow nobody any more."""
+        self._closed = True
+        self._stop_all()

@@ -1,0 +1,126 @@
+"""Throttles of replication (KIP-73): replicas that catch up take no more bandwidth than they are given.
+
+A topic names the replicas that are throttled, by partition and broker or all of them; a broker has a rate at which
+it sends to them as leader, and one at which it fetches as follower. Whoever is in sync is never held up, or it would
+fall out of sync. The rate is measured over sliding windows, so that a burst is paid for afterwards.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from parley.broker.config import BrokerConfig
+from parley.broker.config.definition import MAX_LONG
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import ResourceType
+
+LEADER = "leader.replication.throttled.replicas"
+FOLLOWER = "follower.replication.throttled.replicas"
+ALL = "*"
+
+
+class MeasuredRate:
+    """Bytes per second over the last ``windows`` windows of ``window_s`` seconds. No clock: times are handed in."""
+
+    def __init__(self, windows: int, window_s: float) -> None:
+        self._windows = windows
+        self._window_s = window_s
+        self._samples: deque[tuple[float, int]] = deque()  # when a window began, and its bytes
+        self._total = 0
+
+    def record(self, size: int, now_s: float) -> None:
+        """So many bytes have gone now."""
+        self._forget(now_s)
+        if self._samples and now_s - self._samples[-1][0] < self._window_s:
+            began_s, before = self._samples.pop()
+            self._samples.append((began_s, before + size))
+        else:
+            self._samples.append((now_s, size))
+        self._total += size
+
+    def _forget(self, now_s: float) -> None:
+        while self._samples and now_s - self._samples[0][0] >= self._windows * self._window_s:
+            self._total -= self._samples.popleft()[1]
+
+    def wait_s(self, limit: float, now_s: float) -> float:
+        """How long until the rate is no higher than ``limit`` if nothing more goes; 0 if it is not now."""
+        self._forget(now_s)
+        if not self._samples:
+            return 0.0
+        began_s = self._samples[0][0]
+        elapsed_s = max(now_s - began_s, self._window_s)
+        if self._total <= limit * elapsed_s:
+            return 0.0
+        forgotten_s = began_s + self._windows * self._window_s - now_s
+        return min(self._total / limit - (now_s - began_s), forgotten_s) if limit > 0 else forgotten_s
+
+
+def throttled_partitions(text: str, broker_id: int) -> frozenset[int] | None:
+    """The partitions that a topic's list names for a broker; None for all of them."""
+    pairs = [pair.strip().partition(":") for pair in text.split(",") if pair.strip()]
+    if any(partition == ALL for partition, _, _ in pairs):
+        return None
+    return frozenset(int(partition) for partition, _, broker in pairs if broker == str(broker_id))
+
+
+class ReplicationThrottle:
+    """One of the two throttles of a broker."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        key: str,
+        rate: Callable[[], int],
+        config: BrokerConfig,
+        monotonic: Callable[[], float],
+    ) -> None:
+        """``key`` is the topics' list, LEADER or FOLLOWER; ``rate`` tells the bytes per second there may be now."""
+        self._broker_id = broker_id
+        self._key = key
+        self._limit = rate
+        self._rate = MeasuredRate(config.replication_quota_window_num, config.replication_quota_window_size_seconds)
+        self._monotonic = monotonic
+        self._named: dict[str, tuple[Mapping[str, str], frozenset[int] | None]] = {}
+
+    @property
+    def is_set(self) -> bool:
+        """Whether there is a rate at all."""
+        return self._limit() < MAX_LONG
+
+    def covers(self, image: MetadataImage, topic: str, partition: int) -> bool:
+        """Whether the replica here is among those its topic wants throttled."""
+        entries = image.config(ResourceType.TOPIC, topic)
+        known = self._named.get(topic)
+        if known is None or known[0] is not entries:
+            found = throttled_partitions(entries.get(self._key, ""), self._broker_id)
+            known = self._named[topic] = (entries, found)
+        return known[1] is None or partition in known[1]
+
+    def record_if_covered(self, image: MetadataImage, topic: str, partition: int, size: int) -> None:
+        """Bytes of a replica have gone: they count if it is throttled."""
+        if self.covers(image, topic, partition):
+            self._rate.record(size, self._monotonic())
+
+    @property
+    def wait_s(self) -> float:
+        """How long throttled replicas must wait; 0 if they may go on."""
+        return self._rate.wait_s(self._limit(), self._monotonic())
+
+
+def leader_throttle(
+    broker_id: int, config: Callable[[], BrokerConfig], monotonic: Callable[[], float]
+) -> ReplicationThrottle:
+    """What this broker sends as leader: ``leader.replication.throttled.rate``."""
+    return ReplicationThrottle(
+        broker_id, LEADER, lambda: config().leader_replication_throttled_rate, config(), monotonic
+    )
+
+
+def follower_throttle(
+    broker_id: int, config: Callable[[], BrokerConfig], monotonic: Callable[[], float]
+) -> ReplicationThrottle:
+    """What this broker fetches as follower: ``follower.replication.throttled.rate``."""
+    return ReplicationThrottle(
+        broker_id, FOLLOWER, lambda: config().follower_replication_throttled_rate, config(), monotonic
+    )

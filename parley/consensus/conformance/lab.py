@@ -1,0 +1,254 @@
+"""What a check is, and the laboratory it works in: clients, peers, deadlines, measurements.
+
+A check is a function that returns if the property holds and raises ``Broken`` if it does not. Any other exception is a
+failure as well, and so is an attempt to skip. Assertions are calls, not statements: ``python -O`` removes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import resource
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from parley.consensus.backend import Backend, Removed, Snapshot, Watch
+from parley.consensus.conformance.harness import Harness, Peer
+from parley.consensus.recipes.listeners import View
+
+_T = TypeVar("_T")
+LONG_TTL_MS = 60_000
+"""For sessions that must not end by themselves while a check runs."""
+
+
+class Broken(AssertionError):
+    """The store does not have the property."""
+
+
+def require(holds: object, message: str) -> None:
+    """:raises Broken: it does not hold."""
+    if not holds:
+        raise Broken(message)
+
+
+def equal(found: object, expected: object, what: str) -> None:
+    """:raises Broken: they differ."""
+    if found != expected:
+        raise Broken(f"{what}: expected {_short(expected)}, found {_short(found)}")
+
+
+@asynccontextmanager
+async def refused(kind: type[Exception] | tuple[type[Exception], ...], what: str) -> AsyncIterator[None]:
+    """The block must raise this exception, or one of these.
+
+    :raises Broken: it raises another one, or none.
+    """
+    expected = " or ".join(each.__name__ for each in (kind if isinstance(kind, tuple) else (kind,)))
+    try:
+        yield
+    except kind:
+        return
+    except Exception as error:
+        raise Broken(f"{what}: expected {expected}, got {error!r}") from error
+    raise Broken(f"{what}: expected {expected}, but it succeeded")
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Something a check measured: how much of which unit, and what the store declared, if it declared anything."""
+
+    what: str
+    value: float
+    unit: str
+    bound: float | None = None
+
+    def __str__(self) -> str:
+        bound = f" (declared: {self.bound:.4g})" if self.bound is not None else ""
+        return f"{self.what} {self.value:.4g} {self.unit}{bound}"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A named property.
+
+    :ivar name: unique, as ``watch-order``.
+    :ivar promise: the property in a sentence.
+    :ivar slow: it takes more than a second or two on a fast store.
+    """
+
+    name: str
+    promise: str
+    slow: bool
+    run: Callable[[Lab], Coroutine[Any, Any, None]] | None = None
+    run_alone: Callable[[Harness], None] | None = None
+    """Instead of ``run``, for a check that starts and stops stores and event loops itself."""
+
+
+CHECKS: dict[str, Check] = {}
+
+
+def check(
+    name: str, *, slow: bool = False
+) -> Callable[[Callable[[Lab], Coroutine[Any, Any, None]]], Callable[[Lab], Coroutine[Any, Any, None]]]:
+    """Declare a check; the function's docstring is the promise."""
+
+    def declare(run: Callable[[Lab], Coroutine[Any, Any, None]]) -> Callable[[Lab], Coroutine[Any, Any, None]]:
+        register(Check(name, " ".join((run.__doc__ or "").split()), slow, run=run))
+        return run
+
+    return declare
+
+
+def register(declared: Check) -> None:
+    """Add a check to those that every store must pass."""
+    if declared.name in CHECKS:
+        raise ValueError(f"two checks are named {declared.name}")
+    CHECKS[declared.name] = declared
+
+
+@dataclass(slots=True)
+class Lab:
+    """One run of one check on a fresh store.
+
+    :ivar rng: seeded by the name of the check.
+    :ivar measures: what the check measured.
+    """
+
+    harness: Harness
+    name: str
+    rng: random.Random = field(init=False)
+    measures: list[Measure] = field(default_factory=list)
+    _clients: list[Backend] = field(default_factory=list)
+    _peers: list[Peer] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(zlib.crc32(self.name.encode()))
+
+    async def client(self) -> Backend:
+        """One more client of the store, opened; closed at the end of the check."""
+        client = self.harness.client()
+        self._clients.append(client)
+        await self.within(30, client.open(), "opening a client")
+        return client
+
+    async def peer(self, role: str, **arguments: Any) -> Peer:
+        """One more process and client, in one of ``conformance.roles``; killed at the end of the check."""
+        peer = await self.harness.peer(role, arguments)
+        self._peers.append(peer)
+        return peer
+
+    async def close(self) -> None:
+        """End peers and clients."""
+        for peer in self._peers:
+            await peer.kill()
+        for client in self._clients:
+            await self.harness.restore(client)
+            await self.within(30, client.close(), "closing a client")
+
+    def measured(self, what: str, value: float, unit: str, bound: float | None = None) -> None:
+        """Note a measurement for the report; a second one of the same is kept if it is larger."""
+        for n, measure in enumerate(self.measures):
+            if measure.what == what:
+                self.measures[n] = Measure(what, max(value, measure.value), unit, bound)
+                return
+        self.measures.append(Measure(what, value, unit, bound))
+
+    def bounded(self, what: str, seconds: float, declared_ms: float) -> None:
+        """A declared bound in time: it holds, give or take what a busy machine adds to any measurement."""
+        self.measured(what, seconds * 1000, "ms", declared_ms)
+        limit = declared_ms / 1000 + self.harness.allowance_s
+        require(seconds <= limit, f"{what} took {seconds * 1000:.0f} ms; declared are {declared_ms:.0f} ms")
+
+    async def within(self, seconds: float, awaitable: Awaitable[_T], what: str) -> _T:
+        """Await something that must come.
+
+        :raises Broken: it did not within so many seconds.
+        """
+        try:
+            return await asyncio.wait_for(awaitable, seconds * self.harness.patience)
+        except TimeoutError:
+            _give_up(what, seconds * self.harness.patience)
+
+    async def said(self, peer: Peer, first: str, seconds: float = 60) -> list[Any]:
+        """The peer's next words, which must begin with this one; without it."""
+        try:
+            words = await self.within(seconds, peer.said(), f"the peer saying {first!r}")
+        except EOFError as error:
+            raise Broken(f"a peer was to say {first!r}: {error}") from error
+        equal(words[:1], [first], f"what the peer said ({words})")
+        return words[1:]
+
+    async def gone(self, client: Backend, key: str, seconds: float) -> float:
+        """Wait until a key is gone, as a watch tells it; the loop time then."""
+        async with client.watch(key) as watch:
+            await self.within(seconds, self._seen_gone(watch, key), f"{key} going away")
+        equal(await client.get(key), None, f"{key} after its removal was seen")
+        return asyncio.get_running_loop().time()
+
+    async def _seen_gone(self, watch: Watch, key: str) -> None:
+        async for event in watch:
+            if event == Removed(key) or (isinstance(event, Snapshot) and key not in {e.key for e in event.entries}):
+                return
+
+    async def there(self, client: Backend, key: str, seconds: float = 60) -> None:
+        """Wait until a key is present, as a watch tells it."""
+
+        async def seen(watch: Watch) -> None:
+            view = View()
+            while key not in view.entries:
+                view.apply(await anext(watch))
+
+        async with client.watch(key) as watch:
+            await self.within(seconds, seen(watch), f"{key}")
+
+    async def follow(self, watch: Watch, view: View, expected: dict[str, bytes], seconds: float = 30) -> None:
+        """Apply a watch's events to a view until it shows these values."""
+
+        def differs(view: View) -> bool:
+            return {key: entry.value for key, entry in view.entries.items()} != expected
+
+        async def catch_up() -> None:
+            while len(view.entries) != len(expected) or differs(view):
+                view.apply(await anext(watch))
+
+        try:
+            await asyncio.wait_for(catch_up(), seconds * self.harness.patience)
+        except TimeoutError:
+            found = {key: entry.value for key, entry in view.entries.items()}
+            raise Broken(f"the watch never showed what is stored: {differences(found, expected)}") from None
+
+
+def differences(found: dict[str, bytes], expected: dict[str, bytes]) -> str:
+    """A few of the keys on which two states differ."""
+    keys = sorted(key for key in found.keys() | expected.keys() if found.get(key) != expected.get(key))
+    shown = (f"{key} is {_short(found.get(key))} instead of {_short(expected.get(key))}" for key in keys[:3])
+    return f"{len(keys)} keys differ: {'; '.join(shown)}"
+
+
+async def everything(client: Backend, prefix: str = "", limit: int = 1000) -> dict[str, bytes]:
+    """All the keys and values below a prefix, page by page."""
+    found: dict[str, bytes] = {}
+    after: str | None = None
+    while True:
+        page = await client.list(prefix, limit=limit, after=after)
+        found.update((entry.key, entry.value) for entry in page.entries)
+        if (after := page.next_after) is None:
+            return found
+
+
+def resident_bytes() -> int:
+    """The memory of this process that is in RAM."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}... ({len(text)} characters)"
+
+
+def _give_up(what: str, seconds: float) -> NoReturn:
+    raise Broken(f"{what} did not come within {seconds:.1f} s") from None

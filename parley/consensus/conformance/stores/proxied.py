@@ -1,0 +1,144 @@
+"""A store on a server that runs already, yours too: each check works below a path of its own, deleted at the end.
+
+Every client goes through proxies of its own, which make the faults; peers, which are processes, go straight to the
+server. What only he can do who runs the server is done to the data and the connections instead: ``wipe`` deletes what
+is below the path, ``restart`` breaks all connections. Parley's own tests run the checks on servers that are restarted
+and wiped in earnest.
+"""
+
+from __future__ import annotations
+
+import secrets
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from parley.consensus.backend import Backend
+from parley.consensus.conformance.processes import ProcessHarness
+from parley.consensus.conformance.proxy import Proxy, Tap
+from parley.consensus.urls import split_url
+
+
+@dataclass(slots=True)
+class NextWrite:
+    """The fate of a client's next write.
+
+    :ivar lose: break the connection at it, after the store has applied it (True), or before it gets there (False).
+    """
+
+    lose: bool | None = None
+
+    def take(self) -> bool | None:
+        """What is to happen to the write that is seen now; the one after it is left alone."""
+        lose, self.lose = self.lose, None
+        return lose
+
+
+class LossyTap(Tap):
+    """One connection of a client, on which its next write may get lost."""
+
+    def __init__(self, write: NextWrite) -> None:
+        self.write = write
+
+
+class Proxied(Backend):
+    """Goes before a store's backend: a client that takes its proxies with it when it is closed."""
+
+    proxies: Sequence[Proxy] = ()
+    write: NextWrite
+
+    async def close(self) -> None:
+        await super().close()  # type: ignore[safe-super]
+        for proxy in self.proxies:
+            await proxy.close()
+
+
+class ProxiedHarness(ProcessHarness):
+    """The harness of a store that has servers; a store's own module says how its servers are spoken to.
+
+    :param url: the address of the servers; not with TLS, which the proxies could not look into.
+    :cvar proxied: the store's backend.
+    :cvar tap: sees the writes on a connection.
+    """
+
+    proxied: ClassVar[type[Proxied]]
+    tap: ClassVar[type[LossyTap]]
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self._base = split_url(url)
+        self._path = ""
+        self._clients: list[Proxied] = []
+
+    @abstractmethod
+    def path_for(self, path: str, name: str) -> str:
+        """The path of a check's own store.
+
+        :param path: that of the address, without a slash at its end.
+        :param name: what no other check has.
+        """
+
+    @abstractmethod
+    def endpoints(self) -> Iterable[str]:
+        """``host:port`` of each server in ``url``."""
+
+    @abstractmethod
+    async def delete(self) -> None:
+        """Delete the store at ``url``, and what was created above it."""
+
+    @property
+    def url(self) -> str:
+        return self._at(self._base.servers)
+
+    async def start(self) -> None:
+        await super().start()
+        self._path = self.path_for(self._base.path.rstrip("/"), secrets.token_hex(8))
+
+    async def stop(self) -> None:
+        for proxy in self._all_proxies():
+            await proxy.close()
+        self._clients.clear()
+        if self._path:  # else everything of somebody's would be deleted, when a harness did not get as far as to start
+            await self.delete()
+            self._path = ""
+        await super().stop()
+
+    def client(self) -> Backend:
+        write = NextWrite()
+        servers = [endpoint.rpartition(":") for endpoint in self.endpoints()]
+        proxies = [Proxy(host.strip("[]"), int(port), lambda: self.tap(write)) for host, _, port in servers]
+        client = self.proxied.from_url(self._at(",".join(f"127.0.0.1:{proxy.port}" for proxy in proxies)))
+        client.proxies, client.write = proxies, write
+        self._clients.append(client)
+        return client
+
+    async def cut(self, client: Backend) -> None:
+        for proxy in _proxied(client).proxies:
+            proxy.cut()
+
+    async def restore(self, client: Backend) -> None:
+        for proxy in _proxied(client).proxies:
+            proxy.restore()
+
+    async def lose_answer(self, client: Backend, *, applied: bool) -> None:
+        _proxied(client).write.lose = applied
+
+    async def wipe(self) -> None:
+        await self.delete()
+
+    async def restart(self) -> None:
+        for proxy in self._all_proxies():
+            proxy.break_all()
+
+    def _all_proxies(self) -> list[Proxy]:
+        return [proxy for client in self._clients for proxy in client.proxies]
+
+    def _at(self, hosts: str) -> str:
+        query = f"?{self._base.query}" if self._base.query else ""
+        return f"{self._base.scheme}://{hosts}{self._path}{query}"
+
+
+def _proxied(client: Backend) -> Proxied:
+    assert isinstance(client, Proxied)
+    return client

@@ -1,0 +1,34 @@
+"""The kit as a class of tests: ``class TestMyStore(ConformanceSuite): harness = MyHarness``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+import pytest
+
+from parley.consensus.conformance.harness import Harness
+from parley.consensus.conformance.lab import Check
+from parley.consensus.conformance.runner import all_checks, run_check
+
+
+class ConformanceSuite:
+    """One test for each property, ``test_property[<name of the check>]``.
+
+    :cvar harness: the class of your harness, or anything else that makes one when called.
+    :cvar slow_marks: put on checks that take more than a second or two, such as ``(pytest.mark.slow,)``.
+    """
+
+    harness: ClassVar[Callable[[], Harness]]
+    slow_marks: ClassVar[Sequence[pytest.MarkDecorator]] = ()
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        if "check" in metafunc.fixturenames:
+            metafunc.parametrize(
+                "check",
+                [pytest.param(each, id=each.name, marks=self.slow_marks if each.slow else ()) for each in all_checks()],
+            )
+
+    def test_property(self, check: Check, record_property: Callable[[str, object], None]) -> None:
+        for measure in run_check(check, type(self).harness()):
+            record_property(measure.what, f"{measure.value:.4g} {measure.unit}")

@@ -1,0 +1,86 @@
+"""Peers as tasks of this process, for a store that only one process can use.
+
+What SIGKILL and SIGSTOP do to a process is done to the task: it is cut off from the store and takes no further step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import types
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from typing import Any
+
+from parley.consensus.backend import Backend
+from parley.consensus.conformance.harness import Peer
+from parley.consensus.conformance.roles import play
+
+
+class TaskPeer(Peer):
+    """A peer in a task.
+
+    :param client: its own, opened.
+    :param cut: cuts the client off from the store for good or until ``restore``, at once.
+    :param restore: undoes that, at once.
+    """
+
+    def __init__(
+        self,
+        client: Backend,
+        role: str,
+        arguments: Mapping[str, Any],
+        cut: Callable[[], None],
+        restore: Callable[[], None],
+    ) -> None:
+        self._cut = cut
+        self._restore = restore
+        self._words: asyncio.Queue[str | None] = asyncio.Queue()
+        self._going = asyncio.Event()
+        self._going.set()
+        self._ended = False
+        part = play(role, client, lambda words: self._words.put_nowait(json.dumps(words)), arguments)
+        self._task = asyncio.get_running_loop().create_task(_while_going(part, self._going), name=f"peer {role}")
+        self._task.add_done_callback(self._on_end)
+
+    async def said(self) -> list[Any]:
+        line = None if self._ended and self._words.empty() else await self._words.get()
+        if line is None:
+            self._ended = True
+            error = None if self._task.cancelled() else self._task.exception()
+            raise EOFError(f"the peer has ended: {error!r}") from error
+        words: list[Any] = json.loads(line)
+        return words
+
+    async def kill(self) -> None:
+        self._cut()
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def stop(self) -> None:
+        self._going.clear()
+        self._cut()
+
+    async def resume(self) -> None:
+        self._restore()
+        self._going.set()
+
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        self._words.put_nowait(None)
+
+
+@types.coroutine
+def _while_going(part: Coroutine[Any, Any, None], going: asyncio.Event) -> Generator[Any, Any, None]:
+    """Run a coroutine that takes steps only while an event is set; cancelling it is always possible."""
+    try:
+        step = part.send(None)
+        while True:
+            try:
+                answer = yield step
+                if not going.is_set():
+                    yield from going.wait().__await__()
+            except BaseException as error:
+                step = part.throw(error)
+            else:
+                step = part.send(answer)
+    except StopIteration:
+        return

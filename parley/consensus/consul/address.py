@@ -1,0 +1,147 @@
+"""``consul://`` addresses: which agents, which part of the KV store, as whom, with which certificates."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import parse_qsl
+
+from parley.consensus.errors import BadConfig
+from parley.consensus.keys import check_key
+from parley.consensus.urls import split_url
+
+DEFAULT_PREFIX = "parley"
+DEFAULT_PORT = 8500
+DEFAULT_TLS_PORT = 8501
+PREFIX_BYTES_MAX = 100
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?\Z")
+_FORM = "expected consul://host:port[,host:port...][/prefix][?option=value]"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the store is.
+
+    :ivar endpoints: the HTTP addresses of agents, ``http://host:port``; any of them will do.
+    :ivar prefix: the folder of the KV store that is ours.
+    :ivar ttl_ms_min: the agents' ``session_ttl_min``, in milliseconds.
+    :ivar token_file: the file that holds the ACL token, read at each ``open``.
+    :ivar ca_file, cert_file, key_file: PEM files; the system's authorities where no ``ca_file`` is given.
+    """
+
+    endpoints: tuple[str, ...]
+    prefix: str = DEFAULT_PREFIX
+    ttl_ms_min: int = 10_000
+    token_file: str | None = None
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+
+    @classmethod
+    def parse(cls, url: str, options: Mapping[str, object]) -> Address:
+        """The address of a URL; options stand for those in its query (``token_file`` for ``token-file``).
+
+        :raises BadConfig: something makes no sense. The message repeats nothing that may be a secret by mistake.
+        """
+        shown = url.partition("?")[0]
+        try:
+            parts = split_url(url)
+            query = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
+        except ValueError as error:
+            raise BadConfig(f"{shown!r}: {_FORM}") from error
+        if parts.scheme != "consul" or "@" in parts.servers or parts.fragment:
+            raise BadConfig(f"{shown.rpartition('@')[2]!r}: {_FORM}; a token goes into a file: ?token-file=FILE")
+        given = query | {name.replace("_", "-"): str(value) for name, value in options.items()}
+        if unknown := sorted(given.keys() - _OPTIONS):
+            raise BadConfig(f"{shown!r}: unknown option {unknown[0]!r}; there are {', '.join(sorted(_OPTIONS))}")
+        if empty := [name for name, value in given.items() if not value]:
+            raise BadConfig(f"{shown!r}: the option {empty[0]} is empty")
+        if ("cert-file" in given) != ("key-file" in given):
+            raise BadConfig(f"{shown!r}: cert-file and key-file need each other")
+        tls = _tls(shown, given)
+        return cls(
+            endpoints=tuple(_endpoint(shown, host, tls) for host in parts.servers.split(",")),
+            prefix=_prefix(shown, parts.path),
+            ttl_ms_min=_ttl_min(shown, given.get("session-ttl-min-ms", "10000")),
+            token_file=given.get("token-file"),
+            ca_file=given.get("ca-file"),
+            cert_file=given.get("cert-file"),
+            key_file=given.get("key-file"),
+        )
+
+    def read_token(self) -> str | None:
+        """The ACL token; blocks.
+
+        :raises BadConfig: its file cannot be read, or holds none.
+        """
+        if self.token_file is None:
+            return None
+        try:
+            token = Path(self.token_file).read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadConfig(f"token-file {self.token_file} cannot be read: {type(error).__name__}") from error
+        if not token or not token.isprintable():
+            raise BadConfig(f"token-file {self.token_file} holds no token")
+        return token
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """How to encrypt; ``None`` for plain HTTP. Blocks.
+
+        :raises BadConfig: a certificate or key cannot be used.
+        """
+        if not self.endpoints[0].startswith("https:"):
+            return None
+        try:
+            context = ssl.create_default_context(cafile=self.ca_file)
+            if self.cert_file is not None:
+                context.load_cert_chain(self.cert_file, self.key_file)
+        except (OSError, ssl.SSLError) as error:
+            files = ", ".join(filter(None, (self.ca_file, self.cert_file, self.key_file)))
+            raise BadConfig(f"the certificates ({files}) cannot be used: {error}") from error
+        return context
+
+
+_OPTIONS = frozenset({"tls", "ca-file", "cert-file", "key-file", "token-file", "session-ttl-min-ms"})
+
+
+def _endpoint(shown: str, host: str, tls: bool) -> str:
+    match = _HOST.match(host.strip())
+    if match is None:
+        raise BadConfig(f"{shown!r}: {host!r} is not host:port; {_FORM}")
+    port = int(match[2]) if match[2] else (DEFAULT_TLS_PORT if tls else DEFAULT_PORT)
+    if not 0 < port < 65536:
+        raise BadConfig(f"{shown!r}: {port} is not a port")
+    return f"{'https' if tls else 'http'}://{match[1]}:{port}"
+
+
+def _prefix(shown: str, path: str) -> str:
+    prefix = path.strip("/") or DEFAULT_PREFIX
+    try:
+        check_key(prefix)
+    except ValueError as error:
+        raise BadConfig(f"{shown!r}: the prefix {error}") from error
+    if len(prefix) > PREFIX_BYTES_MAX:
+        raise BadConfig(f"{shown!r}: the prefix is longer than {PREFIX_BYTES_MAX} characters")
+    return prefix
+
+
+def _tls(shown: str, given: Mapping[str, str]) -> bool:
+    by_file = bool(given.keys() & {"ca-file", "cert-file"})
+    match given.get("tls", str(by_file)).lower():
+        case "true":
+            return True
+        case "false" if not by_file:
+            return False
+        case "false":
+            raise BadConfig(f"{shown!r}: certificates are given with tls=false")
+        case _:
+            raise BadConfig(f"{shown!r}: tls is true or false")
+
+
+def _ttl_min(shown: str, text: str) -> int:
+    if not text.isdecimal() or not 100 <= int(text) <= 30_000:
+        raise BadConfig(f"{shown!r}: session-ttl-min-ms is the agents' session_ttl_min, 100 to 30000 milliseconds")
+    return int(text)

@@ -1,0 +1,167 @@
+"""What can go wrong between a caller and a coordination store.
+
+Absence is a value (``None``, ``False``, an empty page); an error is an exception. The tree, and what to do on each::
+
+    CoordinationError
+      Retriable                  the store did not answer as hoped; the same call may succeed later
+        Unavailable                the call was NOT applied: repeat it after a pause
+        MaybeApplied               the call may have been applied: read back before repeating it
+      PreconditionFailed         nothing was applied, because something was not as the caller expected (``.key``)
+        AlreadyExists              expected ABSENT: read it and decide
+        NotFound                   expected PRESENT: read it and decide
+        Conflict                   expected At(revision), found another revision or nothing: read again, decide again
+      Lost                       the caller is no longer who it was: stop acting in that role
+        SessionLost                the session is over and its keys are gone or going: open another one and start anew
+        LeadershipLost             another leads, or nobody: campaign again
+        Fenced                     a guarded write came from a leader that has been replaced: nothing was applied
+        Moved                      the cluster has moved to another store: find that one (parley.consensus.finding),
+        start anew LimitExceeded              the call can never succeed against this store: make it smaller
+        TooLarge                   a key, a value or the whole transaction (``.size``, ``.limit`` in bytes)
+        TooManyOps                 too many checks and operations in a transaction (``.count``, ``.limit``)
+      Permanent                  repeating does not help: a person has to act, or the backend was closed
+        Unauthorized               the store refuses these credentials
+        Unsupported                the server cannot do what is needed; raised by ``open`` only
+        Closed                     the backend, session or watch has been closed by its owner
+        BadConfig                  the address or an option makes no sense
+        WrongStore                 the store is not the one expected: wiped, replaced, or another cluster's
+        CannotMove                 a move to another store was given up; the old one is in charge as before
+
+Wrong arguments (an illegal key, two operations on one key) are programming errors: ``ValueError``.
+"""
+
+from __future__ import annotations
+
+
+class CoordinationError(Exception):
+    """The root of all the errors a backend or a recipe raises."""
+
+
+class Retriable(CoordinationError):
+    """The store did not answer as hoped; the same call may succeed later."""
+
+
+class Unavailable(Retriable):
+    """The call was not applied. Repeat it after a pause; the backend reconnects by itself."""
+
+
+class MaybeApplied(Retriable):
+    """A write was sent and its answer lost. Read back what was to be written before repeating it.
+
+    The recipes do that themselves, by a nonce they put in every value; one of them raises this only where reading back
+    could not tell either (the store stayed away, or others have written over the key since).
+    """
+
+
+class PreconditionFailed(CoordinationError):
+    """Nothing was applied, because the key was not as expected.
+
+    :ivar key: the key of the first check, in the order given, that did not hold.
+    """
+
+    def __init__(self, key: str, message: str = "") -> None:
+        super().__init__(message or key)
+        self.key = key
+
+
+class AlreadyExists(PreconditionFailed):
+    """The key was expected to be absent and is not."""
+
+
+class NotFound(PreconditionFailed):
+    """The key was expected to be present and is not."""
+
+
+class Conflict(PreconditionFailed):
+    """The key was expected at a revision, and is at another one or absent."""
+
+
+class Lost(CoordinationError):
+    """The caller is no longer who it was; it must stop acting in that role."""
+
+
+class SessionLost(Lost):
+    """The session is over; nothing was applied. Its keys are gone, or go within the store's expiry bound."""
+
+
+class LeadershipLost(Lost):
+    """The leadership is over: deposed, resigned, or its session lost."""
+
+
+class Fenced(Lost):
+    """A guarded write was refused because its guard does not hold any more; nothing was applied.
+
+    :ivar key: the key of the guard.
+    """
+
+    def __init__(self, key: str, message: str = "") -> None:
+        super().__init__(message or f"the guard {key} does not hold any more")
+        self.key = key
+
+
+class Moved(Lost):
+    """The cluster's state has moved on to another store; nothing was applied here, and nothing will be."""
+
+
+class LimitExceeded(CoordinationError):
+    """The call is beyond the store's limits; nothing was applied and nothing was split."""
+
+
+class TooLarge(LimitExceeded):
+    """A key, a value or a whole transaction is too large.
+
+    :ivar size: what was asked for, in bytes.
+    :ivar limit: what the store takes, in bytes.
+    """
+
+    def __init__(self, what: str, size: int, limit: int) -> None:
+        super().__init__(f"{what} has {size} bytes; this store takes {limit}")
+        self.size = size
+        self.limit = limit
+
+
+class TooManyOps(LimitExceeded):
+    """A transaction has too many checks and operations.
+
+    :ivar count: how many were given.
+    :ivar limit: how many the store takes in one transaction.
+    """
+
+    def __init__(self, count: int, limit: int) -> None:
+        super().__init__(f"the transaction has {count} checks and operations; this store takes {limit} at once")
+        self.count = count
+        self.limit = limit
+
+
+class Permanent(CoordinationError):
+    """Repeating the call does not help."""
+
+
+class Unauthorized(Permanent):
+    """The store refuses these credentials, or these credentials may not do this."""
+
+
+class Unsupported(Permanent):
+    """The server cannot do what the interface needs (too old, a feature switched off). Raised by ``open`` only."""
+
+
+class Closed(Permanent):
+    """The backend, session or watch was closed by its owner."""
+
+
+class BadConfig(Permanent):
+    """An address or an option makes no sense; the message names it, and what is allowed."""
+
+
+class WrongStore(Permanent):
+    """The store is not the one expected. Never go on as if it were empty: its state is elsewhere or gone.
+
+    :ivar found: where ``open`` raises it, the identity of the store that is there; ``None`` for an empty one.
+    """
+
+    def __init__(self, message: str, *, found: str | None = None) -> None:
+        super().__init__(message)
+        self.found = found
+
+
+class CannotMove(Permanent):
+    """A move to another store was given up, for the reason it says; the old store is in charge as before."""

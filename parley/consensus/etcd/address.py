@@ -1,0 +1,135 @@
+"""``etcd://host:port,host:port/prefix?option=value``: where the servers are, and as whom to speak to them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote
+
+from parley.consensus.errors import BadConfig
+from parley.consensus.keys import check_key
+from parley.consensus.urls import split_url
+
+DEFAULT_PORT = 2379
+DEFAULT_PREFIX = "/parley"
+PREFIX_BYTES_MAX = 200
+EXPECTED = (
+    "etcd://host:port[,host:port...][/prefix][?user=...&password-file=...&ca-file=...&cert-file=...&key-file=...]"
+)
+_OPTIONS = ("user", "password-file", "tls", "ca-file", "cert-file", "key-file")
+_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+)\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """What an address says.
+
+    :ivar endpoints: ``host:port`` of each server.
+    :ivar prefix: what all keys begin with; starts with a slash, does not end with one.
+    :ivar tls: whether to speak TLS; any of the three files means yes.
+    :ivar ca_file: the authorities to trust, ``None`` for the system's.
+    """
+
+    endpoints: tuple[str, ...]
+    prefix: str = DEFAULT_PREFIX
+    user: str | None = None
+    password_file: Path | None = None
+    tls: bool = False
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Secrets:
+    """The contents of the files that an address names."""
+
+    password: str = field(default="", repr=False)
+    ca: bytes | None = field(default=None, repr=False)
+    cert: bytes | None = field(default=None, repr=False)
+    key: bytes | None = field(default=None, repr=False)
+
+
+def parse(url: str, options: Mapping[str, object]) -> Address:
+    """An address, and options that stand for parameters of the same name (``password_file`` for ``password-file``).
+
+    :raises BadConfig: it makes no sense. The message never holds what may be a password.
+    """
+    scheme, _, rest = url.partition("://")
+    authority, given = rest.partition("/")[0].partition("?")[0], _given(url, options)
+    if "@" in authority:
+        raise BadConfig("an etcd address holds no password: use ?user=NAME&password-file=FILE")
+    if scheme != "etcd" or not authority:
+        raise BadConfig(f"{url!r}: expected {EXPECTED}")
+    files = {name: Path(value) for name, value in given.items() if name.endswith("-file")}
+    if ("user" in given) != ("password-file" in files):
+        raise BadConfig(f"{url!r}: user and password-file need each other")
+    if ("cert-file" in files) != ("key-file" in files):
+        raise BadConfig(f"{url!r}: cert-file and key-file need each other")
+    return Address(
+        endpoints=tuple(_endpoint(host.strip(), url) for host in authority.split(",")),
+        prefix=_prefix(unquote(split_url(url).path), url),
+        user=given.get("user"),
+        password_file=files.get("password-file"),
+        tls=_tls(given, files, url),
+        ca_file=files.get("ca-file"),
+        cert_file=files.get("cert-file"),
+        key_file=files.get("key-file"),
+    )
+
+
+def read_secrets(address: Address) -> Secrets:
+    """Read the files of an address; they may have changed since the last time.
+
+    :raises BadConfig: one cannot be read.
+    """
+
+    def read(path: Path | None) -> bytes | None:
+        try:
+            return path.read_bytes() if path is not None else None
+        except OSError as error:
+            raise BadConfig(f"cannot read a file that coordination.url names: {error}") from error
+
+    password = (read(address.password_file) or b"").decode("utf-8", "replace").rstrip("\r\n")
+    return Secrets(password, read(address.ca_file), read(address.cert_file), read(address.key_file))
+
+
+def _given(url: str, options: Mapping[str, object]) -> dict[str, str]:
+    given = dict(parse_qsl(split_url(url).query, keep_blank_values=True))
+    given |= {name.replace("_", "-"): str(value) for name, value in options.items()}
+    for name, value in given.items():
+        if name not in _OPTIONS:
+            raise BadConfig(f"an etcd address has no option {name!r}; there are {', '.join(_OPTIONS)}")
+        if not value:
+            raise BadConfig(f"the option {name} of an etcd address is empty")
+    return given
+
+
+def _tls(given: Mapping[str, str], files: Mapping[str, Path], url: str) -> bool:
+    by_file = any(name in files for name in ("ca-file", "cert-file"))
+    said = given.get("tls")
+    if said not in (None, "true", "false") or (said == "false" and by_file):
+        raise BadConfig(f"{url!r}: tls is true or false, and not false beside ca-file or cert-file")
+    return by_file or said == "true"
+
+
+def _endpoint(host: str, url: str) -> str:
+    name, colon, port = host.rpartition(":")
+    if not colon or host.endswith("]"):
+        name, port = host, str(DEFAULT_PORT)
+    if not _HOST.match(name) or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise BadConfig(f"{url!r}: {host!r} is not host:port")
+    return f"{name}:{int(port)}"
+
+
+def _prefix(path: str, url: str) -> str:
+    prefix = path.rstrip("/") or DEFAULT_PREFIX
+    try:
+        check_key(prefix.removeprefix("/"))
+    except ValueError as error:
+        raise BadConfig(f"{url!r}: the prefix {error}") from error
+    if len(prefix) > PREFIX_BYTES_MAX:
+        raise BadConfig(f"{url!r}: the prefix has {len(prefix)} bytes, of at most {PREFIX_BYTES_MAX}")
+    return prefix

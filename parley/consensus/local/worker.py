@@ -1,0 +1,123 @@
+"""The thread that talks to SQLite: jobs in order, a batch at a time, one sync before any of a batch is answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from parley.consensus.errors import Closed, CoordinationError, Unavailable, WrongStore
+from parley.consensus.local.database import Database
+
+_T = TypeVar("_T")
+_BATCH_MAX = 256
+
+
+@dataclass(slots=True)
+class _Job(Generic[_T]):
+    run: Callable[[Database], _T]
+    done: asyncio.Future[_T]
+    result: _T | None = None
+    error: BaseException | None = None
+
+    def answer(self) -> None:
+        if self.done.done():
+            return  # cancelled
+        if self.error is not None:
+            self.done.set_exception(self.error)
+        else:
+            self.done.set_result(self.result)  # type: ignore[arg-type]
+
+
+class Worker:
+    """Runs jobs on a database that only its thread touches.
+
+    :param on_news: called on the loop after a batch that changed something, with whether sessions started or ended.
+    """
+
+    def __init__(self, on_news: Callable[[bool], None]) -> None:
+        self._on_news = on_news
+        self._loop = asyncio.get_running_loop()
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="coordination")
+        self._database: Database | None = None
+        self._waiting: list[_Job[Any]] = []
+        self._running = False
+        self._closed = False
+        self._wrong_store: WrongStore | None = None
+
+    async def open(self, connect: Callable[[], Database]) -> Database:
+        """Connect, in the thread."""
+        self._database = await self._loop.run_in_executor(self._executor, connect)
+        return self._database
+
+    def submit(self, run: Callable[[Database], _T]) -> asyncio.Future[_T]:
+        """Have a job run after those before it. It runs even if the future is cancelled.
+
+        :raises Closed: through the future, if the worker is closed.
+        """
+        job = _Job(run, self._loop.create_future())
+        if self._closed or self._database is None:
+            job.done.set_exception(Closed("the backend is closed"))
+        else:
+            self._waiting.append(job)
+            if not self._running:
+                self._start()
+        return job.done
+
+    async def close(self) -> None:
+        """Finish what was submitted, disconnect, and end the thread."""
+        if self._database is not None and not self._closed:
+            last = self.submit(lambda database: None)
+            self._closed = True
+            with suppress(CoordinationError):
+                await last
+            await self._loop.run_in_executor(self._executor, self._database.close)
+        self._closed = True
+        self._executor.shutdown(wait=False)
+
+    def _start(self) -> None:
+        batch, self._waiting = self._waiting[:_BATCH_MAX], self._waiting[_BATCH_MAX:]
+        self._running = True
+        self._executor.submit(self._run, batch)
+
+    def _run(self, batch: list[_Job[Any]]) -> None:
+        database = self._database
+        assert database is not None
+        try:
+            if self._wrong_store:
+                raise self._wrong_store
+            database.check_in_place()
+            for job in batch:
+                try:
+                    job.result = job.run(database)
+                except WrongStore:
+                    raise
+                except BaseException as error:
+                    job.error = error
+            database.sync()
+        except WrongStore as error:  # for good, whatever is there later
+            self._wrong_store = error
+            for job in batch:
+                job.error = error
+        except CoordinationError as error:
+            for job in batch:
+                job.error = job.error or error
+        except Exception as error:  # such as a stat that fails; whoever waits must hear of it
+            for job in batch:
+                job.error = job.error or Unavailable(str(error))
+        with suppress(RuntimeError):  # the loop is gone, and with it all who waited
+            self._loop.call_soon_threadsafe(self._deliver, batch, database.take_news())
+
+    def _deliver(self, batch: list[_Job[Any]], news: tuple[bool, bool]) -> None:
+        for job in batch:
+            job.answer()
+        written, moved = news
+        if written or moved:
+            self._on_news(moved)
+        if self._waiting:
+            self._start()
+        else:
+            self._running = False

@@ -1,0 +1,271 @@
+"""The server's side of the store in memory: what is stored, who has which session, and what has changed.
+
+Its methods take effect at once; what a call costs, and whether it arrives, is a matter of the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import weakref
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Sequence
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Self
+
+from parley.consensus.backend import (
+    Capabilities,
+    Changed,
+    Check,
+    Delete,
+    Entry,
+    Event,
+    Op,
+    Page,
+    Put,
+    Removed,
+    Revision,
+    Snapshot,
+    TxnResult,
+    violation,
+)
+from parley.consensus.errors import BadConfig, SessionLost
+
+if TYPE_CHECKING:
+    from parley.consensus.memory.backend import MemoryBackend
+
+CAPABILITIES = Capabilities(
+    name="memory",
+    key_bytes_max=1024,
+    value_bytes_max=1 << 20,
+    txn_ops_max=1024,
+    txn_bytes_max=8 << 20,
+    list_limit_max=10_000,
+    ttl_ms_min=10,
+    ttl_ms_max=24 * 3600 * 1000,
+    expiry_factor_max=1.5,
+    crash_seen_ms_max=None,
+)
+
+_stores: weakref.WeakValueDictionary[str, MemoryStore] = weakref.WeakValueDictionary()
+
+
+class MemoryStore:
+    """The state that the clients of one name share. Its methods are the server's side: they take effect at once.
+
+    :param capabilities: the limits to enforce, so that a test can have those of another store.
+    :param rng: source of the identity.
+    :param removed_max: how many deletions are remembered for watchers; one that is further behind gets a Snapshot.
+    """
+
+    def __init__(
+        self,
+        capabilities: Capabilities = CAPABILITIES,
+        rng: random.Random | None = None,
+        removed_max: int = 10_000,
+    ) -> None:
+        self.capabilities = capabilities
+        self._rng = rng or random.Random()
+        self._removed_max = removed_max
+        self.identity = self._new_identity()
+        self._entries: dict[str, Entry] = {}
+        self._keys: list[str] = []
+        self._sequence = 0
+        self._order: dict[str, int] = {}  # key -> sequence of its last change, oldest change first
+        self._removed = 0  # how many keys of _order are absent
+        self._floor = 0  # watchers behind this sequence may have missed a deletion
+        self._deadlines: dict[str, float] = {}  # session -> loop time
+        self._session_count = 0
+        self._clients: dict[MemoryBackend, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._context = copy_context()  # the timer is the server's, whichever client's call sets it
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def _new_identity(self) -> str:
+        return f"{self._rng.getrandbits(128):032x}"
+
+    @classmethod
+    def named(cls, name: str) -> MemoryStore:
+        """The store of this name, made on first use; it lives as long as somebody holds it."""
+        store = _stores.get(name)
+        if store is None:
+            store = _stores[name] = cls()
+        return store
+
+    def known_as(self, name: str) -> Self:
+        """Be the store that ``memory://name`` means, for as long as somebody holds it."""
+        _stores[name] = self
+        return self
+
+    @property
+    def sessions(self) -> tuple[str, ...]:
+        """The ids of the sessions alive."""
+        return tuple(self._deadlines)
+
+    @property
+    def watches(self) -> int:
+        """How many watches all clients have."""
+        return sum(client.watches for client in self._clients)
+
+    def expire(self, session_id: str) -> None:
+        """End a session as if its TTL had run out: its keys go, its client learns it as soon as it is connected."""
+        if self._deadlines.pop(session_id, None) is None:
+            return
+        for key in [key for key, entry in self._entries.items() if entry.session == session_id]:
+            self._remove(key)
+        for client in tuple(self._clients):
+            self._tell_expired(client, session_id)
+        self._wake()
+
+    def _tell_expired(self, client: MemoryBackend, session_id: str) -> None:
+        client.expired(session_id)
+
+    def wipe(self) -> None:
+        """Lose everything, as a server whose data was deleted; the store is empty and of another identity."""
+        self.identity = self._new_identity()
+        self._entries.clear()
+        self._keys.clear()
+        self._order.clear()
+        self._removed = 0
+        self._floor = self._sequence
+        self._deadlines.clear()
+        for client in tuple(self._clients):
+            client.wiped()
+
+    def attach(self, client: MemoryBackend) -> None:
+        """Let a client in.
+
+        :raises BadConfig: the store is in use by another event loop.
+        """
+        loop = asyncio.get_running_loop()
+        if self._clients and self._loop is not loop:
+            raise BadConfig("a memory store belongs to one event loop; use local:// to share one between threads")
+        self._loop = loop
+        self._clients[client] = None
+        self._expire_due()
+        self._arm()
+
+    def detach(self, client: MemoryBackend) -> None:
+        """Let a client go."""
+        self._clients.pop(client, None)
+        if not self._clients and self._timer:
+            self._timer.cancel()
+            self._timer = None
+
+    def new_session(self, deadline: float) -> str:
+        """Start a session that expires at this loop time unless renewed."""
+        self._session_count += 1
+        session_id = f"session-{self._session_count}"
+        self._deadlines[session_id] = deadline
+        self._arm()
+        return session_id
+
+    def renew(self, session_id: str, deadline: float) -> bool:
+        """Put off the expiry of a session; False if there is no such session."""
+        if session_id not in self._deadlines:
+            return False
+        self._deadlines[session_id] = deadline
+        return True
+
+    def get(self, key: str) -> Entry | None:
+        """The entry of a key."""
+        return self._entries.get(key)
+
+    def list(self, prefix: str, limit: int, after: str | None) -> Page:
+        """A page of the keys that start with a prefix."""
+        start = bisect_left(self._keys, prefix)
+        if after is not None:
+            start = max(start, bisect_right(self._keys, after))
+        end = start
+        while end < len(self._keys) and end - start <= limit and self._keys[end].startswith(prefix):
+            end += 1
+        keys = self._keys[start : min(end, start + limit)]
+        return Page(tuple(self._entries[key] for key in keys), keys[-1] if end - start > limit else None)
+
+    def apply(self, checks: Sequence[Check], ops: Sequence[Op]) -> TxnResult:
+        """Apply a transaction or raise."""
+        self._expire_due()
+        for op in ops:
+            if isinstance(op, Put) and op.session and op.session.id not in self._deadlines:
+                raise SessionLost(f"session {op.session.id} is over")
+        for check in checks:
+            entry = self._entries.get(check.key)
+            if error := violation(check, entry.revision if entry else None):
+                raise error
+        revisions: list[Revision | None] = []
+        for op in ops:
+            if isinstance(op, Delete):
+                if op.key in self._entries:
+                    self._remove(op.key)
+                revisions.append(None)
+            else:
+                revisions.append(self._put(op))
+        self._wake()
+        return TxnResult(tuple(revisions))
+
+    def changes(self, prefix: str, position: int) -> tuple[int, Sequence[Event]]:
+        """What happened below a prefix since a position, last change of each key only, and the position reached."""
+        if position < self._floor:
+            entries = (self._entries[key] for key in self._keys if key.startswith(prefix))
+            return self._sequence, [Snapshot(tuple(entries))]
+        events: list[Event] = []
+        for key, sequence in reversed(self._order.items()):
+            if sequence <= position:
+                break
+            if key.startswith(prefix):
+                entry = self._entries.get(key)
+                events.append(Changed(entry) if entry else Removed(key))
+        return self._sequence, events[::-1]
+
+    def _put(self, op: Put) -> Revision:
+        if op.key not in self._entries:
+            insort(self._keys, op.key)
+            self._removed -= op.key in self._order
+        sequence = self._touch(op.key)
+        entry = Entry(op.key, bytes(op.value), Revision(sequence), op.session.id if op.session else None)
+        self._entries[op.key] = entry
+        return entry.revision
+
+    def _remove(self, key: str) -> None:
+        del self._entries[key]
+        del self._keys[bisect_left(self._keys, key)]
+        self._touch(key)
+        self._removed += 1
+        if self._removed > 2 * self._removed_max:
+            self._forget_removed()
+
+    def _touch(self, key: str) -> int:
+        self._sequence += 1
+        self._order.pop(key, None)
+        self._order[key] = self._sequence
+        return self._sequence
+
+    def _forget_removed(self) -> None:
+        removed = [key for key in self._order if key not in self._entries]
+        for key in removed[: -self._removed_max]:
+            self._floor = self._order.pop(key)
+            self._removed -= 1
+
+    def _wake(self) -> None:
+        for client in tuple(self._clients):
+            client.wake()
+
+    def _expire_due(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for session_id in [session for session, deadline in self._deadlines.items() if deadline <= now]:
+            self.expire(session_id)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._expire_due()
+        self._arm()
+
+    def _arm(self) -> None:
+        if not self._deadlines:
+            return
+        due = min(self._deadlines.values())
+        if self._timer is not None and self._timer.when() <= due:
+            return  # it looks again when it fires
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(due, self._on_timer, context=self._context)

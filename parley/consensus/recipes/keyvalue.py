@@ -1,0 +1,235 @@
+"""Key-value metadata: lasting keys below one folder, read, written, listed and watched.
+
+``KeyValue`` adds to the backend: writes that are settled after a lost answer (``recipes.writing``), read-modify-write
+(``update``), counters (``next_id``), and writes under a guard. Keys are relative to its folder, in what it takes and in
+what it gives; only guards (``Leadership.guard()``) name whole keys.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+
+from parley.consensus.backend import (
+    ABSENT,
+    ANY,
+    LINEARIZABLE,
+    At,
+    Backend,
+    Changed,
+    Check,
+    Delete,
+    Entry,
+    Event,
+    Expectation,
+    Op,
+    Page,
+    Presence,
+    Put,
+    Read,
+    Removed,
+    Revision,
+    Session,
+    Snapshot,
+    TxnResult,
+    Watch,
+)
+from parley.consensus.errors import AlreadyExists, Conflict, Fenced, NotFound, PreconditionFailed, TooLarge
+from parley.consensus.recipes.writing import Nonces, Writer, unwrap, wrap
+
+FOLDER = "data/"
+
+
+class KeyValue:
+    """The keys below a folder of a backend.
+
+    :param folder: put before every key; ends with ``/`` or is empty.
+    :param rng: source of nonces and jitter.
+    """
+
+    def __init__(self, backend: Backend, rng: random.Random | None = None, *, folder: str = FOLDER) -> None:
+        if folder and not folder.endswith("/"):
+            raise ValueError(f"the folder {folder!r} must end with a slash")
+        self._backend = backend
+        self._folder = folder
+        self._writer = Writer(backend, rng)
+        self._envelope_bytes = len(wrap(b"", ("0" * 16,)))
+
+    async def get(self, key: str, *, read: Read = LINEARIZABLE) -> Entry | None:
+        """The entry of a key, ``None`` if there is none."""
+        entry = await self._backend.get(self._folder + key, read=read)
+        return self._out(entry) if entry else None
+
+    async def put(
+        self,
+        key: str,
+        value: bytes,
+        *,
+        expect: Expectation = ANY,
+        session: Session | None = None,
+        guard: Check | None = None,
+    ) -> Revision:
+        """Write a value; errors as ``Backend.put``, and ``Fenced`` if the guard does not hold."""
+        revision = (await self.txn([Check(key, expect)], [Put(key, value, session)], guard=guard)).revisions[0]
+        assert revision is not None
+        return revision
+
+    async def delete(self, key: str, *, expect: Expectation = ANY, guard: Check | None = None) -> bool:
+        """Delete a key; False if it was absent. Errors as ``Backend.delete``, and ``Fenced``.
+
+        After a lost answer a key that is gone counts as deleted by this call.
+        """
+        if expect is Presence.ABSENT:
+            raise ValueError("a delete cannot expect ABSENT")
+        if expect is not ANY:
+            await self.txn([Check(key, expect)], [Delete(key)], guard=guard)
+            return True
+        try:
+            await self.txn([Check(key, Presence.PRESENT)], [Delete(key)], guard=guard)
+        except NotFound:
+            return False
+        return True
+
+    async def list(
+        self, prefix: str = "", *, limit: int = 1000, after: str | None = None, read: Read = LINEARIZABLE
+    ) -> Page:
+        """One page of the entries whose keys start with a prefix; see ``Backend.list``."""
+        behind = None if after is None else self._folder + after
+        page = await self._backend.list(self._folder + prefix, limit=limit, after=behind, read=read)
+        next_after = None if page.next_after is None else page.next_after[len(self._folder) :]
+        return Page(tuple(self._out(entry) for entry in page.entries), next_after)
+
+    async def entries(self, prefix: str = "", *, page: int = 1000) -> AsyncIterator[Entry]:
+        """All the entries whose keys start with a prefix, fetched page by page; not one consistent state."""
+        after: str | None = None
+        while True:
+            part = await self.list(prefix, limit=page, after=after)
+            for entry in part.entries:
+                yield entry
+            if (after := part.next_after) is None:
+                return
+
+    async def txn(self, checks: Sequence[Check], ops: Sequence[Op], *, guard: Check | None = None) -> TxnResult:
+        """Apply all or nothing; see ``Backend.txn``. The guard counts as one more check, and is looked at first.
+
+        :raises TooManyOps: nothing was applied and nothing was split. ``split`` cuts work that need not be one step.
+        """
+        return await self._commit(checks, ops, guard, {})
+
+    def split(self, ops: Sequence[Op], *, checks: int = 1) -> Iterator[Sequence[Op]]:
+        """Cut operations, in order, into as few parts as the store takes at once beside that many checks each.
+
+        Each part is atomic, the whole is not: the caller chooses an order in which any first parts are a legal state.
+
+        :raises ValueError: there is no room beside that many checks.
+        :raises TooLarge: the store takes one of the operations in no part; raised before the first part is given.
+        """
+        limits = self._backend.capabilities
+        for op in ops:
+            limits.admit_key(self._folder + op.key)
+            if isinstance(op, Put) and len(op.value) + self._envelope_bytes > limits.value_bytes_max:
+                raise TooLarge(f"the value of {op.key}", len(op.value), limits.value_bytes_max)
+        yield from limits.parts(
+            ops, checks=checks, key_extra_bytes=len(self._folder), value_extra_bytes=self._envelope_bytes
+        )
+
+    async def update(
+        self, key: str, change: Callable[[bytes | None], bytes | None], *, guard: Check | None = None
+    ) -> Entry | None:
+        """Replace the value by ``change(value)``, where ``None`` stands for absence on both sides; give the new entry.
+
+        ``change`` must be pure: it is called again whenever somebody else wrote in between. What it raises is raised.
+
+        :raises Fenced: the guard does not hold.
+        :raises MaybeApplied: an answer was lost, and others have deleted the key or written often since.
+        """
+        attempt = 0
+        while True:
+            stored = await self._backend.get(self._folder + key)
+            old = unwrap(stored) if stored else None
+            new = change(old.value if old else None)
+            if new is None and stored is None:
+                return None
+            check = Check(key, At(stored.revision) if stored else ABSENT)
+            op: Op = Delete(key) if new is None else Put(key, new)
+            try:
+                result = await self._commit([check], [op], guard, {key: old.nonces} if old else {})
+            except (AlreadyExists, Conflict):
+                await self._writer.pause(attempt)
+                attempt += 1
+                continue
+            revision = result.revisions[0]
+            return Entry(key, new, revision) if new is not None and revision is not None else None
+
+    async def next_id(self, key: str, *, block: int = 1, first: int = 0, guard: Check | None = None) -> int:
+        """Take ``block`` numbers nobody else gets, and return the lowest; the very first call gives ``first``.
+
+        A number can be lost (by a crash, or an answer lost for good) but is never given twice. The key holds the next
+        free number as decimal text.
+        """
+
+        def advance(value: bytes | None) -> bytes:
+            return b"%d" % ((int(value) if value is not None else first) + block)
+
+        entry = await self.update(key, advance, guard=guard)
+        assert entry is not None
+        return int(entry.value) - block
+
+    def watch(self, prefix: str = "") -> KeyValueWatch:
+        """Watch the keys that start with a prefix; see ``Watch``."""
+        return KeyValueWatch(self._backend.watch(self._folder + prefix), self._out, len(self._folder))
+
+    async def _commit(
+        self, checks: Sequence[Check], ops: Sequence[Op], guard: Check | None, replaced: dict[str, Nonces]
+    ) -> TxnResult:
+        whole = [replace(check, key=self._folder + check.key) for check in checks]
+        try:
+            return await self._writer.commit(
+                [guard, *whole] if guard else whole,
+                [replace(op, key=self._folder + op.key) for op in ops],
+                replaced={self._folder + key: nonces for key, nonces in replaced.items()},
+            )
+        except (PreconditionFailed, Fenced) as error:
+            if not (guard and error.key == guard.key):
+                error.key = error.key[len(self._folder) :]
+            raise
+
+    def _out(self, entry: Entry) -> Entry:
+        return replace(entry, key=entry.key[len(self._folder) :], value=unwrap(entry).value)
+
+
+class KeyValueWatch:
+    """A ``Watch`` on a ``KeyValue``: same rules, keys relative and values unwrapped."""
+
+    def __init__(self, watch: Watch, out: Callable[[Entry], Entry], cut: int) -> None:
+        self._watch = watch
+        self._out = out
+        self._cut = cut
+
+    async def __aenter__(self) -> Self:
+        await self._watch.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._watch.__aexit__(kind, error, trace)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        match await self._watch.__anext__():
+            case Snapshot(entries):
+                return Snapshot(tuple(self._out(entry) for entry in entries))
+            case Changed(entry):
+                return Changed(self._out(entry))
+            case Removed(key):
+                return Removed(key[self._cut :])
+
+    async def close(self) -> None:
+        """Stop watching."""
+        await self._watch.close()

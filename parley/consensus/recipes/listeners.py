@@ -1,0 +1,120 @@
+"""Change listeners: what changed, against what the listener knew before.
+
+A watch may start over with a Snapshot at any time; a ``View`` turns each event into the differences from its own copy
+of the state, so a listener sees every lasting change exactly once, with the old value, across reconnects too::
+
+    async for changes in Listeners(backend).follow("data/topics/"):
+        for change in changes: ...
+
+or with a function that is called: ``listener = listeners.listen("data/topics/", on_changes)``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+
+from parley.consensus.backend import Backend, Changed, Entry, Event, Removed, Snapshot
+from parley.consensus.recipes.writing import unwrap
+
+
+@dataclass(frozen=True, slots=True)
+class KeyChange:
+    """One key before and after: created (``old`` is None), put again, or deleted (``new`` is None)."""
+
+    key: str
+    old: Entry | None
+    new: Entry | None
+
+
+class View:
+    """A copy of the state below a prefix, kept by its events.
+
+    :ivar entries: by whole key, values as stored (wrapped).
+    """
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Entry] = {}
+
+    def apply(self, event: Event) -> list[KeyChange]:
+        """Take in an event; what it changed, deletions first."""
+        match event:
+            case Changed(entry):
+                new = {entry.key: entry}
+                gone: list[str] = []
+            case Removed(key):
+                new, gone = {}, [key]
+            case Snapshot(entries):
+                new = {entry.key: entry for entry in entries}
+                gone = [key for key in self.entries if key not in new]
+        changes = [KeyChange(key, self.entries.pop(key), None) for key in gone if key in self.entries]
+        for key, entry in new.items():
+            old = self.entries.get(key)
+            if old is None or old.revision != entry.revision:
+                self.entries[key] = entry
+                changes.append(KeyChange(key, old, entry))
+        return changes
+
+
+class Listener:
+    """A function being called for changes, until ``close`` or a failure."""
+
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        self._task = task
+
+    async def wait(self) -> None:
+        """Wait for the end: returns after ``close``, raises what ended the watch or what the function raised."""
+        try:
+            await asyncio.shield(self._task)
+        except asyncio.CancelledError:
+            if not self._task.cancelled():
+                raise
+
+    async def close(self) -> None:
+        """Stop; the function is not called any more. Idempotent."""
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+
+class Listeners:
+    """Listening to the keys of a backend.
+
+    :param unwrapped: give values as the recipes wrote them; False for keys that were written without them.
+    """
+
+    def __init__(self, backend: Backend, *, unwrapped: bool = True) -> None:
+        self._backend = backend
+        self._unwrapped = unwrapped
+
+    async def follow(self, prefix: str) -> AsyncIterator[list[KeyChange]]:
+        """First one list with everything there is (it may be empty), then a list for each event that changed something.
+
+        :raises CoordinationError: what ended the watch.
+        """
+        view = View()
+        first = True
+        async with self._backend.watch(prefix) as watch:
+            async for event in watch:
+                changes = view.apply(event)
+                if changes or first:
+                    first = False
+                    yield [self._out(change) for change in changes]
+
+    def listen(self, prefix: str, on_changes: Callable[[Sequence[KeyChange]], None]) -> Listener:
+        """Call ``on_changes`` with each list of ``follow``. If it raises, listening ends; see ``Listener.wait``."""
+
+        async def run() -> None:
+            async for changes in self.follow(prefix):
+                on_changes(changes)
+
+        return Listener(asyncio.get_running_loop().create_task(run(), name=f"listen {prefix}"))
+
+    def _out(self, change: KeyChange) -> KeyChange:
+        if not self._unwrapped:
+            return change
+        return KeyChange(change.key, _unwrapped(change.old), _unwrapped(change.new))
+
+
+def _unwrapped(entry: Entry | None) -> Entry | None:
+    return entry and Entry(entry.key, unwrap(entry).value, entry.revision, entry.session)

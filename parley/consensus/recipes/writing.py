@@ -1,0 +1,155 @@
+"""Writes whose fate is known in the end, over backends that may answer ``MaybeApplied``.
+
+Each value is stored in an envelope: a line of text and then the value. The line holds the nonces of the write and,
+where the writer knew the value it replaced, of up to fifteen writes before it::
+
+    1 5f0c3a9d2b7e4410 09ab...          <- format, newest nonce first
+    {"any": "value"}
+
+After a lost answer the writer reads back. Its nonce is there: applied. It is not: the same transaction, with the same
+nonces, is sent again. If that is refused, and the nonce is still nowhere, nobody may be able to tell any more whether
+the first attempt was applied and then written over; only then the caller sees ``MaybeApplied``. It does not happen to:
+
+* writes under a guard, because nobody else writes while it holds (the error is then ``Fenced``, which is final);
+* read-modify-write cycles that pass on the nonces they read (``KeyValue.update``): while the nonce of what was to be
+  replaced is still in the envelope, ours must be there too, or it was not applied.
+
+A put that expects ANY and is sent twice may be applied twice, the second time over somebody else's value. Where several
+write to a key, use an expectation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from parley.consensus.backend import Backend, Check, Delete, Entry, Op, Put, Revision, TxnResult
+from parley.consensus.errors import BadConfig, MaybeApplied, PreconditionFailed, Retriable, Unavailable
+
+_FORMAT = b"1"
+_NONCES_MAX = 16
+_HEADER_BYTES_MAX = len(_FORMAT) + _NONCES_MAX * 17 + 1
+
+Nonces = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unwrapped:
+    """What an envelope holds."""
+
+    value: bytes
+    nonces: Nonces
+
+
+def wrap(value: bytes, nonces: Nonces) -> bytes:
+    """A value in its envelope."""
+    return b"%s %s\n%s" % (_FORMAT, " ".join(nonces[:_NONCES_MAX]).encode("ascii"), value)
+
+
+def unwrap(entry: Entry) -> Unwrapped:
+    """What a stored entry holds.
+
+    :raises BadConfig: somebody else wrote there.
+    """
+    header, newline, value = entry.value.partition(b"\n")
+    form, *nonces = header.split(b" ")
+    if not newline or form != _FORMAT or len(header) > _HEADER_BYTES_MAX:
+        raise BadConfig(f"the value of {entry.key} is not in Parley's form; the address points to somebody else's keys")
+    return Unwrapped(value, tuple(nonce.decode("ascii", "replace") for nonce in nonces))
+
+
+class Writer:
+    """Commits transactions and settles the ambiguous ones.
+
+    :param rng: source of nonces and of the jitter between attempts.
+    :param settle_s: how long to go on after an ambiguous answer before giving up with ``MaybeApplied``, in seconds.
+    """
+
+    def __init__(self, backend: Backend, rng: random.Random | None = None, settle_s: float = 30.0) -> None:
+        self.backend = backend
+        self._rng = rng or random.Random()
+        self._settle_s = settle_s
+
+    async def commit(
+        self, checks: Sequence[Check], ops: Sequence[Op], *, replaced: Mapping[str, Nonces] | None = None
+    ) -> TxnResult:
+        """Apply a transaction whose values are not yet wrapped.
+
+        :param replaced: by key, the nonces of the value that is written over, where the checks make sure of that value.
+        :raises MaybeApplied: it could not be settled; read the keys and decide.
+        :raises CoordinationError: as ``Backend.txn``; nothing was applied.
+        """
+        nonce = f"{self._rng.getrandbits(64):016x}"
+        wrapped = [_wrapped(op, (nonce, *(replaced or {}).get(op.key, ()))) for op in ops]
+        try:
+            return await self.backend.txn(checks, wrapped)
+        except MaybeApplied as error:
+            return await self._settle(checks, wrapped, nonce, replaced or {}, error)
+
+    async def pause(self, attempt: int) -> None:
+        """Wait a little before trying again: up to 1 ms at first, up to a quarter of a second later."""
+        await asyncio.sleep(self._rng.random() * min(0.001 * 2**attempt, 0.25))
+
+    async def _settle(
+        self,
+        checks: Sequence[Check],
+        ops: Sequence[Op],
+        nonce: str,
+        replaced: Mapping[str, Nonces],
+        first_error: MaybeApplied,
+    ) -> TxnResult:
+        deadline = asyncio.get_running_loop().time() + self._settle_s
+        attempt = 0
+        while asyncio.get_running_loop().time() < deadline:
+            try:
+                if result := await self._outcome(ops, nonce):
+                    return result
+                return await self.backend.txn(checks, ops)
+            except PreconditionFailed as error:
+                try:
+                    if result := await self._outcome(ops, nonce):
+                        return result
+                    if await self._never_applied(replaced):
+                        raise
+                except Unavailable:
+                    await self.pause(attempt)
+                    attempt += 1
+                    continue
+                raise MaybeApplied(f"the answer was lost, and others have written since: {error}") from first_error
+            except Retriable:
+                await self.pause(attempt)
+                attempt += 1
+        raise MaybeApplied(f"not settled within {self._settle_s} s: {first_error}") from first_error
+
+    async def _never_applied(self, replaced: Mapping[str, Nonces]) -> bool:
+        """Whether, our nonce being nowhere, the chain of nonces still reaches back to a value we meant to replace."""
+        for key, nonces in replaced.items():
+            entry = await self.backend.get(key)
+            if entry and nonces and nonces[0] in unwrap(entry).nonces:
+                return True
+        return False
+
+    async def _outcome(self, ops: Sequence[Op], nonce: str) -> TxnResult | None:
+        """The result if the transaction was applied or nothing is left of it to do; ``None``: no sign of it."""
+        found = {op.key: await self.backend.get(op.key) for op in ops}
+        if ops and not any(isinstance(op, Put) for op in ops):
+            return TxnResult((None,) * len(ops)) if not any(found.values()) else None
+        applied = False
+        revisions: list[Revision | None] = []
+        for op in ops:
+            entry = found[op.key]
+            nonces = unwrap(entry).nonces if entry and isinstance(op, Put) else ()
+            applied = applied or nonce in nonces
+            if isinstance(op, Delete):
+                revisions.append(None)
+            elif entry and nonces[0] == nonce:
+                revisions.append(entry.revision)
+            else:  # written over since: a revision that no key has
+                revisions.append(Revision(object()))
+        return TxnResult(tuple(revisions)) if applied else None
+
+
+def _wrapped(op: Op, nonces: Nonces) -> Op:
+    return Put(op.key, wrap(op.value, nonces), op.session) if isinstance(op, Put) else op

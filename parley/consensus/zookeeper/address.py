@@ -1,0 +1,193 @@
+"""``zookeeper://host:port,host:port/chroot?option=value``: where the servers are, and as whom to speak to them.
+
+``user``, ``password-file``
+    credentials; ``auth=digest`` (the default) or ``auth=sasl`` (DIGEST-MD5) says how they are shown.
+``acl``
+    ``true``: only these credentials may read and change what is created here.
+``tls``, ``ca-file``, ``cert-file``, ``key-file``, ``key-password-file``
+    TLS; any of the files means yes. Without ``ca-file`` the system's authorities are trusted. The files are PEM, or
+    PKCS #12: then ``cert-file`` is enough. The passwords can be options beside the address, ``key_password`` and
+    ``ca_password``, never in it.
+``verify-host``
+    ``false``: the servers' certificates need not be made for their names.
+``connect-timeout-ms``
+    how long ``open`` waits for a server; 18000.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+from parley.consensus.errors import BadConfig
+from parley.consensus.zookeeper.connection import Endpoint
+from parley.consensus.zookeeper.keystores import Keystores, is_pem, read_pkcs12
+from parley.consensus.zookeeper.wire import Acl
+
+ROOT = "parley"
+_ROOT_BYTES_MAX = 200
+_ALL = 31
+_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?\]|[A-Za-z0-9._-]+)\Z")
+OPEN_ACL: Acl = ((_ALL, "world", "anyone"),)
+CREATOR_ACL: Acl = ((_ALL, "auth", ""),)
+_FLAGS = {"true": True, "false": False}
+_DEFAULTS = {
+    "user": "",
+    "password-file": "",
+    "auth": "digest",
+    "acl": "false",
+    "tls": "",
+    "ca-file": "",
+    "cert-file": "",
+    "key-file": "",
+    "key-password-file": "",
+    "verify-host": "true",
+    "connect-timeout-ms": "18000",
+}
+_SECRETS = ("key-password", "ca-password")
+EXPECTED = "zookeeper://host:port[,host:port...][/chroot][?user=...&password-file=...&acl=true&ca-file=...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a store is.
+
+    :ivar root: the path of our tree.
+    :ivar parents: the paths above it, outermost first.
+    :ivar acl: for what is created in the tree. ``parent_acl``: for what is created above it.
+    :ivar connect_s: how long ``open`` waits for a server, in seconds.
+    """
+
+    endpoint: Endpoint
+    root: str
+    connect_s: float
+    acl: Acl = field(default=OPEN_ACL)
+    parent_acl: Acl = field(default=OPEN_ACL)
+
+    @property
+    def parents(self) -> list[str]:
+        """What must be there before the root can be made."""
+        segments = self.root.split("/")[1:-1]
+        return ["/" + "/".join(segments[: n + 1]) for n in range(len(segments))]
+
+
+def parse(url: str, options: Mapping[str, object]) -> Address:
+    """The address that a URL and options mean.
+
+    :raises BadConfig: they make no sense; the message repeats no secret.
+    """
+    scheme, separator, rest = url.partition("://")
+    if scheme != "zookeeper" or not separator:
+        raise BadConfig(f"expected {EXPECTED}")
+    place, _, query = rest.partition("?")
+    given = {name.replace("_", "-"): str(value) for name, value in options.items()}
+    passwords = {name: given.pop(name, "") for name in _SECRETS}
+    given = dict(parse_qsl(query, keep_blank_values=True)) | given
+    if unknown := sorted(given.keys() - _DEFAULTS.keys()):
+        raise BadConfig(f"zookeeper: no option is called {unknown[0]}; there are {', '.join(_DEFAULTS)}")
+    settings = _DEFAULTS | given
+    hosts, _, chroot = place.partition("/")
+    if "@" in hosts:
+        raise BadConfig("a zookeeper address holds no password: use ?user=NAME&password-file=FILE")
+    secure = _flag(settings, "acl")
+    auth, sasl = _credentials(settings)
+    endpoint = Endpoint(_hosts(hosts), auth, sasl, *_tls(settings, passwords))
+    if secure and not (auth or sasl or endpoint.tls.get("certfile") or endpoint.keystores.key):
+        raise BadConfig("zookeeper: acl=true needs credentials: user and password-file, or cert-file and key-file")
+    connect_s = _milliseconds(settings, "connect-timeout-ms") / 1000
+    return Address(endpoint, _root(chroot), connect_s, CREATOR_ACL if secure else OPEN_ACL)
+
+
+def _hosts(text: str) -> str:
+    hosts = []
+    for each in text.split(","):
+        host, colon, port = each.strip().rpartition(":")
+        if not colon or port.endswith("]"):
+            host, port = each.strip(), "2181"
+        if not _HOST.match(host) or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise BadConfig(f"zookeeper: {each!r} is not host:port; expected zookeeper://host:port[,host:port...]")
+        hosts.append(f"{host}:{port}")
+    return ",".join(hosts)
+
+
+def _root(chroot: str) -> str:
+    segments = [unquote(segment) for segment in chroot.rstrip("/").split("/")] if chroot.strip("/") else []
+    if any(segment in ("", ".", "..") or not segment.isprintable() or "/" in segment for segment in segments):
+        raise BadConfig(f"zookeeper: /{chroot} is not a path that ZooKeeper allows")
+    root = "/" + "/".join([*segments, ROOT])
+    if len(root.encode()) > _ROOT_BYTES_MAX:
+        raise BadConfig(f"zookeeper: the chroot is too long; {_ROOT_BYTES_MAX - len(ROOT) - 2} bytes are allowed")
+    return root
+
+
+def _credentials(settings: Mapping[str, str]) -> tuple[tuple[tuple[str, str], ...], dict[str, str] | None]:
+    user, file, how = settings["user"], settings["password-file"], settings["auth"]
+    if how not in ("digest", "sasl"):
+        raise BadConfig(f"zookeeper: auth={how}: expected digest or sasl")
+    if not user and not file:
+        return (), None
+    if not user or not file or ":" in user:
+        raise BadConfig("zookeeper: user (without a colon) and password-file need each other")
+    password = _secret(file, "password-file")
+    if how == "digest":
+        return (("digest", f"{user}:{password}"),), None
+    return (), {"mechanism": "DIGEST-MD5", "username": user, "password": password}
+
+
+def _tls(settings: Mapping[str, str], passwords: Mapping[str, str]) -> tuple[dict[str, Any], Keystores]:
+    files = [name for name in ("ca-file", "cert-file", "key-file") if settings[name]]
+    if not (_flag(settings, "tls") if settings["tls"] else files):
+        if files:
+            raise BadConfig(f"zookeeper: tls=false and {files[0]} contradict each other")
+        return {}, Keystores()
+    tls: dict[str, Any] = {"use_ssl": True, "check_hostname": _flag(settings, "verify-host")}
+    trusted, own = Keystores(), Keystores()
+    if authorities := settings["ca-file"]:
+        if is_pem(_file(authorities, "ca-file")):
+            tls["ca"] = authorities
+        else:
+            trusted = read_pkcs12(authorities, passwords["ca-password"], wants_key=False)
+    password = passwords["key-password"]
+    if settings["key-password-file"]:
+        password = _secret(settings["key-password-file"], "key-password-file")
+    if (certificate := settings["cert-file"]) and not is_pem(_file(certificate, "cert-file")):
+        if settings["key-file"] not in ("", certificate):
+            raise BadConfig(f"zookeeper: the key is in cert-file={certificate}; key-file names another file")
+        own = read_pkcs12(certificate, password, wants_key=True)
+    elif bool(certificate) != bool(settings["key-file"]):
+        raise BadConfig("zookeeper: cert-file and key-file need each other")
+    elif certificate:
+        tls["certfile"] = certificate
+        tls["keyfile"] = _file(settings["key-file"], "key-file")
+        tls |= {"keyfile_password": password} if password else {}
+    return tls, replace(own, authorities=trusted.authorities)
+
+
+def _secret(path: str, option: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadConfig(f"zookeeper: {option}={path} cannot be read: {type(error).__name__}") from error
+
+
+def _file(path: str, option: str) -> str:
+    if not Path(path).is_file():
+        raise BadConfig(f"zookeeper: {option}={path}: there is no such file")
+    return path
+
+
+def _flag(settings: Mapping[str, str], option: str) -> bool:
+    if (value := settings[option].strip().lower()) not in _FLAGS:
+        raise BadConfig(f"zookeeper: {option}={settings[option]}: expected true or false")
+    return _FLAGS[value]
+
+
+def _milliseconds(settings: Mapping[str, str], option: str) -> int:
+    text = settings[option]
+    if not text.isdecimal() or not 0 < int(text) < 1 << 31:
+        raise BadConfig(f"zookeeper: {option}={text}: expected milliseconds")
+    return int(text)

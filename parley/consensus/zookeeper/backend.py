@@ -1,0 +1,348 @@
+"""The client of a ZooKeeper ensemble."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import random
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Self
+
+from parley.consensus.backend import (
+    ANY,
+    LINEARIZABLE,
+    Backend,
+    Capabilities,
+    Check,
+    Delete,
+    Entry,
+    Expectation,
+    Op,
+    Page,
+    Presence,
+    Put,
+    Read,
+    Session,
+    TxnResult,
+    Watch,
+    WatchCount,
+)
+from parley.consensus.errors import Closed, CoordinationError, SessionLost, Unavailable, WrongStore
+from parley.consensus.zookeeper.address import Address, parse
+from parley.consensus.zookeeper.bounds import granted_bounds
+from parley.consensus.zookeeper.connection import MAIN_TIMEOUT_MS, Connection
+from parley.consensus.zookeeper.counting import watch_count
+from parley.consensus.zookeeper.feed import Feed
+from parley.consensus.zookeeper.layout import Layout
+from parley.consensus.zookeeper.reading import Reader
+from parley.consensus.zookeeper.sessions import Link, ZookeeperSession, ephemeral
+from parley.consensus.zookeeper.tree import look, prepared
+from parley.consensus.zookeeper.trimming import Trimmer
+from parley.consensus.zookeeper.watch import ZookeeperWatch
+from parley.consensus.zookeeper.writing import Applied, Writer
+
+CAPABILITIES = Capabilities(
+    name="ZooKeeper",
+    key_bytes_max=1024,
+    value_bytes_max=256 << 10,
+    txn_ops_max=256,
+    txn_bytes_max=400 << 10,  # a request is at most 1 MiB (jute.maxbuffer), and names each key up to three times
+    list_limit_max=1000,
+    ttl_ms_min=4000,  # ZooKeeper's defaults, 2 and 20 ticks of 2 s; after open those of the server
+    ttl_ms_max=40_000,
+    expiry_factor_max=2.0,  # rounded up to the next tick, and told to the leader half a tick late
+    crash_seen_ms_max=None,
+)
+_WAIT_S = 5.0
+_DOUBT_S, _DOUBT_MAX_S = 0.5, 4.0
+
+
+class ZookeeperBackend(Backend):
+    """A client of the store below a path of a ZooKeeper ensemble.
+
+    :param rng: source of names; two clients must never draw the same.
+    """
+
+    def __init__(self, address: Address, *, rng: random.Random | None = None) -> None:
+        self._address = address
+        self._rng = rng or random.SystemRandom()
+        self._layout = Layout(address.root)
+        self._capabilities = CAPABILITIES
+        self._identity: str | None = None
+        self._opened = False
+        self._wrong: WrongStore | None = None
+        self._connection: Connection | None = None
+        self._links: dict[int, Link] = {}
+        self._watches: dict[ZookeeperWatch, None] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._following: asyncio.Task[None] | None = None
+        self._doubting: asyncio.Task[None] | None = None
+
+    @classmethod
+    def from_url(cls, url: str, **options: object) -> Self:
+        return cls(parse(url, options))
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
+
+    @property
+    def identity(self) -> str:
+        if self._identity is None:
+            raise Closed("the backend has not been opened")
+        return self._identity
+
+    async def watch_count(self) -> WatchCount:
+        return await asyncio.to_thread(watch_count, self._address.endpoint)
+
+    async def open(self, *, expect_identity: str | None = None) -> None:
+        if self._opened:
+            return
+        await self._learn_bounds()
+        connection = Connection(self._address.endpoint, self._main_timeout_ms(), self._on_state)
+        connection.start()
+        try:
+            await connection.connected(self._address.connect_s)
+            identity = await prepared(connection, self._address, self._layout, self._name(), expect_identity)
+        except BaseException:
+            await connection.close()
+            raise
+        acl = self._address.acl
+        self._connection, self._identity, self._wrong = connection, identity, None
+        self._reader = Reader(connection, self._layout, identity, _WAIT_S)
+        self._writer = Writer(connection, self._reader, self._layout, identity, acl, _WAIT_S)
+        self._feed = Feed(connection, self._reader, self._layout, self._wake)
+        self._trimmer = Trimmer(connection, self._layout)
+        self._opened = True
+
+    async def _learn_bounds(self) -> None:
+        try:
+            shortest, longest = await asyncio.to_thread(granted_bounds, self._address.endpoint, self._address.connect_s)
+        except OSError as error:
+            raise Unavailable(f"no ZooKeeper server of {self._address.endpoint.hosts} answers: {error}") from error
+        self._capabilities = dataclasses.replace(CAPABILITIES, ttl_ms_min=shortest, ttl_ms_max=longest)
+
+    def _main_timeout_ms(self) -> int:
+        return self._capabilities.ttl(MAIN_TIMEOUT_MS)
+
+    async def close(self) -> None:
+        await self._close(Connection.close)
+
+    async def abandon(self) -> None:
+        await self._close(Connection.abandon)
+
+    async def _close(self, end: Callable[[Connection], Coroutine[Any, Any, None]]) -> None:
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        self._opened = False
+        self._wake()
+        sessions = [session for link in self._links.values() for session in link.sessions.values()]
+        tasks = [*self._tasks, *([self._following] if self._following else [])]
+        self._tasks.clear()
+        self._following = None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        links = list(self._links.values())
+        self._links.clear()
+        for session in sessions:
+            session.lose()
+        keys = [key for session in sessions for key in session.keys]
+        await asyncio.gather(*(end(link.connection) for link in links))
+        if keys and end is Connection.close:
+            with suppress(CoordinationError):
+                await self._writer.sweep(keys)
+        await end(connection)
+
+    async def open_session(self, ttl_ms: int) -> Session:
+        self._require_open()
+        ttl_ms = self._capabilities.ttl(ttl_ms)
+        link = self._links.get(ttl_ms)
+        if link is None:
+            link = self._links[ttl_ms] = Link(self._address.endpoint, ttl_ms, self._spawn)
+        session_id = f"{self._rng.getrandbits(64):016x}"
+        link.opening += 1
+        try:
+            sent_at = await ephemeral(link, self._layout, self.identity, session_id, self._address.acl, _WAIT_S)
+            path = self._layout.session(session_id)
+            return ZookeeperSession(session_id, ttl_ms, sent_at, link, path, self._spawn, self._on_session_end)
+        except WrongStore as error:
+            raise self._lost_store(error) from error
+        finally:
+            link.opening -= 1
+            self._drop_idle(link)
+
+    async def get(self, key: str, *, read: Read = LINEARIZABLE) -> Entry | None:
+        self._capabilities.admit_key(key)
+        self._require_open()
+        with self._watching_the_store():
+            stored = (await self._reader.state([key], fresh=read is LINEARIZABLE)).keys[key]
+        return stored.entry() if stored is not None and stored.alive else None
+
+    async def delete(self, key: str, *, expect: Expectation = ANY) -> bool:
+        if expect is Presence.ABSENT:
+            raise ValueError("a delete cannot expect ABSENT")
+        return (await self._apply([Check(key, expect)], [Delete(key)])).deleted > 0
+
+    async def list(self, prefix: str, *, limit: int, after: str | None = None, read: Read = LINEARIZABLE) -> Page:
+        if limit < 1:
+            raise ValueError("the limit must be at least 1")
+        self._require_open()
+        limit = min(limit, self._capabilities.list_limit_max)
+        with self._watching_the_store():
+            found = await self._reader.range(prefix, fresh=read is LINEARIZABLE, limit=limit, after=after)
+        if found.dead:
+            self._sweep(found.dead)
+        entries = tuple(stored.entry() for stored in found.stored)
+        return Page(entries[:limit], entries[limit - 1].key if found.more and len(entries) >= limit else None)
+
+    async def txn(self, checks: Sequence[Check], ops: Sequence[Op]) -> TxnResult:
+        return TxnResult((await self._apply(checks, ops)).revisions)
+
+    def watch(self, prefix: str) -> Watch:
+        self._require_open()
+        watch = ZookeeperWatch(prefix, self._reader, self._feed, self._sweep, self._on_watch_closed)
+        self._watches[watch] = None
+        if self._following is None:
+            self._following = asyncio.get_running_loop().create_task(self._follow(), name="coordination feed")
+        return watch
+
+    async def _apply(self, checks: Sequence[Check], ops: Sequence[Op]) -> Applied:
+        self._capabilities.admit(checks, ops)
+        self._require_open()
+        bound = [(op.session, op.key) for op in ops if isinstance(op, Put) and op.session]
+        for session, key in bound:
+            session.require()
+            if isinstance(session, ZookeeperSession):
+                session.keys[key] = None
+        try:
+            with self._watching_the_store():
+                applied = await self._writer.apply(checks, ops)
+        except SessionLost:
+            for session, _ in bound:
+                await self._confirm(session)
+            raise
+        if applied.entry is not None and self._trimmer.due(applied.entry):
+            self._spawn(self._trimmer.trim(applied.entry), "trimming of the log")
+        return applied
+
+    async def _confirm(self, session: Session) -> None:
+        """Let a session know that it is over before anybody else hears of it."""
+        if isinstance(session, ZookeeperSession) and self._opened:
+            with suppress(CoordinationError):
+                if session.id not in (await self._reader.state(fresh=True)).sessions:
+                    session.lose()
+
+    # What goes on beside the calls.
+
+    def _require_open(self) -> None:
+        if not self._opened:
+            raise Closed("the backend is not open")
+        if self._wrong is not None:
+            raise WrongStore(str(self._wrong))
+
+    @contextmanager
+    def _watching_the_store(self) -> Iterator[None]:
+        """Around what asks the store: that it is gone concerns all, not only the one who finds it out."""
+        try:
+            yield
+        except WrongStore as error:
+            raise self._lost_store(error) from error
+
+    def _lost_store(self, error: WrongStore) -> WrongStore:
+        """Nothing of what we had is there: all sessions and watches end, and every call fails from now on."""
+        if self._wrong is None:
+            self._wrong = error
+            if self._connection is not None:
+                self._connection.fail(error)
+            for link in tuple(self._links.values()):
+                link.connection.fail(error)
+                for session in tuple(link.sessions.values()):
+                    session.lose()
+            self._feed.error = self._feed.error or error
+            self._wake()
+        return error
+
+    async def _follow(self) -> None:
+        await self._feed.run()
+        if isinstance(self._feed.error, WrongStore):
+            self._lost_store(self._feed.error)
+
+    def _on_state(self, connected: bool | None) -> None:
+        if not self._opened:
+            return
+        if connected:
+            self._spawn(self._look_at_store(), "look at the store")
+        elif self._doubting is None or self._doubting.done():
+            self._doubting = self._spawn(self._doubt(), "doubts about the store")
+
+    async def _doubt(self) -> None:
+        """While there is no connection, look whether the store is there at all.
+
+        A server whose data was deleted turns away everybody who knew more than it does, and says nothing else.
+        """
+        connection, pause_s = self._connection, _DOUBT_S
+        while connection is not None and not connection.is_connected:
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _DOUBT_MAX_S)
+            if connection.is_connected or self._wrong is not None:
+                return
+            with suppress(CoordinationError), self._watching_the_store():
+                await look(self._address, self._layout, self.identity, _WAIT_S)
+
+    async def _look_at_store(self) -> None:
+        with suppress(CoordinationError), self._watching_the_store():
+            await self._reader.state(fresh=True)
+
+    def _on_session_end(self, session: ZookeeperSession) -> None:
+        if not self._opened:
+            return
+        self._spawn(self._clear(session), f"clearing up after session {session.id}")
+
+    async def _clear(self, session: ZookeeperSession) -> None:
+        link = self._links.get(session.ttl_ms)
+        if link is not None:
+            link.opening += 1
+            try:
+                with suppress(CoordinationError):
+                    await session.remove()
+            finally:
+                link.opening -= 1
+                self._drop_idle(link)
+        if session.keys and self._wrong is None:
+            with suppress(CoordinationError):
+                await self._writer.sweep(list(session.keys))
+
+    def _drop_idle(self, link: Link) -> None:
+        ttl_ms = link.connection.timeout_ms
+        if link.idle and self._links.get(ttl_ms) is link:
+            del self._links[ttl_ms]
+            self._spawn(link.connection.close(), "end of a connection without sessions")
+
+    def _on_watch_closed(self, watch: ZookeeperWatch) -> None:
+        self._watches.pop(watch, None)
+
+    def _wake(self) -> None:
+        for watch in tuple(self._watches):
+            if not self._opened:
+                watch.end()
+            watch.wake()
+
+    def _sweep(self, dead: Sequence[str]) -> None:
+        if self._opened:
+            self._spawn(self._swept(dead), "sweeping up after sessions")
+
+    async def _swept(self, dead: Sequence[str]) -> None:
+        with suppress(CoordinationError):
+            await self._writer.sweep(dead)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _name(self) -> str:
+        return f"{self._rng.getrandbits(128):032x}"

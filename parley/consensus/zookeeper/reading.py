@@ -1,0 +1,260 @@
+"""Reading several znodes in one state, and ranges of keys in one state although they take several reads.
+
+A read also carries the identity, so that a wiped store is noticed, and who has a session, so that a key whose session
+is over is absent. For a range the log tells what changed between the reads; that is read once more, until nothing is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from kazoo.exceptions import NoAuthError, UnimplementedError
+
+from parley.consensus.backend import Entry, Revision
+from parley.consensus.errors import Unauthorized, Unavailable, Unsupported, WrongStore
+from parley.consensus.zookeeper.connection import Connection, LostAnswer
+from parley.consensus.zookeeper.layout import Layout, decode, decode_changes, entries_made, key_of
+from parley.consensus.zookeeper.wire import NO_AUTH, NO_NODE, Children, Data, Failed, MultiRead, Stat
+
+_REPLY_BYTES = 1 << 20
+_KEYS_MIN, _KEYS_MAX = 16, 1000
+_LOOKAHEAD = 16
+_BATCH = 128
+_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A key's znode as it was found.
+
+    :ivar owner: the session it is bound to.
+    :ivar alive: whether the key counts as present: it is not bound, or its session is there.
+    """
+
+    key: str
+    value: bytes
+    stat: Stat
+    owner: str | None
+    alive: bool
+
+    def entry(self) -> Entry:
+        """The key as callers see it."""
+        return Entry(self.key, self.value, Revision(self.stat.mzxid), self.owner)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An entry of the log: its number, the write it belongs to, and the keys it names."""
+
+    number: int
+    mzxid: int
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What one read found.
+
+    :ivar sessions: the ids of the sessions alive.
+    :ivar keys: what is stored under each key asked for, dead keys included; ``None`` for no znode.
+    :ivar versions: the versions of the buckets asked for.
+    :ivar changes: the entries of the log asked for that are there, up to the first gap.
+    :ivar log_end: the number that the log's next entry will have.
+    """
+
+    sessions: frozenset[str]
+    keys: dict[str, Stored | None]
+    versions: dict[str, int]
+    changes: tuple[Change, ...]
+    log_end: int
+
+
+@dataclass(slots=True)
+class Range:
+    """The keys of a range in one state, sorted; ``position`` is the number of the next entry of the log."""
+
+    stored: list[Stored]
+    position: int
+    more: bool
+    dead: list[str] = field(default_factory=list)
+
+
+class Reader:
+    """Reads of one store over one connection.
+
+    :param within_s: how long to wait for a connection.
+    """
+
+    def __init__(self, connection: Connection, layout: Layout, identity: str, within_s: float) -> None:
+        self._connection = connection
+        self._layout = layout
+        self._identity = identity
+        self._within_s = within_s
+
+    async def state(
+        self,
+        keys: Sequence[str] = (),
+        *,
+        fresh: bool,
+        buckets: Sequence[str] = (),
+        entries: range = range(0),
+    ) -> State:
+        """One read of these keys, buckets and log entries.
+
+        :param fresh: whether it has to see every write that was answered before.
+        :raises WrongStore: the store is not the one it was.
+        :raises Unavailable: no answer.
+        """
+        layout = self._layout
+        paths = [*map(layout.key, keys), *buckets, *map(layout.entry, entries)]
+        common: list[Data | Children] = [
+            Data(f"{layout.identities}/{self._identity}"),
+            Children(layout.sessions),
+            Data(layout.log),
+        ]
+        results = await self.read([*common, *map(Data, paths)], fresh=fresh)
+        sessions, (_, log_stat) = frozenset(results[1]), results[2]
+        rest = results[len(common) :]
+        found: dict[str, Stored | None] = {}
+        for key, result in zip(keys, rest, strict=False):
+            found[key] = None if isinstance(result, Failed) else _stored(key, result, sessions)
+        rest = rest[len(keys) :]
+        versions = {path: result[1].version for path, result in zip(buckets, rest, strict=False)}
+        changes: list[Change] = []
+        for number, result in zip(entries, rest[len(buckets) :], strict=True):
+            if isinstance(result, Failed):
+                break
+            changes.append(Change(number, result[1].mzxid, decode_changes(result[0])))
+        end = entries_made(log_stat.cversion, log_stat.children)
+        return State(sessions, found, versions, tuple(changes), end)
+
+    async def read(self, reads: Sequence[Data | Children], *, fresh: bool) -> list[Any]:
+        """The results of these reads, the first of which is of the identity."""
+        try:
+            results: list[Any] = await self._answered(MultiRead(reads), fresh=fresh)
+        except UnimplementedError as error:
+            raise Unsupported("this ZooKeeper does not know multiRead; 3.6 or newer is needed") from error
+        except NoAuthError as error:
+            raise Unauthorized("these credentials may not read the tree") from error
+        for result in results:
+            if isinstance(result, Failed) and result.code == NO_AUTH:
+                raise Unauthorized("these credentials may not read the tree")
+        if isinstance(results[0], Failed) and results[0].code == NO_NODE:
+            raise WrongStore(f"the store {self._identity} is not there any more; was ZooKeeper's data deleted?")
+        return results
+
+    async def _answered(self, request: MultiRead, *, fresh: bool) -> list[Any]:
+        """What is answered to a request; asked again where the connection broke, which does no harm to a read."""
+        call = self._connection.sync_and_call if fresh else self._connection.call
+        for _ in range(_ATTEMPTS - 1):
+            with suppress(LostAnswer):
+                first: list[Any] = await call(request, self._within_s)
+                return first
+        try:
+            last: list[Any] = await call(request, self._within_s)
+        except LostAnswer as error:
+            raise Unavailable(str(error)) from error
+        return last
+
+    async def names(self, *, fresh: bool) -> tuple[list[str], int]:
+        """All keys that have a znode, unsorted, and the number of the log's next entry."""
+        reads: list[Data | Children] = [Data(f"{self._layout.identities}/{self._identity}"), Data(self._layout.log)]
+        reads += map(Children, self._layout.buckets())
+        results = await self.read(reads, fresh=fresh)
+        stat: Stat = results[1][1]
+        names = [key_of(name) for bucket in results[2:] for name in bucket]
+        return names, entries_made(stat.cversion, stat.children)
+
+    async def changes(self, position: int) -> State:
+        """The next entries of the log from this number on."""
+        return await self.state(fresh=False, entries=range(position, position + _BATCH))
+
+    async def range(self, prefix: str, *, fresh: bool, limit: int | None = None, after: str | None = None) -> Range:
+        """The keys that start with the prefix, behind ``after``, in one state; at most ``limit``."""
+        names, position = await self.names(fresh=fresh)
+        wanted = {key for key in names if key.startswith(prefix) and (after is None or key > after)}
+        view = _View(self, prefix, after, position)
+        count = limit  # None for all, with those that are added while we read
+        while True:
+            chosen = sorted(wanted)[:count]
+            await view.cover(chosen)
+            wanted |= view.seen.keys()
+            chosen = sorted(wanted)[:count]
+            if not view.covers(chosen):
+                continue
+            stored = [view.seen[key] for key in chosen]
+            there = [each for each in stored if each is not None]
+            alive = [each for each in there if each.owner is None or each.owner in view.sessions]
+            more = count is not None and count < len(wanted)
+            if limit is None or not more or len(alive) >= limit:
+                dead = [each.key for each in there if each.owner is not None and each.owner not in view.sessions]
+                return Range(alive, view.position, more, dead)
+            count = len(chosen) + limit - len(alive)
+
+
+class _View:
+    """Keys read one after the other, all of them as of ``position``."""
+
+    def __init__(self, reader: Reader, prefix: str, after: str | None, position: int) -> None:
+        self.seen: dict[str, Stored | None] = {}
+        self.position = position
+        self.sessions: frozenset[str] = frozenset()
+        self._reader = reader
+        self._prefix = prefix
+        self._after = after
+        self._hot: dict[str, None] = {}  # changed while we read; read again with every read, so that it ends
+        self._size = _REPLY_BYTES // 64
+        self._dirty: set[str] = set()
+
+    def covers(self, keys: Iterable[str]) -> bool:
+        """Whether all of these have been read."""
+        return not self._dirty and all(key in self.seen for key in keys)
+
+    async def cover(self, keys: Sequence[str]) -> None:
+        """Read those of these that have not been read, and whatever changes meanwhile."""
+        pending = dict.fromkeys(key for key in keys if key not in self.seen)
+        pending.update(dict.fromkeys(self._dirty))
+        while pending:
+            count = max(_KEYS_MIN, min(_REPLY_BYTES // max(self._size, 1), _KEYS_MAX))
+            chunk = list(dict.fromkeys([*self._hot, *pending]))[: max(count, len(self._hot) + 1)]
+            changed = await self._read(chunk)
+            for key in chunk:
+                pending.pop(key, None)
+            pending.update(dict.fromkeys(changed))
+        self._dirty.clear()
+
+    async def _read(self, chunk: list[str]) -> list[str]:
+        """Read these keys; which keys of the range have changed since the last read and are not as just read."""
+        ahead = range(self.position, self.position + _LOOKAHEAD)
+        state = await self._reader.state(chunk, fresh=False, entries=ahead)
+        found = [stored for stored in state.keys.values() if stored is not None]
+        if found:
+            self._size = sum(len(stored.value) + 100 for stored in found) // len(found)
+        self.seen.update(state.keys)
+        self.sessions = state.sessions
+        just_read = set(chunk)
+        changes = list(state.changes)
+        reached = self.position + len(changes)
+        while reached != state.log_end:  # more has happened than was read along
+            just_read = set()
+            state = await self._reader.changes(reached)
+            if not state.changes and reached != state.log_end:
+                raise Unavailable("the store changes faster than it can be read")
+            self.sessions = state.sessions
+            changes += state.changes
+            reached += len(state.changes)
+        self.position = reached
+        changed = {key for change in changes for key in change.keys if self._includes(key)} - just_read
+        self._hot.update(dict.fromkeys(changed))
+        return sorted(changed)
+
+    def _includes(self, key: str) -> bool:
+        return key.startswith(self._prefix) and (self._after is None or key > self._after)
+
+
+def _stored(key: str, result: tuple[bytes, Stat], sessions: frozenset[str]) -> Stored:
+    value, owner = decode(result[0])
+    return Stored(key, value, result[1], owner, owner is None or owner in sessions)

@@ -1,0 +1,50 @@
+"""Kafka Connect's model, on Spark: connectors, converters, transforms, and the workers that run them.
+
+A connector is written against :mod:`parley.pipeline.connect.connector`, :mod:`~parley.pipeline.connect.data`,
+:mod:`~parley.pipeline.connect.records` and :mod:`~parley.pipeline.connect.config`.
+Nothing here imports Spark until a task runs on it.
+"""
+
+from __future__ import annotations
+
+from parley.pipeline.connect.config import ConfigDef, ConfigKey, ConfigType, Importance
+from parley.pipeline.connect.connector import (
+    Connector,
+    ExactlyOnceSinkTask,
+    OffsetRange,
+    SinkConnector,
+    SinkTask,
+    SourceConnector,
+    SourceTask,
+    Task,
+)
+from parley.pipeline.connect.data import Field, Schema, SchemaType, Struct
+from parley.pipeline.connect.errors import ConfigError, ConnectError, DataError, RetriableError
+from parley.pipeline.connect.records import Header, SinkRecord, SourceRecord, TopicPartition
+
+__all__ = [
+    "ConfigDef",
+    "ConfigError",
+    "ConfigKey",
+    "ConfigType",
+    "ConnectError",
+    "Connector",
+    "DataError",
+    "ExactlyOnceSinkTask",
+    "Field",
+    "Header",
+    "Importance",
+    "OffsetRange",
+    "RetriableError",
+    "Schema",
+    "SchemaType",
+    "SinkConnector",
+    "SinkRecord",
+    "SinkTask",
+    "SourceConnector",
+    "SourceRecord",
+    "SourceTask",
+    "Struct",
+    "Task",
+    "TopicPartition",
+]

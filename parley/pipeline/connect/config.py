@@ -1,0 +1,424 @@
+"""What a connector, converter or transform can be told: keys with types, defaults, checks, and their JSON.
+
+`ConfigDef().define(...)` lists the keys. `parse` makes typed values of texts and raises on the first bad one;
+`validate` finds everything that is wrong, key by key, as ``PUT /connector-plugins/{name}/config/validate`` shows it.
+Names, types and the JSON are Kafka's (``ConfigDef``, ``ConfigInfos``).
+
+Types in Python: BOOLEAN ``bool``; SHORT, INT, LONG ``int``; DOUBLE ``float``; STRING, CLASS ``str``; LIST
+``list[str]``; PASSWORD :class:`Password`, which hides itself in texts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any, Final, Self
+
+from parley.pipeline.connect.errors import ConfigError
+
+__all__ = [
+    "NO_DEFAULT",
+    "ConfigDef",
+    "ConfigInfo",
+    "ConfigInfos",
+    "ConfigKey",
+    "ConfigType",
+    "ConfigValue",
+    "Importance",
+    "Password",
+    "Recommender",
+    "Validator",
+    "Width",
+    "at_least",
+    "between",
+    "distinct",
+    "non_empty",
+    "one_of",
+    "printable",
+]
+
+
+class ConfigType(Enum):
+    BOOLEAN = "BOOLEAN"
+    STRING = "STRING"
+    INT = "INT"
+    SHORT = "SHORT"
+    LONG = "LONG"
+    DOUBLE = "DOUBLE"
+    LIST = "LIST"
+    CLASS = "CLASS"
+    PASSWORD = "PASSWORD"
+
+
+class Importance(Enum):
+    HIGH = "HIGH"
+    MEDIUM = "MEDIUM"
+    LOW = "LOW"
+
+
+class Width(Enum):
+    NONE = "NONE"
+    SHORT = "SHORT"
+    MEDIUM = "MEDIUM"
+    LONG = "LONG"
+
+
+@dataclass(frozen=True, slots=True)
+class Password:
+    """A secret; `value` is the text, which no other way shows."""
+
+    value: str = field(repr=False)
+
+    def __str__(self) -> str:
+        return "[hidden]"
+
+
+class _NoDefault:
+    def __repr__(self) -> str:
+        return "NO_DEFAULT"
+
+    def __reduce__(self) -> str:
+        return "NO_DEFAULT"
+
+
+NO_DEFAULT: Final = _NoDefault()
+"""The default of a key that must be given."""
+
+Validator = Callable[[str, Any], None]
+"""Called with the key's name and a typed value; raises ConfigError if the value is not allowed."""
+Recommender = Callable[[str, Mapping[str, Any]], Sequence[Any]]
+"""Called with the key's name and all values; answers the values to choose from, empty where any goes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigKey:
+    """One key. `is_visible` says, from all values, whether it matters beside them."""
+
+    name: str
+    type: ConfigType
+    default: Any = NO_DEFAULT
+    importance: Importance = Importance.MEDIUM
+    doc: str = ""
+    validator: Validator | None = None
+    group: str | None = None
+    order: int = -1
+    width: Width = Width.NONE
+    display_name: str = ""
+    dependents: tuple[str, ...] = ()
+    recommender: Recommender | None = None
+    is_visible: Callable[[str, Mapping[str, Any]], bool] | None = None
+
+    @property
+    def required(self) -> bool:
+        return self.default is NO_DEFAULT
+
+    def parse(self, given: Any) -> Any:
+        """The typed value of what was given. Raises ConfigError."""
+        return None if given is None else _PARSERS[self.type](self.name, given)
+
+    def check(self, value: Any) -> None:
+        """Raises ConfigError unless the typed value is allowed."""
+        if self.validator is not None:
+            self.validator(self.name, value)
+
+    def to_json(self) -> dict[str, Any]:
+        """As ``definition`` in the answer to validate."""
+        return {
+            "name": self.name,
+            "type": self.type.value,
+            "required": self.required,
+            "default_value": None if self.required else as_text(self.default),
+            "importance": self.importance.value,
+            "documentation": self.doc,
+            "group": self.group,
+            "order_in_group": self.order,
+            "width": self.width.value,
+            "display_name": self.display_name or self.name,
+            "dependents": list(self.dependents),
+            "order": self.order,  # what Kafka before 4.0 called it: its clients ask for that
+        }
+
+
+@dataclass(slots=True)
+class ConfigValue:
+    """What was given for a key, and what is wrong with it."""
+
+    name: str
+    value: Any = None
+    recommended: Sequence[Any] = ()
+    errors: list[str] = field(default_factory=list)
+    visible: bool = True
+
+    def to_json(self) -> dict[str, Any]:
+        """As ``value`` in the answer to validate."""
+        return {
+            "name": self.name,
+            "value": as_text(self.value),
+            "recommended_values": [as_text(one) for one in self.recommended],
+            "errors": list(self.errors),
+            "visible": self.visible,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigInfo:
+    """A key and its value; `definition` is None for a value that no key stands for but that is wrong."""
+
+    definition: ConfigKey | None
+    value: ConfigValue
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "definition": None if self.definition is None else self.definition.to_json(),
+            "value": self.value.to_json(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigInfos:
+    """A validated configuration, as ``PUT /connector-plugins/{name}/config/validate`` answers it."""
+
+    name: str
+    groups: tuple[str, ...]
+    configs: tuple[ConfigInfo, ...]
+
+    @property
+    def error_count(self) -> int:
+        return sum(len(one.value.errors) > 0 for one in self.configs)
+
+    def problems(self) -> list[str]:
+        """All that is wrong, a line each."""
+        return [error for one in self.configs for error in one.value.errors]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "error_count": self.error_count,
+            "groups": list(self.groups),
+            "configs": [one.to_json() for one in self.configs],
+        }
+
+
+class ConfigDef:
+    """An ordered set of keys. Made once, beside the class that it configures."""
+
+    def __init__(self, keys: Iterable[ConfigKey] = ()) -> None:
+        self.keys: dict[str, ConfigKey] = {one.name: one for one in keys}
+
+    def define(
+        self,
+        name: str,
+        type: ConfigType,
+        default: Any = NO_DEFAULT,
+        importance: Importance = Importance.MEDIUM,
+        doc: str = "",
+        **more: Any,
+    ) -> Self:
+        """Add a key; `more` are further fields of :class:`ConfigKey`. Raises ConfigError if there is one already."""
+        key = ConfigKey(name=name, type=type, default=default, importance=importance, doc=doc, **more)
+        if name in self.keys:
+            raise ConfigError(f"Configuration {name} is defined twice.")
+        if key.group is not None and key.order < 0:
+            key = replace(key, order=1 + sum(other.group == key.group for other in self.keys.values()))
+        if not key.required:
+            key = replace(key, default=key.parse(key.default))
+        self.keys[name] = key
+        return self
+
+    def __add__(self, other: ConfigDef) -> ConfigDef:
+        """The keys of both; the other's count where both have one of a name."""
+        return ConfigDef([*self.keys.values(), *other.keys.values()])
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(key.group for key in self.keys.values() if key.group is not None))
+
+    def parse(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The typed values of all keys. Raises ConfigError for the first that is missing or not allowed."""
+        values = {}
+        for name, key in self.keys.items():
+            if name not in given and key.required:
+                raise ConfigError(f'Missing required configuration "{name}" which has no default value.')
+            values[name] = key.parse(given[name]) if name in given else key.default
+            key.check(values[name])
+        return values
+
+    def validate(self, given: Mapping[str, Any]) -> list[ConfigValue]:
+        """Every key with its value and all that is wrong with it."""
+        found = {name: self._judge(key, given) for name, key in self.keys.items()}
+        values = {name: one.value for name, one in found.items()}
+        for name, key in self.keys.items():
+            if key.recommender is not None:
+                found[name].recommended = list(key.recommender(name, values))
+            if key.is_visible is not None:
+                found[name].visible = key.is_visible(name, values)
+        return list(found.values())
+
+    def _judge(self, key: ConfigKey, given: Mapping[str, Any]) -> ConfigValue:
+        judged = ConfigValue(key.name)
+        if key.name not in given and key.required:
+            judged.errors.append(f'Missing required configuration "{key.name}" which has no default value.')
+            return judged
+        try:
+            judged.value = key.parse(given[key.name]) if key.name in given else key.default
+            key.check(judged.value)
+        except ConfigError as error:
+            judged.errors += error.messages
+        return judged
+
+    def infos(self, name: str, values: Iterable[ConfigValue]) -> ConfigInfos:
+        """What `validate` found (and a connector may have added to), as it is shown."""
+        return ConfigInfos(name, self.groups, tuple(ConfigInfo(self.keys.get(one.name), one) for one in values))
+
+
+# ---- values ---------------------------------------------------------------------------------------------------------
+
+
+def as_text(value: Any) -> str | None:
+    """A typed value as it would stand in a properties file; a secret stays hidden."""
+    match value:
+        case None:
+            return None
+        case bool():
+            return "true" if value else "false"
+        case list() | tuple():
+            return ",".join(str(one) for one in value)
+        case type():
+            return f"{value.__module__}.{value.__qualname__}"
+        case _:
+            return str(value)
+
+
+def _boolean(name: str, given: Any) -> bool:
+    if isinstance(given, bool):
+        return given
+    text = str(given).strip().lower()
+    if text not in ("true", "false"):
+        raise ConfigError(f"Invalid value {given} for configuration {name}: Expected value to be either true or false")
+    return text == "true"
+
+
+def _integer(bits: int, kind: str) -> Callable[[str, Any], int]:
+    limit = 1 << (bits - 1)
+
+    def parse(name: str, given: Any) -> int:
+        text = str(given).strip()
+        if isinstance(given, bool) or not re.fullmatch(r"[+-]?[0-9]{1,19}", text) or not -limit <= int(text) < limit:
+            raise ConfigError(f"Invalid value {given} for configuration {name}: Not a number of type {kind}")
+        return int(text)
+
+    return parse
+
+
+def _double(name: str, given: Any) -> float:
+    try:
+        return float(str(given).strip())
+    except ValueError:
+        raise ConfigError(f"Invalid value {given} for configuration {name}: Not a number of type DOUBLE") from None
+
+
+def _text(name: str, given: Any) -> str:
+    if isinstance(given, str):
+        return given.strip()
+    if isinstance(given, bool | int | float):
+        return str(as_text(given))
+    raise ConfigError(
+        f"Invalid value {given} for configuration {name}: Expected value to be a string, but it was a "
+        f"{type(given).__name__}"
+    )
+
+
+def _list(name: str, given: Any) -> list[str]:
+    if isinstance(given, list | tuple):
+        return [str(one) for one in given]
+    text = _text(name, given)
+    return [one.strip() for one in text.split(",")] if text else []
+
+
+def _class(name: str, given: Any) -> str:
+    return str(as_text(given)) if isinstance(given, type) else _text(name, given)
+
+
+def _password(name: str, given: Any) -> Password:
+    return given if isinstance(given, Password) else Password(_text(name, given))
+
+
+_PARSERS: Final[Mapping[ConfigType, Callable[[str, Any], Any]]] = {
+    ConfigType.BOOLEAN: _boolean,
+    ConfigType.STRING: _text,
+    ConfigType.INT: _integer(32, "INT"),
+    ConfigType.SHORT: _integer(16, "SHORT"),
+    ConfigType.LONG: _integer(64, "LONG"),
+    ConfigType.DOUBLE: _double,
+    ConfigType.LIST: _list,
+    ConfigType.CLASS: _class,
+    ConfigType.PASSWORD: _password,
+}
+
+
+# ---- validators -----------------------------------------------------------------------------------------------------
+
+
+def at_least(low: float) -> Validator:
+    """A number that is not smaller."""
+    return between(low, None)
+
+
+def between(low: float, high: float | None) -> Validator:
+    """A number in a range, its ends included."""
+
+    def check(name: str, value: Any) -> None:
+        if value is None:
+            raise ConfigError(f"Invalid value null for configuration {name}: Value must be non-null")
+        if value < low:
+            raise ConfigError(f"Invalid value {value} for configuration {name}: Value must be at least {low}")
+        if high is not None and value > high:
+            raise ConfigError(f"Invalid value {value} for configuration {name}: Value must be no more than {high}")
+
+    return check
+
+
+def one_of(*allowed: Any, ignore_case: bool = False) -> Validator:
+    """One of these values; of a list each of its elements."""
+    folded = {str(one).lower() for one in allowed}
+    choices = ", ".join(str(one) for one in allowed)
+    must = f"one of (case insensitive): {choices.upper()}" if ignore_case else f"one of: {choices}"
+
+    def check(name: str, value: Any) -> None:
+        for one in value if isinstance(value, list) else [value]:
+            if one not in allowed and not (ignore_case and str(one).lower() in folded):
+                raise ConfigError(f"Invalid value {one} for configuration {name}: String must be {must}")
+
+    return check
+
+
+def non_empty(name: str, value: Any) -> None:
+    """A text, or a list, that has something in it."""
+    if value is not None and not value:
+        raise ConfigError(f"Invalid value {as_text(value)} for configuration {name}: {_kind(value)} must be non-empty")
+
+
+def _kind(value: Any) -> str:
+    return "List" if isinstance(value, list) else "String"
+
+
+def printable(name: str, value: Any) -> None:
+    """A text that has something in it, and no control characters."""
+    if value is not None and not value:
+        raise ConfigError(f"Invalid value {value} for configuration {name}: String may not be empty")
+    control = [str(ord(one)) for one in value or "" if ord(one) < 32 or ord(one) == 127]
+    if control:
+        raise ConfigError(
+            f"Invalid value {value} for configuration {name}: String may not contain control sequences but had the "
+            f"following ASCII chars: {', '.join(control)}"
+        )
+
+
+def distinct(name: str, value: Any) -> None:
+    """A list whose elements are not empty, and none there twice."""
+    if any(not one for one in value):
+        raise ConfigError(f"Configuration '{name}' values must not be empty.")
+    if len(set(value)) != len(value):
+        raise ConfigError(f"Configuration '{name}' values must not be duplicated.")

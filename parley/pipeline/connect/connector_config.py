@@ -1,0 +1,411 @@
+"""What every connector can be told beside its own keys, with Kafka's names and defaults."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from parley.pipeline.connect.config import (
+    ConfigDef,
+    ConfigKey,
+    ConfigType,
+    Importance,
+    Validator,
+    at_least,
+    distinct,
+    one_of,
+    printable,
+)
+from parley.pipeline.connect.connector import Connector, SinkConnector
+from parley.pipeline.connect.converters import Converter, HeaderConverter
+from parley.pipeline.connect.errors import ConfigError
+from parley.pipeline.connect.java_forms import java_pattern, java_regex
+from parley.pipeline.connect.plugins import Plugins
+from parley.pipeline.connect.transforms import Predicate, Transform
+from parley.pipeline.connect.worker_config import HEADER_CONVERTER
+
+__all__ = ["SINK", "SOURCE", "class_of", "definition_of", "is_sink", "keys_of_all", "stage_names", "subscribed"]
+
+_HIGH, _MEDIUM, _LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
+_CONVERTERS: Final[Mapping[str, Any]] = {
+    "key.converter": Converter,
+    "value.converter": Converter,
+    "header.converter": HeaderConverter,
+}
+_ANY_DELAY: Final = -1
+
+
+def _aliases(name: str, value: Any) -> None:
+    """A list of names, none there twice."""
+    if len(set(value)) != len(value):
+        raise ConfigError(f"Invalid value [{', '.join(value)}] for configuration {name}: Duplicate alias provided.")
+
+
+_COMMON: Final = (
+    ConfigDef()
+    .define(
+        "name",
+        ConfigType.STRING,
+        importance=_HIGH,
+        doc="The connector's name.",
+        validator=printable,
+        group="Common",
+        display_name="Connector name",
+    )
+    .define(
+        "connector.class",
+        ConfigType.STRING,
+        importance=_HIGH,
+        group="Common",
+        display_name="Connector class",
+        doc="The connector's class: its name, or its name without the last part of it.",
+    )
+    .define(
+        "tasks.max",
+        ConfigType.INT,
+        1,
+        _HIGH,
+        "How many tasks there may be.",
+        validator=at_least(1),
+        group="Common",
+        display_name="Tasks max",
+    )
+    .define(
+        "tasks.max.enforce",
+        ConfigType.BOOLEAN,
+        True,
+        _LOW,
+        "Whether a connector that makes more tasks fails.",
+        group="Common",
+        display_name="Enforce tasks max",
+    )
+    .define(
+        "key.converter",
+        ConfigType.CLASS,
+        None,
+        _LOW,
+        "What keys are in the topic; else as the worker says.",
+        group="Common",
+        display_name="Key converter class",
+    )
+    .define(
+        "value.converter",
+        ConfigType.CLASS,
+        None,
+        _LOW,
+        "What values are in the topic; else as the worker says.",
+        group="Common",
+        display_name="Value converter class",
+    )
+    .define(
+        "header.converter",
+        ConfigType.CLASS,
+        HEADER_CONVERTER,
+        _LOW,
+        "What headers' values are; else as the worker says.",
+        group="Common",
+        display_name="Header converter class",
+    )
+    .define(
+        "config.action.reload",
+        ConfigType.STRING,
+        "restart",
+        _LOW,
+        validator=one_of("none", "restart"),
+        doc="What a change of an outer configuration does.",
+        group="Common",
+        display_name="Reload Action",
+    )
+    .define(
+        "transforms",
+        ConfigType.LIST,
+        [],
+        _LOW,
+        "Names for the transforms of records, in their order.",
+        validator=_aliases,
+        group="Transforms",
+        display_name="Transforms",
+    )
+    .define(
+        "predicates",
+        ConfigType.LIST,
+        [],
+        _LOW,
+        "Names for the predicates that transforms use.",
+        validator=_aliases,
+        group="Predicates",
+        display_name="Predicates",
+    )
+    .define(
+        "errors.retry.timeout",
+        ConfigType.LONG,
+        0,
+        _MEDIUM,
+        group="Error Handling",
+        doc="How long a failed step is tried again, in ms; 0: not at all, -1: without end.",
+        validator=at_least(_ANY_DELAY),
+        display_name="Retry Timeout for Errors",
+    )
+    .define(
+        "errors.retry.delay.max.ms",
+        ConfigType.LONG,
+        60_000,
+        _MEDIUM,
+        "The longest pause between two tries, in ms.",
+        validator=at_least(1),
+        group="Error Handling",
+        display_name="Maximum Delay Between Retries for Errors",
+    )
+    .define(
+        "errors.tolerance",
+        ConfigType.STRING,
+        "none",
+        _MEDIUM,
+        group="Error Handling",
+        doc="Whether a record that cannot be converted or transformed fails the task (none) or is left out (all).",
+        validator=one_of("none", "all"),
+        display_name="Error Tolerance",
+    )
+    .define(
+        "errors.log.enable",
+        ConfigType.BOOLEAN,
+        False,
+        _MEDIUM,
+        "Whether each such record is logged.",
+        group="Error Handling",
+        display_name="Log Errors",
+    )
+    .define(
+        "errors.log.include.messages",
+        ConfigType.BOOLEAN,
+        False,
+        _MEDIUM,
+        group="Error Handling",
+        doc="Whether the log has its topic, partition, offset and timestamp.",
+        display_name="Log Error Details",
+    )
+)
+
+SOURCE: Final = _COMMON + (
+    ConfigDef()
+    .define(
+        "topic.creation.groups",
+        ConfigType.LIST,
+        [],
+        _LOW,
+        "Names for groups of topics with settings of their own.",
+        validator=_aliases,
+        group="Topic Creation",
+        display_name="Topic Creation Groups",
+    )
+    .define(
+        "topic.creation.default.replication.factor",
+        ConfigType.SHORT,
+        None,
+        _LOW,
+        group="Topic Creation",
+        doc="Replicas of topics made for this connector; -1: as the broker says.",
+    )
+    .define(
+        "topic.creation.default.partitions",
+        ConfigType.INT,
+        None,
+        _LOW,
+        group="Topic Creation",
+        doc="Partitions of topics made for this connector; -1: as the broker says.",
+    )
+    .define(
+        "exactly.once.support",
+        ConfigType.STRING,
+        "requested",
+        _MEDIUM,
+        group="Exactly Once Support",
+        doc="Whether the connector must be able to do exactly-once: required, or requested.",
+        validator=one_of("required", "requested", ignore_case=True),
+        display_name="Exactly once support",
+    )
+    .define(
+        "transaction.boundary",
+        ConfigType.STRING,
+        "poll",
+        _MEDIUM,
+        group="Exactly Once Support",
+        doc="Where transactions of exactly-once would end: poll, interval or connector. There are none here.",
+        validator=one_of("interval", "poll", "connector", ignore_case=True),
+        display_name="Transaction Boundary",
+    )
+    .define(
+        "transaction.boundary.interval.ms",
+        ConfigType.LONG,
+        None,
+        _LOW,
+        group="Exactly Once Support",
+        doc="How long such a transaction would be, in ms.",
+        display_name="Transaction boundary interval",
+    )
+    .define(
+        "offsets.storage.topic",
+        ConfigType.STRING,
+        None,
+        _LOW,
+        group="offsets.topic",
+        doc="A topic of its own for the offsets of this connector. Here it must be empty: the worker's is used.",
+        display_name="Offsets topic",
+    )
+)
+
+SINK: Final = _COMMON + (
+    ConfigDef()
+    .define(
+        "topics",
+        ConfigType.LIST,
+        [],
+        _HIGH,
+        "The topics to read.",
+        validator=distinct,
+        group="Common",
+        display_name="Topics",
+    )
+    .define(
+        "topics.regex",
+        ConfigType.STRING,
+        "",
+        _HIGH,
+        "The topics to read, as a regular expression of whole names.",
+        validator=java_regex,
+        group="Common",
+        display_name="Topics regex",
+    )
+    .define(
+        "errors.deadletterqueue.topic.name",
+        ConfigType.STRING,
+        "",
+        _MEDIUM,
+        group="Error Handling",
+        doc="The topic that gets the records that were left out; empty: none.",
+        display_name="Dead Letter Queue Topic Name",
+    )
+    .define(
+        "errors.deadletterqueue.topic.replication.factor",
+        ConfigType.SHORT,
+        3,
+        _MEDIUM,
+        group="Error Handling",
+        doc="How many replicas that topic is made with.",
+        display_name="Dead Letter Queue Topic Replication Factor",
+    )
+    .define(
+        "errors.deadletterqueue.context.headers.enable",
+        ConfigType.BOOLEAN,
+        False,
+        _MEDIUM,
+        "Whether such a record says in headers (__connect.errors.*) what went wrong.",
+        group="Error Handling",
+        display_name="Enable Error Context Headers",
+    )
+)
+
+
+def is_sink(connector: type[Connector]) -> bool:
+    return issubclass(connector, SinkConnector)
+
+
+def keys_of_all(connector: type[Connector]) -> Collection[ConfigKey]:
+    """The keys that all sinks have, or all sources."""
+    return (SINK if is_sink(connector) else SOURCE).keys.values()
+
+
+def subscribed(config: Mapping[str, str]) -> list[str] | re.Pattern[str]:
+    """The topics that a sink reads: their names, or a pattern of them. Raises ConfigError unless it is one of both."""
+    values = SINK.parse(
+        {key: value for key, value in config.items() if key.startswith("topics")}
+        | {"name": "-", "connector.class": "-"}
+    )
+    names, pattern = [one for one in values["topics"] if one], values["topics.regex"]
+    if names and pattern:
+        raise ConfigError("topics and topics.regex are mutually exclusive options, but both are set.")
+    if not names and not pattern:
+        raise ConfigError("Must configure one of topics or topics.regex")
+    return names or java_pattern(pattern, "topics.regex")
+
+
+def stage_names(config: Mapping[str, Any], key: str) -> list[str]:
+    """The names listed under ``transforms`` or ``predicates``. Raises ConfigError if one is there twice."""
+    given = config.get(key) or ""
+    names = [one.strip() for one in given.split(",") if one.strip()] if isinstance(given, str) else list(given)
+    _aliases(key, names)
+    return names
+
+
+def definition_of(connector: type[Connector], config: Mapping[str, Any], plugins: Plugins) -> ConfigDef:
+    """The keys of a connector of this class, with those of the converters, transforms and predicates that its
+    configuration names. A class that is not there has no keys; the key that names it is where that is found.
+    """
+    made = SINK if is_sink(connector) else SOURCE
+    for key, base in _CONVERTERS.items():
+        made += _prefixed(key + ".", config.get(key), base, plugins, made.keys[key].group)
+    for name in dict.fromkeys(_listed(config, "transforms")):
+        made += _stage(f"transforms.{name}.", config, Transform, plugins)
+    for name in dict.fromkeys(_listed(config, "predicates")):
+        made += _stage(f"predicates.{name}.", config, Predicate, plugins)
+    return made
+
+
+def _stage(prefix: str, config: Mapping[str, Any], base: Any, plugins: Plugins) -> ConfigDef:
+    """The keys of one transform or predicate, each behind the prefix."""
+    group = prefix.replace(".", ": ", 1).rstrip(".").capitalize()
+    keys = ConfigDef().define(
+        prefix + "type",
+        ConfigType.CLASS,
+        importance=_HIGH,
+        group=group,
+        order=0,
+        doc=f"The class of the {base.__name__.lower()}.",
+        validator=class_of(plugins, base),
+    )
+    if base is Transform:
+        keys.define(
+            prefix + "negate", ConfigType.BOOLEAN, False, _MEDIUM, "Whether the others are.", group=group, order=1
+        )
+        keys.define(
+            prefix + "predicate",
+            ConfigType.STRING,
+            None,
+            _MEDIUM,
+            "The predicate that says which records are transformed.",
+            group=group,
+            order=2,
+        )
+    return keys + _prefixed(prefix, config.get(prefix + "type"), base, plugins, group)
+
+
+def _prefixed(prefix: str, given: str | None, base: Any, plugins: Plugins, group: str | None) -> ConfigDef:
+    """The keys of a class that is named, each behind the prefix; none where there is no such class."""
+    if not given:
+        return ConfigDef()
+    try:
+        own = plugins.load(given, base).config_def
+    except ConfigError:
+        return ConfigDef()
+    return ConfigDef(
+        replace(key, name=prefix + key.name, group=group, order=3 + at) for at, key in enumerate(own.keys.values())
+    )
+
+
+def class_of(plugins: Plugins, base: Any) -> Validator:
+    """The name of a class that is there, and of the kind wanted."""
+
+    def check(name: str, value: Any) -> None:
+        if value:
+            try:
+                plugins.load(value, base)
+            except ConfigError as error:
+                raise ConfigError(f"Invalid value {value} for configuration {name}: {error}") from error
+
+    return check
+
+
+def _listed(config: Mapping[str, Any], key: str) -> list[str]:
+    return [one for one in (piece.strip() for piece in (config.get(key) or "").split(",")) if one]

@@ -1,0 +1,179 @@
+"""Records of topics to a web service: a request for each record, or for a batch of them as a JSON array.
+
+At least once: a request whose answer did not come is sent again, with the same ``Idempotency-Key``
+(``topic-partition-first offset-count``), by which a service can tell. What the service refuses for good
+(4xx but 408, 425 and 429) goes to the dead letter topic where errors are tolerated, else the task fails.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import httpx
+
+from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance, at_least, non_empty, one_of
+from parley.pipeline.connect.connector import SinkConnector, SinkTask
+from parley.pipeline.connect.connectors.columns import plain
+from parley.pipeline.connect.errors import ConfigError, ConnectError, RetriableError
+from parley.pipeline.connect.records import SinkRecord, TopicPartition
+
+__all__ = ["HttpSinkConnector", "HttpSinkTask"]
+
+_HEADER: Final = "http.headers."
+_AGAIN: Final = frozenset({408, 425, 429})
+_ANSWER_CHARACTERS_MAX: Final = 500
+_VERSION: Final = "1.0"
+_HIGH, _MEDIUM, _LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
+
+
+class HttpSinkTask(SinkTask):
+    """Sends what it is given, in its order, before it takes more."""
+
+    version = _VERSION
+
+    def start(self, props: Mapping[str, str]) -> None:
+        config = HttpSinkConnector.config_def.parse(props)
+        self._url: str = config["http.url"]
+        self._method: str = config["http.method"]
+        self._batch: int = config["batch.max.size"]
+        self._again_ms: int = config["retry.backoff.ms"]
+        headers = {key.removeprefix(_HEADER): value for key, value in props.items() if key.startswith(_HEADER)}
+        if config["http.authorization"] is not None:
+            headers["Authorization"] = config["http.authorization"].value
+        self._client = httpx.Client(headers=headers, timeout=config["request.timeout.ms"] / 1000)
+
+    def put(self, records: Sequence[SinkRecord]) -> None:
+        for batch in _batches(records, self._batch):
+            refused = self._send(batch)
+            if refused is not None:
+                self._refused(batch, refused)
+
+    def _send(self, batch: Sequence[SinkRecord]) -> ConnectError | None:
+        """Send a batch; why it was refused for good, if it was. Raises RetriableError."""
+        first = batch[0]
+        key = f"{first.original_topic}-{first.original_kafka_partition}-{first.original_kafka_offset}-{len(batch)}"
+        values = [plain(one.value) for one in batch]
+        content, kind = _content(values if self._batch > 1 else values[0])
+        headers = {"Content-Type": kind, "Idempotency-Key": key}
+        try:
+            answer = self._client.request(self._method, self._url, content=content, headers=headers)
+        except httpx.HTTPError as error:
+            raise self._later(f"{self._url}: {error!r}") from error
+        if answer.is_success:
+            return None
+        text = f"{self._url} answers {answer.status_code}: {answer.text[:_ANSWER_CHARACTERS_MAX]}"
+        if answer.is_server_error or answer.status_code in _AGAIN:
+            raise self._later(text)
+        return ConnectError(text)
+
+    def _later(self, text: str) -> RetriableError:
+        self.context.timeout(self._again_ms)
+        return RetriableError(text)
+
+    def _refused(self, batch: Sequence[SinkRecord], error: ConnectError) -> None:
+        reporter = self.context.errant_records
+        if reporter is None:
+            raise error
+        for record in batch:
+            reporter.report(record, error)
+
+    def stop(self) -> None:
+        self._client.close()
+
+
+def _batches(records: Sequence[SinkRecord], size: int) -> Iterator[list[SinkRecord]]:
+    """Runs of records of one partition, none longer than the size."""
+    batch: list[SinkRecord] = []
+    for record in records:
+        is_other = batch and _partition(batch[0]) != _partition(record)
+        if is_other or len(batch) == size:
+            yield batch
+            batch = []
+        batch.append(record)
+    if batch:
+        yield batch
+
+
+def _partition(record: SinkRecord) -> tuple[str, int]:
+    return record.original_topic, record.original_kafka_partition
+
+
+def _content(value: Any) -> tuple[bytes, str]:
+    """The body of a request and its type: text and bytes as they are, all else as JSON."""
+    if isinstance(value, bytes):
+        return value, "application/octet-stream"
+    if isinstance(value, str):
+        return value.encode(), "text/plain; charset=utf-8"
+    text = json.dumps(value, default=_text, ensure_ascii=False)
+    return text.encode(), "application/json"
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _web_address(name: str, value: Any) -> None:
+    non_empty(name, value)
+    try:
+        url = httpx.URL(value)
+    except (httpx.InvalidURL, TypeError) as error:
+        raise ConfigError(f"Invalid value {value} for configuration {name}: {error}") from None
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ConfigError(f"Invalid value {value} for configuration {name}: it must begin with http:// or https://")
+
+
+class HttpSinkConnector(SinkConnector):
+    """See the module; keys ``http.headers.<name>`` are headers of every request."""
+
+    version = _VERSION
+    task_class = HttpSinkTask
+    config_def = (
+        ConfigDef()
+        .define(
+            "http.url", ConfigType.STRING, importance=_HIGH, doc="Where requests are sent to.", validator=_web_address
+        )
+        .define(
+            "http.method",
+            ConfigType.STRING,
+            "POST",
+            _MEDIUM,
+            "The method of the requests: POST, PUT or PATCH.",
+            validator=one_of("POST", "PUT", "PATCH"),
+        )
+        .define(
+            "http.authorization",
+            ConfigType.PASSWORD,
+            None,
+            _MEDIUM,
+            "The header Authorization of the requests, as 'Bearer abc'.",
+        )
+        .define(
+            "batch.max.size",
+            ConfigType.INT,
+            1,
+            _MEDIUM,
+            "How many records a request has at most; with more than 1 its body is a JSON array.",
+            validator=at_least(1),
+        )
+        .define(
+            "request.timeout.ms",
+            ConfigType.INT,
+            30_000,
+            _LOW,
+            "How long a request may take, in ms.",
+            validator=at_least(1),
+        )
+        .define(
+            "retry.backoff.ms",
+            ConfigType.INT,
+            3_000,
+            _LOW,
+            "After how many ms a request is sent again.",
+            validator=at_least(0),
+        )
+    )
+
+    def alter_offsets(self, props: Mapping[str, str], offsets: Mapping[TopicPartition, int | None]) -> bool:
+        return True

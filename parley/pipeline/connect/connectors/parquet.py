@@ -1,0 +1,194 @@
+"""Topics into Parquet files, on a disk or in an object store (S3, GCS, Azure, HDFS: whatever Arrow can write).
+
+A file is a range of offsets of a partition and says so in its name::
+
+    <url>/<topic>/partition=<n>/<topic>+<n>+<first offset>+<end offset>.parquet
+
+so that each record is in one file, and once: after a crash the task looks which files there are and goes on behind the
+last. A file appears whole: by a rename, or as an object, which a store shows when it is whole. A task that is late,
+because another has taken its place, finds more files than it expects and gives up. On a disk the folder is locked from
+that look until the file has its name, so no two can find the same; elsewhere nothing holds them apart but the worker,
+which starts a task only where no other of its number runs.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Final
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from parley.pipeline.connect.config import ConfigType, ConfigValue, Importance, one_of
+from parley.pipeline.connect.connector import ExactlyOnceSinkTask, OffsetRange, SinkConnector
+from parley.pipeline.connect.connectors.columns import table_of
+from parley.pipeline.connect.connectors.ranges import range_keys
+from parley.pipeline.connect.errors import ConfigError, ConnectError, RetriableError
+from parley.pipeline.connect.records import SinkRecord, TopicPartition
+from parley.pipeline.disk import to_disk
+
+__all__ = ["ParquetSinkConnector", "ParquetSinkTask"]
+
+_NAME: Final = re.compile(r"[^+/]+\+[0-9]{1,10}\+[0-9]{1,19}\+(?P<end>[0-9]{1,19})\.parquet")
+_OBJECT_STORES: Final = frozenset({"s3", "gcs", "abfs"})
+"""Arrow's names of those where a rename is no more than a copy, and not always possible."""
+_CODECS: Final = ("none", "snappy", "gzip", "zstd", "lz4", "brotli")
+_VERSION: Final = "1.0"
+_HIGH, _MEDIUM, _LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
+
+
+def _opened(url: str) -> tuple[fs.FileSystem, str]:
+    """The file system of a URL or path, and the path in it. Raises ConfigError."""
+    try:
+        return fs.FileSystem.from_uri(url) if "://" in url else (fs.LocalFileSystem(), url)
+    except (pa.ArrowException, ValueError, OSError) as error:
+        raise ConfigError(f"Invalid value {url} for configuration url: {error}") from error
+
+
+class ParquetSinkTask(ExactlyOnceSinkTask):
+    """Writes a file for each range that it is given."""
+
+    version = _VERSION
+
+    def start(self, props: Mapping[str, str]) -> None:
+        config = ParquetSinkConnector.config_def.parse(props)
+        self.range_records = config["flush.size"]
+        self.range_ms = config["rotate.interval.ms"]
+        self._codec: str = config["parquet.codec"]
+        self._with_source: bool = config["metadata.columns"]
+        self._files, base = _opened(config["url"])
+        self._base = base.rstrip("/")
+        self._is_local = isinstance(self._files, fs.LocalFileSystem)
+        self._renames = self._files.type_name not in _OBJECT_STORES
+
+    def committed(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        for one in partitions:
+            self._forget_unfinished(one)
+        ends = {one: self._end(one) for one in partitions}
+        return {one: end for one, end in ends.items() if end is not None}
+
+    def _listed(self, partition: TopicPartition) -> list[fs.FileInfo]:
+        try:
+            found: list[fs.FileInfo] = self._files.get_file_info(
+                fs.FileSelector(self._folder(partition), allow_not_found=True)
+            )
+            return found
+        except OSError as error:
+            raise RetriableError(f"{self._folder(partition)} cannot be listed: {error}") from error
+
+    def _forget_unfinished(self, partition: TopicPartition) -> None:
+        """Delete what has no name yet. Somebody who is still about to give it one has lost his place."""
+        for one in self._listed(partition):
+            if one.base_name.startswith(".") and one.base_name.endswith(".tmp"):
+                with suppress(OSError):
+                    self._files.delete_file(one.path)
+
+    def _end(self, partition: TopicPartition) -> int | None:
+        names = (_NAME.fullmatch(one.base_name) for one in self._listed(partition))
+        return max((int(name["end"]) for name in names if name is not None), default=None)
+
+    def put_range(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> None:
+        if not records:
+            return  # nothing of the range is left; a restart would read it again, and leave it out again
+        folder = self._folder(offsets.topic_partition)
+        path = f"{folder}/{_safe(offsets.topic)}+{offsets.partition}+{offsets.start}+{offsets.end}.parquet"
+        content = self._content(offsets, records)
+        try:
+            self._files.create_dir(folder, recursive=True)
+            written = f"{folder}/.{uuid.uuid4().hex}.tmp" if self._renames else path
+            if self._renames:
+                self._write(written, content)
+            with _locked(folder) if self._is_local else nullcontext():
+                self._check_is_next(offsets)
+                if self._renames:
+                    self._files.move(written, path)
+                else:
+                    self._write(path, content)
+        except OSError as error:
+            raise RetriableError(f"{path} cannot be written: {error}") from error
+
+    def _content(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> pa.Buffer:
+        """The file, made before any is begun: a store may finish an object that its writer has given up."""
+        made = pa.BufferOutputStream()
+        try:
+            pq.write_table(table_of(records, with_source=self._with_source), made, compression=self._codec)
+        except pa.ArrowException as error:
+            raise ConnectError(f"{offsets} cannot be written as Parquet: {error}") from error
+        return made.getvalue()
+
+    def _check_is_next(self, offsets: OffsetRange) -> None:
+        end = self._end(offsets.topic_partition)
+        if end is not None and end > offsets.start:
+            raise ConnectError(f"{offsets} was written by another task: there are files up to {end}")
+
+    def _write(self, path: str, content: pa.Buffer) -> None:
+        with self._files.open_output_stream(path) as stream:
+            stream.write(content)
+        if self._is_local:
+            to_disk(path)
+
+    def _folder(self, partition: TopicPartition) -> str:
+        return f"{self._base}/{_safe(partition.topic)}/partition={partition.partition}"
+
+
+@contextmanager
+def _locked(folder: str) -> Iterator[None]:
+    """Nobody else has the folder meanwhile. Raises OSError if somebody has it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _safe(topic: str) -> str:
+    return quote(topic, safe="")
+
+
+class ParquetSinkConnector(SinkConnector):
+    """See the module."""
+
+    version = _VERSION
+    task_class = ParquetSinkTask
+    config_def = (
+        range_keys("Where the files go: a folder, or s3://bucket/path, gs://..., abfs://..., hdfs://...")
+        .define(
+            "parquet.codec",
+            ConfigType.STRING,
+            "snappy",
+            _LOW,
+            f"How the files are compressed: {', '.join(_CODECS)}.",
+            validator=one_of(*_CODECS),
+        )
+        .define(
+            "metadata.columns",
+            ConfigType.BOOLEAN,
+            True,
+            _MEDIUM,
+            "Whether files have the columns kafka_key, kafka_topic, kafka_partition, kafka_offset, kafka_timestamp.",
+        )
+    )
+
+    def validate(self, props: Mapping[str, str]) -> list[ConfigValue]:
+        found = super().validate(props)
+        url = next(one for one in found if one.name == "url")
+        if url.value and not url.errors:
+            try:
+                _opened(url.value)
+            except ConfigError as error:
+                url.errors += error.messages
+        return found
+
+    def alter_offsets(self, props: Mapping[str, str], offsets: Mapping[TopicPartition, int | None]) -> bool:
+        raise ConnectError(
+            "The files say how far this connector has come, so its offsets cannot be changed here: move the files that "
+            "are to be written again out of the way."
+        )

@@ -1,0 +1,309 @@
+"""Rows of tables, or of a query, as records of topics.
+
+What is new is found by ``mode``:
+
+========================  ============================================================================================
+bulk                      everything, again and again; no offsets
+incrementing              rows whose column is greater than the greatest seen: only rows that are added
+timestamp                 rows whose time is later than the latest seen: also rows that are changed
+timestamp+incrementing    both, so that rows of one time are told apart
+========================  ============================================================================================
+
+A row is passed on at least once. The offset of a row by time alone is that of the time before it until the last row of
+its time has been read: rows of one time are never left out.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from parley.pipeline.connect.config import ConfigDef, ConfigType, ConfigValue, Importance, at_least, one_of
+from parley.pipeline.connect.connector import SourceConnector, SourceTask
+from parley.pipeline.connect.connectors.sql.database import (
+    CONNECTION,
+    connect_schema,
+    connect_value,
+    failed,
+    open_engine,
+)
+from parley.pipeline.connect.data import Schema, Struct, struct
+from parley.pipeline.connect.errors import ConnectError
+from parley.pipeline.connect.records import SourceRecord
+
+__all__ = ["SqlSourceConnector", "SqlSourceTask"]
+
+_INCREMENTING: Final = "incrementing"
+_TIMESTAMP: Final = "timestamp"
+_NANOS: Final = "timestamp_nanos"
+_BOTH: Final = f"{_TIMESTAMP}+{_INCREMENTING}"
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_VERSION: Final = "1.0"
+_HIGH, _MEDIUM, _LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
+
+Row = dict[Any, Any]
+_Read = tuple[Row, dict[str, Any]]
+"""A row, and the offset behind it."""
+
+
+@dataclass(slots=True)
+class _Table:
+    """A table or the query, and how far it was read."""
+
+    name: str
+    topic: str
+    relation: Any
+    schema: Schema | None
+    partition: Mapping[str, Any]
+    seen: dict[str, Any] = field(default_factory=dict)
+    due_s: float = 0.0
+    rows: Generator[list[_Read], None, None] | None = None
+    """What is being read."""
+
+
+class SqlSourceTask(SourceTask):
+    """Reads its tables in turn, a batch in each call."""
+
+    version = _VERSION
+
+    def start(self, props: Mapping[str, str]) -> None:
+        self._config = config = SqlSourceConnector.config_def.parse(props)
+        self._engine = open_engine(config["connection.url"], config["connection.user"], config["connection.password"])
+        self._mode: str = config["mode"]
+        self._id, self._time = config["incrementing.column.name"], config["timestamp.column.name"]
+        self._tables = [self._table(name) for name in config["tables"]] if config["query"] is None else [self._query()]
+
+    def _table(self, name: str) -> _Table:
+        schema_name, _, bare = name.rpartition(".")
+        try:
+            relation = sa.Table(bare, sa.MetaData(), schema=schema_name or None, autoload_with=self._engine)
+        except sa.exc.NoSuchTableError as error:
+            raise ConnectError(f"there is no table {name} in the database") from error
+        except sa.exc.SQLAlchemyError as error:
+            raise failed(error, f"the table {name} cannot be looked at") from error
+        fields = {
+            column.name: connect_schema(column.type, optional=bool(column.nullable)) for column in relation.columns
+        }
+        return self._known(
+            _Table(name, f"{self._config['topic.prefix']}{bare}", relation, struct(fields, name=bare), {"table": name})
+        )
+
+    def _query(self) -> _Table:
+        relation = sa.text(self._config["query"]).columns(*self._columns()).subquery("query")
+        return self._known(_Table("query", self._config["topic.prefix"], relation, None, {"query": "query"}))
+
+    def _columns(self) -> list[Any]:
+        """The columns of the query: an empty answer says which it has."""
+        try:
+            with self._engine.connect() as connection:
+                asked = sa.text(f"SELECT * FROM ({self._config['query']}) AS query WHERE 1 = 0")
+                return [sa.column(name) for name in connection.execute(asked).keys()]  # noqa: SIM118 - a result is no dict
+        except sa.exc.SQLAlchemyError as error:
+            raise failed(error, "the query cannot be run") from error
+
+    def _known(self, table: _Table) -> _Table:
+        for column in (self._id, self._time):
+            if column is not None and column not in table.relation.c:
+                raise ConnectError(f"{table.name} has no column {column}")
+        table.seen = dict(self.context.offsets.offset(table.partition) or {})
+        return table
+
+    def poll(self) -> Sequence[SourceRecord] | None:
+        for _ in self._tables:
+            table = self._tables[0]
+            batch = self._next(table)
+            if batch:
+                return [self._record(table, row, offset) for row, offset in batch]
+            self._tables.append(self._tables.pop(0))  # the next one's turn
+        return None
+
+    def _next(self, table: _Table) -> list[_Read]:
+        """The next rows of a table with their offsets; none where it is read to its end, or not due."""
+        if table.rows is None:
+            if time.monotonic() < table.due_s:
+                return []
+            table.rows = self._read(table)
+        try:
+            batch = next(table.rows, None)
+        except sa.exc.SQLAlchemyError as error:
+            table.rows = None
+            raise failed(error, f"{table.name} cannot be read") from error
+        if batch is None:
+            table.rows = None
+            table.due_s = time.monotonic() + self._config["poll.interval.ms"] / 1000
+            return []
+        table.seen = batch[-1][1]
+        return batch
+
+    def _read(self, table: _Table) -> Generator[list[_Read], None, None]:
+        """Batches of what is new in the table, each row with the offset behind it."""
+        size = self._config["batch.max.rows"]
+        with self._engine.connect().execution_options(stream_results=True, max_row_buffer=size) as connection:
+            rows = (dict(row) for row in connection.execute(self._statement(table)).mappings())
+            offset = dict(table.seen)
+            batch: list[_Read] = []
+            row = next(rows, None)
+            while row is not None:
+                following = next(rows, None)
+                if self._is_last_of_its_time(row, following):
+                    offset = self._offset(row)
+                batch.append((row, offset))
+                if len(batch) == size:
+                    yield batch
+                    batch = []
+                row = following
+            if batch:
+                yield batch
+
+    def _is_last_of_its_time(self, row: Row, following: Row | None) -> bool:
+        return self._mode != _TIMESTAMP or following is None or following[self._time] != row[self._time]
+
+    def _statement(self, table: _Table) -> Any:
+        relation = table.relation
+        statement = sa.select(relation)
+        if self._mode == "bulk":
+            return statement
+        id_column = None if self._id is None else relation.c[self._id]
+        time_column = None if self._time is None else relation.c[self._time]
+        last_id, last_time = table.seen.get(_INCREMENTING), _time_of(table.seen)
+        if time_column is not None and last_time is not None:
+            if getattr(time_column.type, "timezone", False) is False:
+                last_time = last_time.replace(tzinfo=None)
+            later: Any = time_column > last_time
+            if id_column is not None and last_id is not None:
+                later = sa.or_(later, sa.and_(time_column == last_time, id_column > last_id))
+            statement = statement.where(later)
+        elif time_column is None and last_id is not None:
+            statement = statement.where(id_column > last_id)
+        if time_column is not None:
+            # A row without a time would never be seen to change; one that is later than the order would be lost.
+            statement = statement.where(time_column.is_not(None))
+        return statement.order_by(*(one for one in (time_column, id_column) if one is not None))
+
+    def _offset(self, row: Row) -> dict[str, Any]:
+        offset: dict[str, Any] = {}
+        if self._id is not None:
+            offset[_INCREMENTING] = int(row[self._id])
+        if self._time is not None:
+            moment = connect_value(row[self._time], None)
+            micros = (moment - _EPOCH) // dt.timedelta(microseconds=1)
+            offset[_TIMESTAMP], offset[_NANOS] = micros // 1000, micros % 1_000_000 * 1000
+        return offset
+
+    def _record(self, table: _Table, row: Row, offset: Mapping[str, Any]) -> SourceRecord:
+        values: Any = {name: connect_value(value, _schema_of(table.schema, name)) for name, value in row.items()}
+        return SourceRecord(
+            topic=table.topic,
+            value_schema=table.schema,
+            value=values if table.schema is None else Struct(table.schema, values),
+            source_partition=table.partition,
+            source_offset=offset,
+        )
+
+    def stop(self) -> None:
+        for table in self._tables:
+            if table.rows is not None:
+                table.rows.close()
+        self._engine.dispose()
+
+
+def _schema_of(schema: Schema | None, name: str) -> Schema | None:
+    found = None if schema is None else schema.field(name)
+    return None if found is None else found.schema
+
+
+def _time_of(seen: Mapping[str, Any]) -> dt.datetime | None:
+    """The time of an offset: whole milliseconds, and the nanoseconds within its second where they are known."""
+    if seen.get(_TIMESTAMP) is None:
+        return None
+    micros = int(seen.get(_NANOS, seen[_TIMESTAMP] % 1000 * 1_000_000)) // 1000
+    return _EPOCH + dt.timedelta(seconds=seen[_TIMESTAMP] // 1000, microseconds=micros)
+
+
+class SqlSourceConnector(SourceConnector):
+    """See the module. The tables are divided among the tasks; a query has one."""
+
+    version = _VERSION
+    task_class = SqlSourceTask
+    config_def = CONNECTION + (
+        ConfigDef()
+        .define(
+            "mode",
+            ConfigType.STRING,
+            importance=_HIGH,
+            doc=f"How new rows are found: bulk, {_INCREMENTING}, {_TIMESTAMP} or {_BOTH}.",
+            validator=one_of("bulk", _INCREMENTING, _TIMESTAMP, _BOTH),
+        )
+        .define(
+            "incrementing.column.name", ConfigType.STRING, None, _MEDIUM, "A column of numbers that only ever grow."
+        )
+        .define(
+            "timestamp.column.name", ConfigType.STRING, None, _MEDIUM, "A column with the time of a row's last change."
+        )
+        .define("table.whitelist", ConfigType.LIST, [], _MEDIUM, "The tables; none: all tables there are.")
+        .define("table.blacklist", ConfigType.LIST, [], _MEDIUM, "Tables that are left out.")
+        .define("query", ConfigType.STRING, None, _MEDIUM, "A query instead of tables; its topic is the prefix alone.")
+        .define("topic.prefix", ConfigType.STRING, importance=_HIGH, doc="What stands before a table's name in topics.")
+        .define(
+            "poll.interval.ms",
+            ConfigType.INT,
+            5000,
+            _HIGH,
+            "How long a table that was read to its end is left alone, in ms.",
+            validator=at_least(0),
+        )
+        .define(
+            "batch.max.rows", ConfigType.INT, 1000, _LOW, "How many rows are passed on at once.", validator=at_least(1)
+        )
+        .define("tables", ConfigType.LIST, [], _LOW, "The tables of one task; set by the connector.")
+    )
+
+    def task_configs(self, max_tasks: int) -> Sequence[Mapping[str, str]]:
+        if self.props.get("query"):
+            return [self.props]
+        tables = self._tables()
+        shares = [tables[number::max_tasks] for number in range(min(max_tasks, len(tables)))]
+        return [{**self.props, "tables": ",".join(share)} for share in shares]
+
+    def _tables(self) -> list[str]:
+        config = self.config_def.parse(self.props)
+        if config["table.whitelist"]:
+            return list(config["table.whitelist"])
+        engine = open_engine(config["connection.url"], config["connection.user"], config["connection.password"])
+        try:
+            return [
+                name for name in sorted(sa.inspect(engine).get_table_names()) if name not in config["table.blacklist"]
+            ]
+        except sa.exc.SQLAlchemyError as error:
+            raise failed(error, "the tables cannot be listed") from error
+        finally:
+            engine.dispose()
+
+    def validate(self, props: Mapping[str, str]) -> list[ConfigValue]:
+        found = {one.name: one for one in super().validate(props)}
+        mode = found["mode"].value or ""
+        for part in (_INCREMENTING, _TIMESTAMP):
+            column = found[f"{part}.column.name"]
+            if part in mode and not column.value:
+                column.errors.append(f"Invalid value null for configuration {column.name}: mode {mode} needs it")
+            if part not in mode and column.value:
+                column.errors.append(f"Invalid value {column.value} for configuration {column.name}: mode is {mode}")
+        if found["query"].value and found["table.whitelist"].value:
+            found["query"].errors.append("Do not specify table filtering configs with 'query'.")
+        return list(found.values())
+
+    def alter_offsets(
+        self, props: Mapping[str, str], offsets: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any] | None]]
+    ) -> bool:
+        for _, offset in offsets.values():
+            known = {_INCREMENTING, _TIMESTAMP, _NANOS}
+            if offset is not None and (
+                offset.keys() - known or not all(isinstance(one, int) for one in offset.values())
+            ):
+                raise ConnectError(f"An offset has whole numbers for {', '.join(sorted(known))}, and is {dict(offset)}")
+        return True

@@ -1,0 +1,160 @@
+"""How the leader shares out connectors and tasks among the workers of the group. Pure decisions.
+
+`share_out` is for protocol version 0: everything anew, in turn. `Sharing` is for later versions (KIP-415), where
+members keep what they have and the leader says what comes to it or goes:
+
+1. What nobody has any more because it was deleted, and what two members have, is taken away.
+2. New connectors and tasks are given at once to whoever has least.
+3. What a member had that is gone is held back for `max_delay_ms`: a worker that is restarted gets its own back, since
+   it goes to those that came meanwhile. All join again when the time is up.
+4. When nothing is held back, members that have more than their part give up what is too much. It is given to others in
+   the rebalance that follows, when it was stopped for certain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from parley.pipeline.connect.distributed.protocol import NO_WORK, Work
+from parley.pipeline.connect.herder import TaskId
+
+__all__ = ["Decision", "Sharing", "share_out"]
+
+T = TypeVar("T")
+
+
+def share_out(members: Iterable[str], wanted: Work) -> dict[str, Work]:
+    """All that is wanted, in turn: connectors first, then tasks, each by name."""
+    order = sorted(members)
+    shares: dict[str, tuple[set[str], set[TaskId]]] = {member: (set(), set()) for member in order}
+    turn = 0
+    for name in sorted(wanted.connectors):
+        shares[order[turn % len(order)]][0].add(name)
+        turn += 1
+    for task in sorted(wanted.tasks):
+        shares[order[turn % len(order)]][1].add(task)
+        turn += 1
+    return {member: Work(frozenset(names), frozenset(tasks)) for member, (names, tasks) in shares.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What comes to each member and what goes, and after how many ms they join again for what is held back."""
+
+    assigned: Mapping[str, Work]
+    revoked: Mapping[str, Work]
+    delay_ms: int = 0
+
+
+@dataclass(slots=True)
+class Sharing:
+    """What the leader remembers from one rebalance to the next; another leader begins with nothing to remember."""
+
+    max_delay_ms: int
+    _given: Work = NO_WORK
+    """All that some member had, or was given, after the last rebalance."""
+    _members: frozenset[str] = frozenset()
+    _held_until_ms: int | None = None
+    _candidates: set[str] = field(default_factory=set)
+    """Members that came while work is held back."""
+
+    def decide(self, has: Mapping[str, Work], wanted: Work, now_ms: int) -> Decision:
+        """Share out what is wanted among the members, who have what they say they have."""
+        doubled = _doubled(has.values())
+        kept = {member: (work & wanted) - doubled for member, work in has.items()}
+        revoked = {member: work - kept[member] for member, work in has.items()}
+        free = wanted - Work.union(kept.values()) - doubled  # what is doubled must first be stopped by both
+        lost = free & self._given
+        fresh = free - lost
+        self._candidates |= has.keys() - self._members if self._held_until_ms is not None else set()
+        delay = self._delay(lost, now_ms)
+        given = dict.fromkeys(has, NO_WORK)
+        if lost and delay == 0:
+            among = sorted(self._candidates & has.keys()) or sorted(has)
+            _give(lost, among, kept, given)
+            self._candidates.clear()
+        _give(fresh, sorted(has), kept, given)
+        if delay == 0 and not any(revoked.values()):
+            revoked = _too_much(kept, given)
+        self._given = (Work.union(kept.values()) | Work.union(given.values()) | (lost if delay else NO_WORK)) - (
+            Work.union(revoked.values())
+        )
+        self._members = frozenset(has)
+        return Decision(given, revoked, delay)
+
+    def _delay(self, lost: Work, now_ms: int) -> int:
+        """For how long what is lost is still held back; 0: it is given away now."""
+        if not lost:
+            self._held_until_ms = None
+            self._candidates.clear()
+            return 0
+        if self._held_until_ms is None:
+            self._held_until_ms = now_ms + self.max_delay_ms
+        left = self._held_until_ms - now_ms
+        if left <= 0:
+            self._held_until_ms = None
+            return 0
+        return left
+
+
+def _doubled(parts: Iterable[Work]) -> Work:
+    seen = twice = NO_WORK
+    for part in parts:
+        twice |= seen & part
+        seen |= part
+    return twice
+
+
+def _give(work: Work, among: Iterable[str], kept: Mapping[str, Work], given: dict[str, Work]) -> None:
+    """Give each connector, then each task, to whoever of these has least of the kind."""
+    members = list(among)
+    _give_kind(sorted(work.connectors), members, kept, given, lambda one: len(one.connectors), _as_connector)
+    _give_kind(sorted(work.tasks), members, kept, given, lambda one: len(one.tasks), _as_task)
+
+
+def _as_connector(name: str) -> Work:
+    return Work(connectors=frozenset((name,)))
+
+
+def _as_task(task: TaskId) -> Work:
+    return Work(tasks=frozenset((task,)))
+
+
+def _give_kind(
+    items: Iterable[T],
+    members: list[str],
+    kept: Mapping[str, Work],
+    given: dict[str, Work],
+    count: Callable[[Work], int],
+    as_work: Callable[[T], Work],
+) -> None:
+    load = {member: count(kept[member]) + count(given[member]) for member in members}
+    for item in items:
+        least = min(members, key=lambda member: (load[member], member))
+        given[least] |= as_work(item)
+        load[least] += 1
+
+
+def _too_much(kept: Mapping[str, Work], given: Mapping[str, Work]) -> dict[str, Work]:
+    """What members have beyond their part of the connectors, and of the tasks."""
+    now = {member: kept[member] | given[member] for member in kept}
+    connectors = _beyond({member: len(one.connectors) for member, one in now.items()})
+    tasks = _beyond({member: len(one.tasks) for member, one in now.items()})
+    return {
+        member: Work(
+            frozenset(sorted(kept[member].connectors, reverse=True)[: connectors[member]]),
+            frozenset(sorted(kept[member].tasks, reverse=True)[: tasks[member]]),
+        )
+        for member in kept
+    }
+
+
+def _beyond(counts: Mapping[str, int]) -> dict[str, int]:
+    """How many each member must give up, so that none has two more than another."""
+    if max(counts.values()) - min(counts.values()) <= 1:
+        return dict.fromkeys(counts, 0)
+    least, over = divmod(sum(counts.values()), len(counts))
+    most_first = sorted(counts, key=lambda member: (-counts[member], member))
+    return {member: max(0, counts[member] - least - (place < over)) for place, member in enumerate(most_first)}

@@ -1,0 +1,263 @@
+"""What is wanted: connectors, the tasks they were divided into, their target states; kept in a log of one partition.
+
+The records are Kafka Connect's (``config.storage.topic``), keys as text and values as JSON:
+
+====================================  ==================================================================
+``connector-NAME``                    ``{"properties": {...}}``; none: the connector is deleted
+``task-NAME-N``                       ``{"properties": {...}}``; counts only with the commit that follows
+``commit-NAME``                       ``{"tasks": n}``: the tasks before it are from now on those of the connector
+``target-state-NAME``                 ``{"state": "PAUSED", "state.v2": "STOPPED"}``; old workers know no STOPPED
+``restart-connector-NAME``            ``{"include-tasks": true, "only-failed": false}``: happens once, when read
+``logger-cluster-NAME``               ``{"level": "INFO"}``: happens once, when read
+``session-key``                       the key that workers sign requests among them with (KIP-507)
+====================================  ==================================================================
+
+`ConfigState` is what the records say, and `ConfigState.apply` the only thing that changes it: everybody who has read
+the same records knows the same. A record that makes no sense is skipped with a line in the log.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from parley.pipeline.connect.distributed.log import Keyed, Log
+from parley.pipeline.connect.herder import TargetState, TaskId
+
+__all__ = ["Change", "Changed", "ConfigState", "ConfigStore", "SessionKey"]
+
+_CONNECTOR: Final = "connector-"
+_TASK: Final = "task-"
+_COMMIT: Final = "commit-"
+_TARGET: Final = "target-state-"
+_RESTART: Final = "restart-connector-"
+_LOGGER: Final = "logger-cluster-"
+_SESSION_KEY: Final = "session-key"
+_log = logging.getLogger(__name__)
+
+
+class SessionKey(NamedTuple):
+    """What workers sign requests among them with; created_ms since 1970."""
+
+    key: bytes
+    algorithm: str
+    created_ms: int
+
+
+class Change(StrEnum):
+    """What a record can change."""
+
+    CONNECTOR = "connector"
+    DELETED = "deleted"
+    TASKS = "tasks"
+    TARGET = "target"
+    RESTART = "restart"
+    LOGGER = "logger"
+    SESSION_KEY = "session key"
+
+
+class Changed(NamedTuple):
+    """What a record has changed: of which connector or logger, and the switches or the level that came with it."""
+
+    what: Change
+    name: str
+    value: Any = None
+
+
+@dataclass(slots=True)
+class ConfigState:
+    """What the records up to `offset` say."""
+
+    offset: int = -1
+    connectors: dict[str, dict[str, str]] = field(default_factory=dict)
+    tasks: dict[str, list[dict[str, str]]] = field(default_factory=dict)
+    """The configurations of the tasks of each connector that was divided up."""
+    targets: dict[str, TargetState] = field(default_factory=dict)
+    session_key: SessionKey | None = None
+    _deferred: dict[str, dict[int, dict[str, str]]] = field(default_factory=dict)
+    """Task configurations whose commit has not come yet."""
+    inconsistent: set[str] = field(default_factory=set)
+    """Connectors whose commit does not go with the tasks before it: they must be divided up anew."""
+
+    def target(self, name: str) -> TargetState:
+        """What is wanted of a connector."""
+        return self.targets.get(name, TargetState.STARTED)
+
+    def task_ids(self, name: str) -> list[TaskId]:
+        """The tasks of a connector."""
+        return [TaskId(name, number) for number in range(len(self.tasks.get(name, ())))]
+
+    def task_config(self, task: TaskId) -> dict[str, str] | None:
+        """The configuration of a task; None if there is none."""
+        configs = self.tasks.get(task.connector, ())
+        return configs[task.task] if 0 <= task.task < len(configs) else None
+
+    def apply(self, record: Keyed) -> Changed | None:
+        """Take a record in; what it changed."""
+        self.offset = record.offset + 1
+        try:
+            key = record.key.decode()
+            value = None if record.value is None else json.loads(record.value)
+            for prefix, take in _TAKES.items():
+                if key.startswith(prefix):
+                    return take(self, key[len(prefix) :], value)
+            _log.debug("the record with the key %r is not for us", key)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            _log.warning("the configuration record at offset %d makes no sense: %r", record.offset, error)
+        return None
+
+    def _connector(self, name: str, value: Any) -> Changed:
+        if value is None:
+            for known in (self.connectors, self.tasks, self._deferred, self.targets):
+                known.pop(name, None)
+            self.inconsistent.discard(name)
+            return Changed(Change.DELETED, name)
+        self.connectors[name] = _texts(value["properties"])
+        return Changed(Change.CONNECTOR, name)
+
+    def _task(self, name: str, value: Any) -> None:
+        connector, _, number = name.rpartition("-")
+        if value is not None:
+            self._deferred.setdefault(connector, {})[int(number)] = _texts(value["properties"])
+
+    def _commit(self, name: str, value: Any) -> Changed | None:
+        deferred = self._deferred.pop(name, {})
+        if value is None:
+            return None
+        count = int(value["tasks"])
+        # What is missing before the commit may be kept from an earlier one: the log is compacted.
+        known = dict(enumerate(self.tasks.get(name, ())))
+        found = {number: config for number, config in {**known, **deferred}.items() if number < count}
+        if len(found) < count:
+            self.inconsistent.add(name)
+            return None
+        self.inconsistent.discard(name)
+        self.tasks[name] = [found[number] for number in range(count)]
+        return Changed(Change.TASKS, name)
+
+    def _target(self, name: str, value: Any) -> Changed | None:
+        if value is None:
+            self.targets.pop(name, None)
+            return None
+        self.targets[name] = TargetState(value.get("state.v2") or value["state"])
+        return Changed(Change.TARGET, name)
+
+    def _restart(self, name: str, value: Any) -> Changed | None:
+        if value is None:
+            return None
+        return Changed(Change.RESTART, name, (bool(value["include-tasks"]), bool(value["only-failed"])))
+
+    def _logger(self, name: str, value: Any) -> Changed | None:
+        return None if value is None else Changed(Change.LOGGER, name, str(value["level"]))
+
+    def _session(self, name: str, value: Any) -> Changed | None:
+        if value is None or name:
+            return None
+        try:
+            key = base64.b64decode(value["key"], validate=True)
+        except binascii.Error:
+            raise ValueError("the session key is not base64") from None
+        self.session_key = SessionKey(key, str(value["algorithm"]), int(value["creation-timestamp"]))
+        return Changed(Change.SESSION_KEY, "")
+
+
+_TAKES: Final[Mapping[str, Callable[[ConfigState, str, Any], Changed | None]]] = {
+    _CONNECTOR: ConfigState._connector,
+    _TASK: ConfigState._task,
+    _COMMIT: ConfigState._commit,
+    _TARGET: ConfigState._target,
+    _RESTART: ConfigState._restart,
+    _LOGGER: ConfigState._logger,
+    _SESSION_KEY: ConfigState._session,
+}
+
+
+def _texts(properties: Any) -> dict[str, str]:
+    return {str(key): str(value) for key, value in properties.items() if value is not None}
+
+
+class ConfigStore:
+    """The configurations, and how they are changed. Only the leader of the group may write, but for target states.
+
+    Every write comes back when it was read back: `state` then has it. Raises KafkaError where it cannot be written.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.state = ConfigState()
+        self._on_change: Callable[[Changed], None] | None = None
+
+    async def start(self, on_change: Callable[[Changed], None]) -> None:
+        """Read what is there; only what comes later is told to `on_change`, in order."""
+        await self._log.start(self._take)
+        self._on_change = on_change
+
+    async def stop(self) -> None:
+        """Follow no longer."""
+        await self._log.stop()
+
+    def _take(self, record: Keyed) -> None:
+        changed = self.state.apply(record)
+        if changed is not None and self._on_change is not None:
+            self._on_change(changed)
+
+    async def refresh(self) -> None:
+        """Read up to the end."""
+        await self._log.read_to_end()
+
+    async def put_connector(self, name: str, config: Mapping[str, str], target: TargetState | None) -> None:
+        """Put a connector's configuration, and its target state if one is given."""
+        records = [] if target is None else [_target_record(name, target)]
+        await self._write([*records, (_CONNECTOR + name, {"properties": dict(config)})])
+
+    async def delete_connector(self, name: str) -> None:
+        """Forget a connector and its target state."""
+        await self._write([(_CONNECTOR + name, None), (_TARGET + name, None)])
+
+    async def put_tasks(self, name: str, configs: Sequence[Mapping[str, str]]) -> None:
+        """Put the configurations of all tasks of a connector, together."""
+        records: list[tuple[str, Any]] = [
+            (f"{_TASK}{name}-{number}", {"properties": dict(config)}) for number, config in enumerate(configs)
+        ]
+        await self._write([*records, (_COMMIT + name, {"tasks": len(configs)})])
+
+    async def put_target(self, name: str, target: TargetState) -> None:
+        """Ask for another state of a connector; one that stops gives up its tasks."""
+        records: list[tuple[str, Any]] = [_target_record(name, target)]
+        if target is TargetState.STOPPED:
+            records.insert(0, (_COMMIT + name, {"tasks": 0}))
+        await self._write(records)
+
+    async def put_restart(self, name: str, *, include_tasks: bool, only_failed: bool) -> None:
+        """Ask whoever has the connector and its tasks to start them again."""
+        await self._write([(_RESTART + name, {"include-tasks": include_tasks, "only-failed": only_failed})])
+
+    async def put_logger(self, name: str, level: str) -> None:
+        """Set the level of a logger in every worker."""
+        await self._write([(_LOGGER + name, {"level": level})])
+
+    async def put_session_key(self, key: SessionKey) -> None:
+        """Give all workers another key to sign with."""
+        text = base64.b64encode(key.key).decode()
+        await self._write(
+            [(_SESSION_KEY, {"key": text, "algorithm": key.algorithm, "creation-timestamp": key.created_ms})]
+        )
+
+    async def _write(self, records: Sequence[tuple[str, Any]]) -> None:
+        await self._log.send([(key.encode(), _json(value)) for key, value in records])
+        await self._log.read_to_end()
+
+
+def _target_record(name: str, target: TargetState) -> tuple[str, Any]:
+    old = "PAUSED" if target is TargetState.STOPPED else target.value
+    return _TARGET + name, {"state": old, "state.v2": target.value}
+
+
+def _json(value: Any) -> bytes | None:
+    return None if value is None else json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()

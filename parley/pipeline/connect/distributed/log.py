@@ -1,0 +1,274 @@
+"""A compacted topic as a log of keyed records that every worker reads whole and then follows.
+
+`Log` is what the stores of configurations, statuses and offsets are kept in; `TopicLog` is a topic, `MemoryLog` is for
+a worker that is alone. Rules:
+
+1. Records reach `on_record` in the order of their partition, each at least once, also those that were sent from here.
+2. `start` comes back when everything was read that was there; `read_to_end` when everything was read that was there
+   when it was called: whoever has sent something and then reads to the end knows what the log says.
+3. What may pass (a leader that moves, a broker that comes back) is tried again until it succeeds or the log is stopped;
+   `send` gives up after `SEND_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+from parley.pipeline.connect.distributed.topics import TopicPlan, prepare
+from parley.pipeline.partitioner import partition_of
+from parley.protocol.client import Client
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.fetch import FetchRequest
+from parley.protocol.messages.offsets import ListOffsetsRequest
+from parley.protocol.messages.produce import ProduceRequest
+from parley.protocol.records import batch
+from parley.protocol.records.record import Record
+
+__all__ = ["Keyed", "Log", "MemoryLog", "TopicLog"]
+
+SEND_SECONDS: Final = 30.0
+_NAMES_UNTIL: Final = 12
+"""Up to this version of Produce and Fetch topics are named; later ones want their ids."""
+_FETCH_WAIT_MS: Final = 500
+_FETCH_BYTES: Final = 1 << 20
+_FIRST_PAUSE_S: Final = 0.05
+_LAST_PAUSE_S: Final = 1.0
+_log = logging.getLogger(__name__)
+
+OnRecord = Callable[["Keyed"], None]
+
+
+class Keyed(NamedTuple):
+    """A record of a log: its offset and what it says; without a value it takes the key's earlier ones back."""
+
+    offset: int
+    key: bytes
+    value: bytes | None
+
+
+class Log(ABC):
+    """See the module's rules."""
+
+    @abstractmethod
+    async def start(self, on_record: OnRecord) -> None:
+        """Read what is there, and follow from then on."""
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Follow no longer."""
+
+    @abstractmethod
+    async def send(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
+        """Write pairs of key and value, in this order where they are of one partition. Raises KafkaError."""
+
+    @abstractmethod
+    async def read_to_end(self) -> None:
+        """Comes back when everything was read that is there now."""
+
+
+class MemoryLog(Log):
+    """What is sent is read at once, and forgotten with the process."""
+
+    def __init__(self) -> None:
+        self._on_record: OnRecord | None = None
+        self._offset = 0
+
+    async def start(self, on_record: OnRecord) -> None:
+        self._on_record = on_record
+
+    async def stop(self) -> None:
+        self._on_record = None
+
+    async def send(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
+        for key, value in records:
+            if self._on_record is not None:
+                self._on_record(Keyed(self._offset, key, value))
+            self._offset += 1
+
+    async def read_to_end(self) -> None:
+        return
+
+
+class TopicLog(Log):
+    """A topic. `bootstrap` and `client_id` are the worker's; `now_ms` gives the time of records."""
+
+    def __init__(self, bootstrap: str, plan: TopicPlan, *, client_id: str, now_ms: Callable[[], int]) -> None:
+        self._plan = plan
+        self._now_ms = now_ms
+        # Apart, since a fetch that waits for records holds up what is sent behind it on the same connection.
+        self._reader = Client(bootstrap, client_id=client_id)
+        self._writer = Client(bootstrap, client_id=client_id)
+        self._positions: dict[int, int] = {}
+        self._waiting: list[tuple[dict[int, int], asyncio.Future[None]]] = []
+        self._following: asyncio.Task[None] | None = None
+        self._sending = asyncio.Lock()
+
+    async def start(self, on_record: OnRecord) -> None:
+        """As every log; raises ConnectError where the topic cannot be made, or is not as it must be."""
+        partitions = await prepare(self._writer, self._plan)
+        self._positions = dict.fromkeys(range(partitions), 0)
+        self._positions.update(await self._offsets(-2))
+        self._following = asyncio.create_task(self._follow(on_record))
+        await self.read_to_end()
+
+    async def stop(self) -> None:
+        if self._following is not None:
+            self._following.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._following
+        for _, waiting in self._waiting:
+            waiting.cancel()
+        await self._reader.close()
+        await self._writer.close()
+
+    # Reading.
+
+    async def read_to_end(self) -> None:
+        ends = await self._offsets(-1)
+        if self._has_read(ends):
+            return
+        waiting = asyncio.get_running_loop().create_future()
+        self._waiting.append((ends, waiting))
+        await waiting
+
+    def _has_read(self, ends: Mapping[int, int]) -> bool:
+        return all(self._positions.get(partition, 0) >= end for partition, end in ends.items())
+
+    async def _offsets(self, timestamp: int) -> dict[int, int]:
+        """The first (-2) or the end (-1) of every partition, asked for until every one is known."""
+        found: dict[int, int] = {}
+        pause = _FIRST_PAUSE_S
+        while len(found) < len(self._positions):
+            missing = [one for one in self._positions if one not in found]
+            try:
+                for node, partitions in (
+                    await self._leaders(self._writer, missing, fresh=pause > _FIRST_PAUSE_S)
+                ).items():
+                    found.update(await self._offsets_of(node, partitions, timestamp))
+            except KafkaError as error:
+                _log.warning("%s: no offsets: %s", self._plan.name, error)
+            if len(found) < len(self._positions):
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LAST_PAUSE_S)
+        return found
+
+    async def _offsets_of(self, node: int, partitions: Sequence[int], timestamp: int) -> dict[int, int]:
+        asked = [
+            ListOffsetsRequest.ListOffsetsPartition(partition_index=one, timestamp=timestamp) for one in partitions
+        ]
+        topic = ListOffsetsRequest.ListOffsetsTopic(name=self._plan.name, partitions=asked)
+        answer = await self._writer.send(ListOffsetsRequest(replica_id=-1, topics=[topic]), node=node)
+        return {one.partition_index: one.offset for one in answer.topics[0].partitions if not one.error_code}
+
+    async def _leaders(self, client: Client, partitions: Sequence[int], *, fresh: bool) -> dict[int, list[int]]:
+        """The partitions by the node that leads them. Raises KafkaError."""
+        by_node: dict[int, list[int]] = {}
+        for partition in partitions:
+            node = await client.leader(self._plan.name, partition, fresh=fresh)
+            by_node.setdefault(node, []).append(partition)
+            fresh = False  # it brought all of them
+        return by_node
+
+    async def _follow(self, on_record: OnRecord) -> None:
+        pause, fresh = _FIRST_PAUSE_S, False
+        while True:
+            try:
+                leaders = await self._leaders(self._reader, list(self._positions), fresh=fresh)
+                whole = await asyncio.gather(*(self._fetch(node, of, on_record) for node, of in leaders.items()))
+                fresh = not all(whole)
+            except KafkaError as error:
+                _log.warning("%s cannot be read just now: %s", self._plan.name, error)
+                fresh = True
+            pause = min(2 * pause, _LAST_PAUSE_S) if fresh else _FIRST_PAUSE_S
+            if fresh:
+                await asyncio.sleep(pause)
+
+    async def _fetch(self, node: int, partitions: Sequence[int], on_record: OnRecord) -> bool:
+        """Read on in partitions that the node leads; False where it leads one of them no longer."""
+        asked = [
+            FetchRequest.FetchPartition(
+                partition=one, fetch_offset=self._positions[one], partition_max_bytes=_FETCH_BYTES
+            )
+            for one in partitions
+        ]
+        request = FetchRequest(
+            max_wait_ms=_FETCH_WAIT_MS,
+            min_bytes=1,
+            max_bytes=8 * _FETCH_BYTES,
+            topics=[FetchRequest.FetchTopic(topic=self._plan.name, partitions=asked)],
+        )
+        version = min(await self._reader.version_for(FetchRequest, node=node), _NAMES_UNTIL)
+        answer = await self._reader.send(request, node=node, version=version)
+        if answer.error_code:
+            raise KafkaError(ErrorCode(answer.error_code), self._plan.name)
+        whole = True
+        for topic in answer.responses:
+            for one in topic.partitions:
+                whole &= self._take(one, on_record)
+        self._wake()
+        return whole
+
+    def _take(self, one: Any, on_record: OnRecord) -> bool:
+        partition = one.partition_index
+        if one.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._positions[partition] = max(one.log_start_offset, 0)
+            return True
+        if one.error_code:
+            return False
+        records = one.records or b""
+        for position, header in batch.headers(records):
+            if header.next_offset <= self._positions[partition]:
+                continue
+            if not header.is_control:
+                for record in batch.records(records, position):
+                    if record.offset >= self._positions[partition] and record.key is not None:
+                        on_record(Keyed(record.offset, record.key, record.value))
+            self._positions[partition] = header.next_offset
+        return True
+
+    def _wake(self) -> None:
+        for ends, waiting in self._waiting:
+            if not waiting.done() and self._has_read(ends):
+                waiting.set_result(None)
+        self._waiting = [one for one in self._waiting if not one[1].done()]
+
+    # Writing.
+
+    async def send(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
+        by_partition: dict[int, list[tuple[bytes, bytes | None]]] = {}
+        for key, value in records:
+            by_partition.setdefault(partition_of(key, len(self._positions)), []).append((key, value))
+        async with self._sending:  # one after the other, so that a retry never overtakes
+            for partition, of_it in by_partition.items():
+                await self._produce(partition, of_it)
+
+    async def _produce(self, partition: int, records: Sequence[tuple[bytes, bytes | None]]) -> None:
+        now = self._now_ms()
+        made = bytes(batch.build([Record(0, now, key, value) for key, value in records]))
+        loop = asyncio.get_running_loop()
+        give_up, pause, fresh = loop.time() + SEND_SECONDS, _FIRST_PAUSE_S, False
+        while True:
+            try:
+                await self._produce_once(partition, made, fresh=fresh)
+                return
+            except KafkaError as error:
+                if not error.code.retriable or loop.time() + pause > give_up:
+                    raise
+            await asyncio.sleep(pause)
+            pause, fresh = min(2 * pause, _LAST_PAUSE_S), True
+
+    async def _produce_once(self, partition: int, made: bytes, *, fresh: bool) -> None:
+        node = await self._writer.leader(self._plan.name, partition, fresh=fresh)
+        data = ProduceRequest.PartitionProduceData(index=partition, records=made)
+        topic = ProduceRequest.TopicProduceData(name=self._plan.name, partition_data=[data])
+        version = min(await self._writer.version_for(ProduceRequest, node=node), _NAMES_UNTIL)
+        request = ProduceRequest(acks=-1, timeout_ms=int(1000 * SEND_SECONDS), topic_data=[topic])
+        answer = await self._writer.send(request, node=node, version=version)
+        result = answer.responses[0].partition_responses[0]
+        if result.error_code:
+            raise KafkaError(ErrorCode(result.error_code), f"{self._plan.name}-{partition}")

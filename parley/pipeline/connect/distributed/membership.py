@@ -1,0 +1,335 @@
+"""A worker's place in its group, by the broker's classic group protocol (protocol type "connect").
+
+`Group` keeps the place: it joins, has the work shared out if it leads, tells the herder what it got, shows life, and
+joins again when somebody wants it. `Alone` is the group of a standalone worker. Rules:
+
+1. The herder (`Member`) is told everything in order: `on_assigned` of one generation ends before the next join.
+2. A place that is lost (the session has ended, the broker knows the member no longer, the coordinator was silent for
+   ``session.timeout.ms``) is told by `on_lost`: others may run this work from now on.
+3. What may pass is tried again for ever, after a pause; what will not (the group is used by others, no rights) ends
+   `Group.run` with ConnectError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from parley.pipeline.connect.distributed.protocol import (
+    PROTOCOL_TYPE,
+    PROTOCOLS,
+    Assignment,
+    MalformedAssignment,
+    MemberState,
+    decode_assignment,
+    decode_member,
+    encode_assignment,
+    encode_member,
+)
+from parley.pipeline.connect.errors import ConnectError
+from parley.protocol.client import Client
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.groups import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+)
+
+__all__ = ["Alone", "Group", "GroupSettings", "Member", "Membership"]
+
+_PAUSE_S: Final = 0.1
+_PAUSE_MAX_S: Final = 2.0
+_LEAVE_SECONDS: Final = 3.0
+_FATAL: Final = frozenset(
+    {
+        ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.INVALID_SESSION_TIMEOUT,
+        ErrorCode.INVALID_GROUP_ID,
+        ErrorCode.GROUP_MAX_SIZE_REACHED,
+    }
+)
+_LOST: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID})
+_log = logging.getLogger(__name__)
+
+
+class Member(Protocol):
+    """What the group wants of the herder."""
+
+    def member_state(self) -> MemberState:
+        """What this worker tells the leader."""
+        ...
+
+    async def before_join(self, version: int | None) -> None:
+        """It will join again; with version 0 of the protocol it must have nothing then. None: there is no work yet."""
+        ...
+
+    def share_out(self, members: Mapping[str, MemberState], leader: str, version: int) -> Mapping[str, Assignment]:
+        """Share out the work among all members, itself one of them: this worker leads."""
+        ...
+
+    async def on_assigned(self, assignment: Assignment, member_id: str, generation: int, version: int) -> None:
+        """The group has decided."""
+        ...
+
+    async def on_lost(self) -> None:
+        """The place in the group is lost, and all work with it."""
+        ...
+
+
+class Membership(ABC):
+    """A place in a group."""
+
+    @abstractmethod
+    async def run(self, member: Member) -> None:
+        """Keep the place until cancelled; then it is given up."""
+
+    @abstractmethod
+    def rejoin(self, after_s: float = 0.0) -> None:
+        """Join again, which shares out the work anew; after some time if given."""
+
+
+class Alone(Membership):
+    """The group of one worker: all work is its own."""
+
+    def __init__(self) -> None:
+        self._wanted = asyncio.Event()
+
+    async def run(self, member: Member) -> None:
+        version, name = 1, "alone"
+        generation = 0
+        while True:
+            self._wanted.clear()
+            generation += 1
+            share = member.share_out({name: member.member_state()}, name, version)[name]
+            await member.on_assigned(share, name, generation, version)
+            await self._wanted.wait()
+
+    def rejoin(self, after_s: float = 0.0) -> None:
+        _after(after_s, self._wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """How the place is kept; times in ms, names as in Kafka's worker configuration."""
+
+    group_id: str
+    session_timeout_ms: int = 10_000
+    rebalance_timeout_ms: int = 60_000
+    heartbeat_interval_ms: int = 3_000
+    protocol: str = "sessioned"
+    """The newest protocol it takes part in: all older ones are offered too."""
+
+    @property
+    def protocols(self) -> list[str]:
+        """The protocols offered, the newest first."""
+        return [name for name, version in reversed(PROTOCOLS.items()) if version <= PROTOCOLS[self.protocol]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where it stands after a join."""
+
+    coordinator: int
+    member_id: str
+    generation: int
+    version: int
+
+
+class Group(Membership):
+    """A place in a group of the cluster."""
+
+    def __init__(self, bootstrap: str, settings: GroupSettings, *, client_id: str) -> None:
+        self._settings = settings
+        self._client = Client(bootstrap, client_id=client_id)
+        self._member_id = ""
+        self._place: _Place | None = None
+        self._rejoin = asyncio.Event()
+
+    def rejoin(self, after_s: float = 0.0) -> None:
+        _after(after_s, self._rejoin)
+
+    async def run(self, member: Member) -> None:
+        """As every membership. Raises ConnectError where no other try will help."""
+        try:
+            await self._keep(member)
+        finally:
+            with suppress(KafkaError, TimeoutError):
+                async with asyncio.timeout(_LEAVE_SECONDS):
+                    await self._leave()
+            await self._client.close()
+
+    async def _keep(self, member: Member) -> None:
+        pause = _PAUSE_S
+        reached = asyncio.get_running_loop().time()
+        while True:
+            try:
+                await member.before_join(None if self._place is None else self._place.version)
+                self._rejoin.clear()  # by now it has read whatever it was wanted for
+                place, assignment = await self._join(member)
+                self._place, pause = place, _PAUSE_S
+                await self._live(member, place, assignment)
+                reached = asyncio.get_running_loop().time()
+                continue
+            except KafkaError as error:
+                if error.code in _FATAL:
+                    raise ConnectError(f"group '{self._settings.group_id}' cannot be joined: {error}") from error
+                if error.code in _LOST:
+                    await self._lose(member)
+                _log.warning("group %s: %s; trying again", self._settings.group_id, error)
+            if asyncio.get_running_loop().time() - reached > self._settings.session_timeout_ms / 1000:
+                await self._lose(member)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _PAUSE_MAX_S)
+
+    async def _lose(self, member: Member) -> None:
+        self._member_id = ""
+        if self._place is not None:
+            self._place = None
+            await member.on_lost()
+
+    # Joining.
+
+    async def _join(self, member: Member) -> tuple[_Place, Assignment]:
+        coordinator = await self._client.coordinator(self._settings.group_id)
+        answer = await self._join_group(member, coordinator)
+        name = answer.protocol_name or ""
+        if name not in PROTOCOLS:
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"the group has chosen {name!r}")
+        version = PROTOCOLS[name]
+        place = _Place(coordinator, answer.member_id, answer.generation_id, version)
+        shares: Mapping[str, Assignment] = {}
+        if answer.leader == answer.member_id:
+            members = {one.member_id: _member(one.metadata) for one in answer.members}
+            shares = member.share_out(members, answer.leader, version)
+        return place, await self._sync(place, name, shares)
+
+    async def _join_group(self, member: Member, coordinator: int) -> JoinGroupResponse:
+        settings = self._settings
+        while True:
+            state = member.member_state()
+            offered = [
+                JoinGroupRequest.JoinGroupRequestProtocol(name=name, metadata=encode_member(state, PROTOCOLS[name]))
+                for name in settings.protocols
+            ]
+            request = JoinGroupRequest(
+                group_id=settings.group_id,
+                session_timeout_ms=settings.session_timeout_ms,
+                rebalance_timeout_ms=settings.rebalance_timeout_ms,
+                member_id=self._member_id,
+                protocol_type=PROTOCOL_TYPE,
+                protocols=offered,
+            )
+            limit = settings.rebalance_timeout_ms / 1000 + 5
+            answer: JoinGroupResponse = await self._client.send(request, node=coordinator, timeout=limit)
+            if answer.error_code != ErrorCode.MEMBER_ID_REQUIRED:
+                _check(answer.error_code, "JoinGroup")
+                self._member_id = answer.member_id
+                return answer
+            self._member_id = answer.member_id
+
+    async def _sync(self, place: _Place, name: str, shares: Mapping[str, Assignment]) -> Assignment:
+        assignments = [
+            SyncGroupRequest.SyncGroupRequestAssignment(
+                member_id=member, assignment=encode_assignment(share, place.version)
+            )
+            for member, share in shares.items()
+        ]
+        request = SyncGroupRequest(
+            group_id=self._settings.group_id,
+            generation_id=place.generation,
+            member_id=place.member_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocol_name=name,
+            assignments=assignments,
+        )
+        limit = self._settings.rebalance_timeout_ms / 1000 + 5
+        answer = await self._client.send(request, node=place.coordinator, timeout=limit)
+        if answer.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
+            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "another member joined meanwhile")
+        _check(answer.error_code, "SyncGroup")
+        try:
+            return decode_assignment(answer.assignment)
+        except MalformedAssignment as error:
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"the leader's answer: {error}") from error
+
+    # Living.
+
+    async def _live(self, member: Member, place: _Place, assignment: Assignment) -> None:
+        """Show life until it must join again. Raises KafkaError where the place may be lost."""
+        beating = asyncio.create_task(self._beat(place))
+        try:
+            await member.on_assigned(assignment, place.member_id, place.generation, place.version)
+            again = asyncio.create_task(self._rejoin.wait())
+            try:
+                await asyncio.wait({beating, again}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                again.cancel()
+            if beating.done():
+                beating.result()
+        finally:
+            beating.cancel()
+            with suppress(asyncio.CancelledError, KafkaError):
+                await beating
+
+    async def _beat(self, place: _Place) -> None:
+        """Comes back when the group shares out its work anew. Raises KafkaError."""
+        loop = asyncio.get_running_loop()
+        heard = loop.time()
+        while True:
+            await asyncio.sleep(self._settings.heartbeat_interval_ms / 1000)
+            request = HeartbeatRequest(
+                group_id=self._settings.group_id, generation_id=place.generation, member_id=place.member_id
+            )
+            try:
+                limit = self._settings.session_timeout_ms / 1000
+                answer = await self._client.send(request, node=place.coordinator, timeout=limit)
+                if answer.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
+                    return
+                _check(answer.error_code, "Heartbeat")
+                heard = loop.time()
+            except KafkaError as error:
+                if error.code in _LOST or loop.time() - heard > self._settings.session_timeout_ms / 1000:
+                    raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"the place in the group is lost: {error}") from error
+                with suppress(KafkaError):
+                    moved = await self._client.coordinator(self._settings.group_id)
+                    place = _Place(moved, place.member_id, place.generation, place.version)
+
+    async def _leave(self) -> None:
+        if not self._member_id or self._place is None:
+            return
+        version = await self._client.version_for(LeaveGroupRequest, node=self._place.coordinator)
+        if version < 3:
+            request = LeaveGroupRequest(group_id=self._settings.group_id, member_id=self._member_id)
+        else:
+            leaving = LeaveGroupRequest.MemberIdentity(member_id=self._member_id, reason="the worker stops")
+            request = LeaveGroupRequest(group_id=self._settings.group_id, members=[leaving])
+        await self._client.send(request, node=self._place.coordinator)
+
+
+def _after(seconds: float, event: asyncio.Event) -> None:
+    if seconds > 0:
+        asyncio.get_running_loop().call_later(seconds, event.set)
+    else:
+        event.set()
+
+
+def _check(code: int, what: str) -> None:
+    if code:
+        raise KafkaError(ErrorCode(code), what)
+
+
+def _member(metadata: Any) -> MemberState:
+    """What a member says of itself; one that cannot be read gets work and has none."""
+    try:
+        return decode_member(bytes(metadata))
+    except MalformedAssignment as error:
+        _log.warning("a member of the group says what cannot be read: %s", error)
+        return MemberState("", -1)

@@ -1,0 +1,164 @@
+"""What a distributed worker can be told, with Kafka's names and defaults, beside what every worker can."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance, at_least, between, non_empty, one_of
+from parley.pipeline.connect.distributed.membership import GroupSettings
+from parley.pipeline.connect.distributed.topics import TopicPlan
+from parley.pipeline.connect.errors import ConfigError
+from parley.pipeline.connect.worker_config import COMMON, WorkerConfig
+
+__all__ = ["DISTRIBUTED", "config_topic", "group_settings", "offset_topic", "status_topic"]
+
+_HIGH, _MEDIUM, _LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
+_INT, _STRING = ConfigType.INT, ConfigType.STRING
+_REPLICAS: Final = "How many brokers have it; -1: as many as the brokers say. Only used where the topic is not there."
+_replicas: Final = between(-1, 32767)
+
+
+def _no_exactly_once(name: str, value: str) -> None:
+    """The one mode there is. A mode that Kafka has, too, is refused with what that means for sources."""
+    if value.lower() in ("preparing", "enabled"):
+        raise ConfigError(
+            f"Invalid value {value} for configuration {name}: exactly-once for source connectors is not there, they "
+            "write at least once. Leave the key out, or set it to disabled"
+        )
+    if value.lower() != "disabled":
+        raise ConfigError(
+            f"Invalid value {value} for configuration {name}: String must be one of (case insensitive): DISABLED, "
+            "PREPARING, ENABLED"
+        )
+
+
+DISTRIBUTED: Final = COMMON + (
+    ConfigDef()
+    .define(
+        "group.id",
+        _STRING,
+        importance=_HIGH,
+        doc="The group of workers that this one is one of. No consumer group may have the same name.",
+        validator=non_empty,
+    )
+    .define(
+        "config.storage.topic",
+        _STRING,
+        importance=_HIGH,
+        doc="The topic that the configurations of connectors are kept in. It has one partition.",
+        validator=non_empty,
+    )
+    .define("config.storage.replication.factor", ConfigType.SHORT, 3, _LOW, _REPLICAS, validator=_replicas)
+    .define(
+        "offset.storage.topic",
+        _STRING,
+        importance=_HIGH,
+        doc="The topic that the offsets of source connectors are kept in.",
+        validator=non_empty,
+    )
+    .define("offset.storage.replication.factor", ConfigType.SHORT, 3, _LOW, _REPLICAS, validator=_replicas)
+    .define("offset.storage.partitions", _INT, 25, _LOW, "How many partitions it is made with.", validator=at_least(1))
+    .define(
+        "status.storage.topic",
+        _STRING,
+        importance=_HIGH,
+        doc="The topic that the states of connectors and tasks are kept in.",
+        validator=non_empty,
+    )
+    .define("status.storage.replication.factor", ConfigType.SHORT, 3, _LOW, _REPLICAS, validator=_replicas)
+    .define("status.storage.partitions", _INT, 5, _LOW, "How many partitions it is made with.", validator=at_least(1))
+    .define(
+        "session.timeout.ms",
+        _INT,
+        10_000,
+        _HIGH,
+        "After how many ms without a sign of life a worker is taken for dead.",
+        validator=at_least(1),
+    )
+    .define(
+        "rebalance.timeout.ms",
+        _INT,
+        60_000,
+        _HIGH,
+        "How many ms a rebalance waits for a worker.",
+        validator=at_least(1),
+    )
+    .define("heartbeat.interval.ms", _INT, 3_000, _HIGH, "How often a worker shows life, in ms.", validator=at_least(1))
+    .define(
+        "worker.sync.timeout.ms",
+        _INT,
+        3_000,
+        _MEDIUM,
+        "How long a worker that has not read as far as the others may read on, in ms.",
+        validator=at_least(1),
+    )
+    .define(
+        "scheduled.rebalance.max.delay.ms",
+        _INT,
+        300_000,
+        _LOW,
+        "For how many ms the work of a worker that is gone is held back, lest it return.",
+        validator=at_least(0),
+    )
+    .define(
+        "connect.protocol",
+        _STRING,
+        "sessioned",
+        _LOW,
+        "How work is shared out: eager, compatible (KIP-415) or sessioned (KIP-507).",
+        validator=one_of("eager", "compatible", "sessioned"),
+    )
+    .define(
+        "exactly.once.source.support",
+        _STRING,
+        "disabled",
+        _HIGH,
+        "Exactly-once for sources (KIP-618) is not there: only disabled is taken.",
+        validator=_no_exactly_once,
+    )
+    .define(
+        "inter.worker.key.ttl.ms",
+        _INT,
+        3_600_000,
+        _LOW,
+        "After how many ms workers sign requests among them with another key.",
+        validator=at_least(0),
+    )
+)
+
+
+def config_topic(config: WorkerConfig) -> TopicPlan:
+    """The topic of configurations."""
+    return _plan(config, "config", 1)
+
+
+def status_topic(config: WorkerConfig) -> TopicPlan:
+    """The topic of states."""
+    return _plan(config, "status", config["status.storage.partitions"])
+
+
+def offset_topic(config: WorkerConfig) -> TopicPlan:
+    """The topic of source offsets."""
+    return _plan(config, "offset", config["offset.storage.partitions"])
+
+
+def _plan(config: WorkerConfig, what: str, partitions: int) -> TopicPlan:
+    """A topic, with what the configuration says of it otherwise (``config.storage.min.insync.replicas``)."""
+    prefix = f"{what}.storage."
+    own = {"topic", "partitions", "replication.factor", "cleanup.policy", "file.filename"}
+    more = {key: value for key, value in config.with_prefix(prefix).items() if key not in own}
+    return TopicPlan(
+        config[f"{prefix}topic"], f"{prefix}topic", partitions, config[f"{prefix}replication.factor"], more
+    )
+
+
+def group_settings(config: WorkerConfig) -> GroupSettings:
+    """How the worker keeps its place in its group."""
+    protocol = config["connect.protocol"]
+    return GroupSettings(
+        config["group.id"],
+        config["session.timeout.ms"],
+        config["rebalance.timeout.ms"],
+        config["heartbeat.interval.ms"],
+        "default" if protocol == "eager" else protocol,
+    )

@@ -1,0 +1,155 @@
+"""What connectors and tasks do, and the topics they use, as their workers say; kept in a log.
+
+The records are Kafka Connect's (``status.storage.topic``):
+
+====================================  ==================================================================
+``status-connector-NAME``             ``{"state", "trace", "worker_id", "generation", "version"}``; none: gone
+``status-task-NAME-N``                the same
+``status-topic-TOPIC:connector-NAME`` ``{"topic": {"name", "connector", "task", "discoverTimestamp"}}``; none: reset
+====================================  ==================================================================
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from parley.pipeline.connect.distributed.log import Keyed, Log
+from parley.pipeline.connect.herder import State, Status, TaskId
+
+__all__ = ["StatusStore"]
+
+_CONNECTOR: Final = "status-connector-"
+_TASK: Final = "status-task-"
+_TOPIC: Final = "status-topic-"
+_OF_CONNECTOR: Final = ":connector-"
+_log = logging.getLogger(__name__)
+
+Record = tuple[bytes, bytes | None]
+
+
+class StatusStore:
+    """The statuses as last read, and how they are changed. Writes raise KafkaError."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.connectors: dict[str, Status] = {}
+        self.tasks: dict[TaskId, Status] = {}
+        self.topics: dict[str, dict[str, TaskId]] = {}
+        """By connector the topics it uses, each with the task that was seen to use it first."""
+
+    async def start(self) -> None:
+        """Read what is there, and follow."""
+        await self._log.start(self._take)
+
+    async def stop(self) -> None:
+        """Follow no longer."""
+        await self._log.stop()
+
+    async def refresh(self) -> None:
+        """Read up to the end."""
+        await self._log.read_to_end()
+
+    # Reading.
+
+    def tasks_of(self, name: str) -> dict[int, Status]:
+        """The statuses of a connector's tasks, by number."""
+        return {task.task: status for task, status in self.tasks.items() if task.connector == name}
+
+    def _take(self, record: Keyed) -> None:
+        try:
+            key = record.key.decode()
+            value = None if record.value is None else json.loads(record.value)
+            if key.startswith(_CONNECTOR):
+                _put(self.connectors, key[len(_CONNECTOR) :], None if value is None else _status(value))
+            elif key.startswith(_TASK):
+                connector, _, number = key[len(_TASK) :].rpartition("-")
+                _put(self.tasks, TaskId(connector, int(number)), None if value is None else _status(value))
+            elif key.startswith(_TOPIC):
+                self._take_topic(key[len(_TOPIC) :], value)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            _log.warning("the status record at offset %d makes no sense: %r", record.offset, error)
+
+    def _take_topic(self, key: str, value: Any) -> None:
+        topic, _, connector = key.partition(_OF_CONNECTOR)  # names of topics have no colon
+        used = self.topics.setdefault(connector, {})
+        _put(used, topic, None if value is None else TaskId(connector, int(value["topic"]["task"])))
+
+    # Writing.
+
+    async def put(self, of: str | TaskId, status: Status, *, unless_newer: bool = False) -> None:
+        """Say what a connector (by name) or a task does.
+
+        With `unless_newer` nothing is said where another worker has said something in a newer generation: what ends
+        here may run there already.
+        """
+        if unless_newer:
+            now = self.tasks.get(of) if isinstance(of, TaskId) else self.connectors.get(of)
+            if now is not None and now.worker_id != status.worker_id and now.generation > status.generation:
+                return
+        await self._log.send([(_key(of), _value(status))])
+
+    async def delete(self, name: str, tasks: Sequence[TaskId], *, whole: bool) -> None:
+        """Forget what tasks do; with `whole` also what the connector does, and the topics it uses."""
+        gone: list[str | TaskId] = [*tasks, *([name] if whole else [])]
+        records: list[Record] = [(_key(one), None) for one in gone]
+        if whole:
+            records += [(_topic_key(topic, name), None) for topic in self.topics.get(name, ())]
+        if records:
+            await self._log.send(records)
+
+    async def put_topic(self, task: TaskId, topic: str, now_ms: int) -> None:
+        """Say that a task uses a topic."""
+        seen = {"name": topic, "connector": task.connector, "task": task.task, "discoverTimestamp": now_ms}
+        await self._log.send([(_topic_key(topic, task.connector), _json({"topic": seen}))])
+
+    async def reset_topics(self, name: str) -> None:
+        """Forget the topics that a connector uses."""
+        used = self.topics.get(name, {})
+        if used:
+            await self._log.send([(_topic_key(topic, name), None) for topic in used])
+
+
+def _put(known: dict[Any, Any], key: Any, value: Any) -> None:
+    if value is None:
+        known.pop(key, None)
+    else:
+        known[key] = value
+
+
+def _key(of: str | TaskId) -> bytes:
+    return (f"{_TASK}{of}" if isinstance(of, TaskId) else f"{_CONNECTOR}{of}").encode()
+
+
+def _topic_key(topic: str, connector: str) -> bytes:
+    return f"{_TOPIC}{topic}{_OF_CONNECTOR}{connector}".encode()
+
+
+def _value(status: Status) -> bytes | None:
+    if status.state is State.DESTROYED:
+        return None
+    return _json(
+        {
+            "state": status.state.value,
+            "trace": status.trace,
+            "worker_id": status.worker_id,
+            "generation": status.generation,
+            "version": status.version,
+        }
+    )
+
+
+def _status(value: Mapping[str, Any]) -> Status:
+    return Status(
+        State(value["state"]),
+        str(value["worker_id"]),
+        int(value.get("generation") or 0),
+        value.get("trace"),
+        value.get("version"),
+    )
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()

@@ -1,0 +1,72 @@
+"""The consumer group that a sink connector's offsets are kept in (``connect-<name>``): read, committed, forgotten.
+
+Nobody joins the group: tasks share out partitions by their numbers, so offsets are committed as for a group without
+members. Calls block and raise KafkaError; what may pass is retried as :mod:`parley.pipeline.cluster` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from parley.pipeline import committed as asked
+from parley.pipeline.cluster import Cluster
+from parley.pipeline.fetching import TopicPartition
+from parley.protocol.client import Client
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.group_offsets import OffsetDeleteRequest
+
+__all__ = ["commit", "committed", "forget", "group_of"]
+
+
+def group_of(connector: str, config: Mapping[str, str]) -> str:
+    """The group of a sink connector; it may be given another (``consumer.override.group.id``)."""
+    return config.get("consumer.override.group.id") or f"connect-{connector}"
+
+
+def committed(cluster: Cluster, group: str) -> dict[TopicPartition, int]:
+    """All offsets that were committed for the group."""
+    found = cluster.retry(lambda client: asked.committed(client, group))
+    return {place: one.offset for place, one in found.items()}
+
+
+def commit(
+    cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int], check: Callable[[], None] | None = None
+) -> None:
+    """Commit offsets for the group. Raises KafkaError(UNKNOWN_MEMBER_ID) where somebody has joined it.
+
+    ``check`` is called before each attempt, in a thread of the cluster's; what it raises ends them.
+    """
+    wanted = {place: asked.Committed(offset) for place, offset in offsets.items()}
+
+    async def ask(client: Client) -> None:
+        if check is not None:
+            check()
+        for place, code in (await asked.commit(client, group, wanted)).items():
+            _check(code, f"committing {place.topic}-{place.partition} for group {group}")
+
+    if wanted:
+        cluster.retry(ask)
+
+
+def forget(cluster: Cluster, group: str, partitions: Iterable[TopicPartition]) -> None:
+    """Delete the group's offsets of these partitions; those that have none are left out."""
+    kind = OffsetDeleteRequest
+    topics: dict[str, Any] = {}
+    for name, index in partitions:
+        topic = topics.setdefault(name, kind.OffsetDeleteRequestTopic(name=name, partitions=[]))
+        topic.partitions.append(kind.OffsetDeleteRequestPartition(partition_index=index))
+
+    async def ask(client: Client) -> None:
+        request = kind(group_id=group, topics=list(topics.values()))
+        answer = await client.send(request, node=await client.coordinator(group))
+        if answer.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
+            _check(answer.error_code, f"forgetting offsets of group {group}")
+
+    if topics:
+        cluster.retry(ask)
+
+
+def _check(code: int, what: str) -> None:
+    if code:
+        raise KafkaError(ErrorCode(code), what)

@@ -1,0 +1,81 @@
+"""Sending a request on to the worker that leads the group.
+
+A request travels at most twice (as in Kafka Connect): whoever sends it on says in ``forward`` whether the next may do
+so again, since the leader may have changed meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+from urllib.parse import urlsplit
+
+import httpx
+from starlette.requests import Request
+
+from parley.pipeline.connect.herder import NO_LEADER, HerderError, NotLeader, Rebalancing
+from parley.pipeline.connect.rest import bodies
+from parley.pipeline.connect.rest.answers import Reply
+
+__all__ = ["Forwarder"]
+
+_TRAVELLING: Final = (
+    "content-type",
+    "authorization",
+    "x-connect-authorization",
+    "x-connect-request-signature-algorithm",
+)
+_NEXT: Final = {"": "true", "true": "false"}
+
+
+class Forwarder:
+    """Sends requests on; `close` it at the end."""
+
+    def __init__(self, timeout_seconds: float = 90.0) -> None:
+        self._client = httpx.AsyncClient(timeout=timeout_seconds)
+
+    async def send(self, request: Request, elsewhere: NotLeader) -> Reply:
+        """The leader's answer. Raises HerderError as the leader does, or where it cannot be asked."""
+        forward = _NEXT.get(request.query_params.get("forward", "").lower())
+        if forward is None:
+            raise Rebalancing("Cannot complete request because of a conflicting operation (e.g. worker rebalance)")
+        if not elsewhere.leader_url:
+            raise Rebalancing(NO_LEADER)
+        url = httpx.URL(elsewhere.leader_url).join(request.scope["raw_path"].decode("ascii").partition("?")[0])
+        parameters = [(key, value) for key, value in request.query_params.multi_items() if key != "forward"]
+        headers = {name: request.headers[name] for name in _TRAVELLING if name in request.headers}
+        try:
+            answer = await self._client.request(
+                request.method,
+                url,
+                params=[*parameters, ("forward", forward)],
+                headers=headers,
+                content=await bodies.read_text(request),
+            )
+        except httpx.HTTPError as error:
+            raise HerderError(f"IO Error trying to forward REST request: {error}") from error
+        return _reply(answer)
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._client.aclose()
+
+
+class _Elsewhere(HerderError):
+    """What the leader said."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def _reply(answer: httpx.Response) -> Reply:
+    try:
+        body = json.loads(answer.content) if answer.content else None
+    except ValueError:
+        body = None
+    if answer.status_code >= 400:
+        message = body.get("message") if isinstance(body, dict) else None
+        raise _Elsewhere(answer.status_code, message or f"the leader answered with HTTP status {answer.status_code}")
+    location = answer.headers.get("location")
+    return Reply(body, answer.status_code, {} if location is None else {"location": urlsplit(location).path})

@@ -1,0 +1,274 @@
+"""Reading partitions for many sink tasks at once: one long poll for each broker, however many tasks there are.
+
+Rules:
+
+1. A subscription is a partition read for one task, from an offset on. What was fetched waits in the task's `Inbox`; a
+   subscription that has ``limit_bytes`` waiting is not fetched until the task has `taken` some.
+2. The feed's connections are its own: a broker that holds back the answer to a long poll holds up nothing else.
+3. Errors that may pass are retried without end, with fresh metadata, after a pause that only the partition in question
+   makes; an offset that the log does not have is handed to the task, which decides.
+4. The same partition read for two tasks is fetched in turns: a request names a partition once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import uvloop
+
+from parley.pipeline.cluster import Connection, Isolation
+from parley.pipeline.fetching import Fetched, TopicPartition, fetch_once, fetched_in
+from parley.protocol.client import Client
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.fetch import FetchRequest
+from parley.protocol.records.errors import CorruptRecord
+
+__all__ = ["Feed", "Inbox", "Subscription"]
+
+BUFFER_BYTES: Final = 4 * 1024 * 1024
+"""How much may wait for a task from one partition before no more is fetched of it."""
+_PARTITION_BYTES: Final = 1024 * 1024
+_ANSWER_BYTES: Final = 16 * 1024 * 1024
+_MAX_WAIT_MS: Final = 100
+"""How long a broker holds back an empty answer: a new subscription may have to wait as long."""
+_NAMES_VERSION_MAX: Final = 12
+_PAUSE_S: Final = 0.2
+_log = logging.getLogger(__name__)
+
+
+class Inbox:
+    """What has been fetched for a task, in the order of each partition."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[Subscription, Fetched | KafkaError]] = deque()
+        self._filled = threading.Condition()
+        self._woken = False
+
+    def put(self, subscription: Subscription, found: Fetched | KafkaError) -> None:
+        with self._filled:
+            self._waiting.append((subscription, found))
+            self._filled.notify()
+
+    def take(self, timeout_s: float) -> tuple[Subscription, Fetched | KafkaError] | None:
+        """The next that was fetched; None after so long, or if somebody calls `wake`."""
+        with self._filled:
+            if not self._waiting and not self._woken:
+                self._filled.wait(timeout_s)
+            self._woken = False
+            while self._waiting:
+                subscription, found = self._waiting.popleft()
+                if not subscription.is_closed:
+                    return subscription, found
+            return None
+
+    def wake(self) -> None:
+        """Make `take` come back."""
+        with self._filled:
+            self._woken = True
+            self._filled.notify()
+
+
+@dataclass(eq=False, slots=True)
+class Subscription:
+    """A partition read for a task. Everything but `is_closed` belongs to the feed's loop."""
+
+    partition: TopicPartition
+    position: int
+    inbox: Inbox
+    limit_bytes: int = BUFFER_BYTES
+    buffered: int = 0
+    served: int = 0
+    is_closed: bool = False
+    is_resting: bool = False
+    """There was an error that may pass: nothing is fetched for a moment."""
+    is_stuck: bool = False
+    """An error was handed over: nothing is fetched until the task subscribes anew."""
+
+
+class Feed:
+    """Fetches for subscriptions, on a thread of its own; see the module's rules. Methods may come from any thread."""
+
+    def __init__(self, connection: Connection, isolation: Isolation) -> None:
+        self._connection = connection
+        self._isolation = isolation
+        self._subscriptions: set[Subscription] = set()
+        self._leaders: dict[Subscription, int] = {}
+        self._fetchers: dict[int, asyncio.Task[None]] = {}
+        self._turn = 0
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="connect feed", daemon=True)
+        self._changed = asyncio.Event()
+        self._thread.start()
+
+    def subscribe(
+        self, partition: TopicPartition, offset: int, inbox: Inbox, limit_bytes: int = BUFFER_BYTES
+    ) -> Subscription:
+        """Read the partition from the offset on, into the inbox, as long as less than the limit waits."""
+        subscription = Subscription(partition, offset, inbox, limit_bytes)
+        self._loop.call_soon_threadsafe(self._add, subscription)
+        return subscription
+
+    def unsubscribe(self, subscriptions: Iterable[Subscription]) -> None:
+        """Read these no longer; what was fetched of them is forgotten."""
+        for one in subscriptions:
+            one.is_closed = True
+            self._loop.call_soon_threadsafe(self._remove, one)
+
+    def taken(self, subscription: Subscription, size_bytes: int) -> None:
+        """The task is done with so much of what waited."""
+        self._loop.call_soon_threadsafe(self._release, subscription, size_bytes)
+
+    def close(self) -> None:
+        """End the connections and the thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    # On the loop.
+
+    def _add(self, subscription: Subscription) -> None:
+        self._subscriptions.add(subscription)
+        self._changed.set()
+
+    def _remove(self, subscription: Subscription) -> None:
+        self._subscriptions.discard(subscription)
+        self._leaders.pop(subscription, None)
+
+    def _release(self, subscription: Subscription, size_bytes: int) -> None:
+        was_full = subscription.buffered >= subscription.limit_bytes
+        subscription.buffered -= size_bytes
+        if was_full and subscription.buffered < subscription.limit_bytes:
+            self._changed.set()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        client = Client(self._connection.bootstrap, client_id=self._connection.client_id)
+        serving = self._loop.create_task(self._serve(client))
+        try:
+            self._loop.run_forever()
+            ended = [serving, *self._fetchers.values()]
+            for task in ended:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*ended, return_exceptions=True))
+            self._loop.run_until_complete(client.close())
+        finally:
+            self._loop.close()
+
+    async def _serve(self, client: Client) -> None:
+        """Keep a fetcher at work for every broker that leads something wanted."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            for error in await self._place(client):
+                _log.debug("looking up leaders: %s", error)
+                await asyncio.sleep(_PAUSE_S)
+                self._changed.set()
+            for node in {self._leaders[one] for one in self._subscriptions if one in self._leaders}:
+                fetcher = self._fetchers.get(node)
+                if (fetcher is None or fetcher.done()) and self._wanted(node):
+                    self._fetchers[node] = self._loop.create_task(self._fetch_from(client, node))
+
+    async def _place(self, client: Client) -> list[KafkaError]:
+        """Learn the leaders that are not known; the first error, if there was any."""
+        unplaced = [
+            one for one in self._subscriptions if one not in self._leaders and not one.is_stuck and not one.is_resting
+        ]
+        if not unplaced:
+            return []
+        try:
+            await client.metadata(sorted({one.partition.topic for one in unplaced}))
+        except KafkaError as error:
+            return [error]
+        errors = []
+        for one in unplaced:
+            try:
+                self._leaders[one] = await client.leader(*one.partition)
+            except KafkaError as error:
+                errors.append(error)
+        return errors[:1]
+
+    def _wanted(self, node: int) -> dict[TopicPartition, Subscription]:
+        """What to ask a broker for: of those that read the same partition the one that has waited longest."""
+        wanted: dict[TopicPartition, Subscription] = {}
+        for one in self._subscriptions:
+            if self._leaders.get(one) != node or one.is_stuck or one.buffered >= one.limit_bytes:
+                continue
+            other = wanted.get(one.partition)
+            if other is None or one.served < other.served:
+                wanted[one.partition] = one
+        return wanted
+
+    async def _fetch_from(self, client: Client, node: int) -> None:
+        """Fetch from one broker as long as something of it is wanted."""
+        while wanted := self._wanted(node):
+            try:
+                version = min(await client.version_for(FetchRequest, node=node), _NAMES_VERSION_MAX)
+                answer = await client.send(self._request(wanted), node=node, version=version)
+                if answer.error_code:
+                    raise KafkaError(ErrorCode(answer.error_code), f"fetching from broker {node}")
+            except KafkaError as error:
+                _log.debug("fetching from broker %s: %s", node, error)
+                self._misplaced(wanted.values())
+                continue
+            for topic in answer.responses:
+                for data in topic.partitions:
+                    subscription = wanted.get(TopicPartition(topic.topic, data.partition_index))
+                    if subscription is not None and not subscription.is_closed:
+                        await self._hand_over(client, subscription, data)
+            if answer.throttle_time_ms:
+                await asyncio.sleep(answer.throttle_time_ms / 1000)
+
+    def _request(self, wanted: Mapping[TopicPartition, Subscription]) -> FetchRequest:
+        topics: dict[str, FetchRequest.FetchTopic] = {}
+        for (name, index), subscription in wanted.items():
+            self._turn += 1
+            subscription.served = self._turn
+            topic = topics.setdefault(name, FetchRequest.FetchTopic(topic=name, partitions=[]))
+            asked = FetchRequest.FetchPartition(
+                partition=index, fetch_offset=subscription.position, partition_max_bytes=_PARTITION_BYTES
+            )
+            topic.partitions.append(asked)
+        return FetchRequest(
+            max_wait_ms=_MAX_WAIT_MS,
+            min_bytes=1,
+            max_bytes=_ANSWER_BYTES,
+            isolation_level=self._isolation,
+            topics=list(topics.values()),
+        )
+
+    async def _hand_over(self, client: Client, subscription: Subscription, data: Any) -> None:
+        """Give a task its part of an answer."""
+        try:
+            if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                await fetch_once(client, subscription.partition, subscription.position, self._isolation, 1)
+                return
+            if data.error_code:
+                raise KafkaError(ErrorCode(data.error_code), f"fetching {subscription.partition}")
+            fetched = fetched_in(subscription.partition, subscription.position, data)
+        except KafkaError as error:
+            if error.code.retriable and not isinstance(error, CorruptRecord):
+                self._misplaced([subscription])
+                return
+            subscription.is_stuck = True
+            subscription.inbox.put(subscription, error)
+            return
+        if fetched.records:
+            subscription.position = fetched.next_offset
+            subscription.buffered += len(fetched.records)
+            subscription.inbox.put(subscription, fetched)
+
+    def _misplaced(self, subscriptions: Iterable[Subscription]) -> None:
+        """Look for their leaders again, in a while."""
+        for one in subscriptions:
+            self._leaders.pop(one, None)
+            one.is_resting = True
+            self._loop.call_later(_PAUSE_S, self._go_on, one)
+
+    def _go_on(self, subscription: Subscription) -> None:
+        subscription.is_resting = False
+        self._changed.set()

@@ -1,0 +1,66 @@
+"""What stands between a task and everything it changes: whether it may, here and now.
+
+A task that did not stop in time is abandoned: its thread may run on, in a call that nothing can end. And a host that
+the worker may have given up (its lease is over, see :mod:`parley.pipeline.connect.tasks.peer`) must act for no task
+any more,
+even if it has only now come back from a long pause and nobody has told it. So a task asks before each call that puts
+something somewhere, and nothing that it says is passed on, stored or committed unless it may. What it put meanwhile in
+a target is between it and the target: exactly-once sinks find out by the offsets that the target has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from parley.pipeline.cluster import Cluster
+from parley.pipeline.connect import groups
+from parley.pipeline.connect.errors import ConnectError
+from parley.pipeline.connect.herder import State
+from parley.pipeline.connect.offsets import SourceOffset
+from parley.pipeline.connect.tasks.spec import Reports, TaskSpec
+from parley.pipeline.fetching import TopicPartition
+
+__all__ = ["Guard"]
+
+
+class Guard:
+    """The reports of one task, and its group's offsets, as long as it may act. `is_leased` is asked each time."""
+
+    def __init__(self, reports: Reports, is_leased: Callable[[], bool]) -> None:
+        self._reports = reports
+        self._is_leased = is_leased
+        self._is_abandoned = False
+
+    def abandon(self) -> None:
+        """From now on it may do nothing."""
+        self._is_abandoned = True
+
+    @property
+    def may_act(self) -> bool:
+        return not self._is_abandoned and self._is_leased()
+
+    def check(self) -> None:
+        """Raises ConnectError if the task may not go on."""
+        if not self.may_act:
+            raise ConnectError("the task was abandoned: another one may have taken its place")
+
+    def state(self, spec: TaskSpec, state: State, trace: str | None) -> None:
+        if self.may_act:
+            self._reports.state(spec, state, trace)
+
+    def topic_used(self, spec: TaskSpec, topic: str) -> None:
+        if self.may_act:
+            self._reports.topic_used(spec, topic)
+
+    def stored(self, connector: str, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
+        return self._reports.stored(connector, partitions)
+
+    def store(self, spec: TaskSpec, offsets: Sequence[SourceOffset]) -> None:
+        """As Reports. Raises ConnectError if the task may not."""
+        self.check()
+        self._reports.store(spec, offsets)
+
+    def commit(self, cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit a sink's offsets. Raises KafkaError, and ConnectError if the task may not, or may not any longer."""
+        groups.commit(cluster, group, offsets, self.check)

@@ -1,0 +1,271 @@
+"""A process with many tasks: a thread for each, so that one that fails, or is stuck, holds up no other.
+
+Tasks of a host share connections: one cluster for requests, one feed for reading for each isolation level. What
+happens goes to `Reports`. A task that does not stop in time is abandoned: its thread may run on, but nothing it does is
+reported, stored or committed any more (:mod:`parley.pipeline.connect.tasks.guard`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from typing import Final, TypeVar
+
+from parley.pipeline.cluster import Cluster, Connection, Isolation
+from parley.pipeline.connect.connector import SinkTask, SourceTask
+from parley.pipeline.connect.errors import ConnectError, stack_trace
+from parley.pipeline.connect.herder import State, TaskId
+from parley.pipeline.connect.plugins import Plugins
+from parley.pipeline.connect.tasks.conversion import Conversion
+from parley.pipeline.connect.tasks.feed import Feed
+from parley.pipeline.connect.tasks.guard import Guard
+from parley.pipeline.connect.tasks.sink import SinkRun
+from parley.pipeline.connect.tasks.source import SourceRun, TopicMaker
+from parley.pipeline.connect.tasks.spec import ClientSettings, Reports, TaskSpec
+from parley.pipeline.connect.tasks.tolerance import Tolerance
+from parley.pipeline.connect.tasks.writing import DeadLetterTopic, TopicWriter
+from parley.pipeline.connect.worker_config import WorkerConfig
+
+__all__ = ["TaskHost"]
+
+_STEP_S: Final = 0.5
+"""How long a step of a task waits for something to do."""
+_log = logging.getLogger(__name__)
+
+K = TypeVar("K")
+C = TypeVar("C", Cluster, Feed)
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class _Clients:
+    """The connections of the tasks of a process, shared by those that reach the same cluster in the same way.
+
+    What no task uses any longer is closed.
+    """
+
+    def __init__(self) -> None:
+        self._clusters: dict[Connection, Cluster] = {}
+        self._feeds: dict[tuple[Connection, Isolation], Feed] = {}
+        self._users: Counter[object] = Counter()
+        self._is_closed = False
+        self._lock = threading.Lock()
+
+    def cluster(self, connection: Connection, held: ExitStack) -> Cluster:
+        """A cluster, until `held` is closed."""
+        return self._use(self._clusters, connection, lambda: Cluster(connection), held)
+
+    def feed(self, connection: Connection, isolation: Isolation, held: ExitStack) -> Feed:
+        """A feed, until `held` is closed."""
+        return self._use(self._feeds, (connection, isolation), lambda: Feed(connection, isolation), held)
+
+    def _use(self, shared: dict[K, C], key: K, make: Callable[[], C], held: ExitStack) -> C:
+        with self._lock:
+            if self._is_closed:
+                raise ConnectError("the host of the task has ended")
+            found = shared.get(key) or shared.setdefault(key, make())
+            self._users[found] += 1
+        held.callback(self._give_back, shared, key, found)
+        return found
+
+    def _give_back(self, shared: dict[K, C], key: K, found: C) -> None:
+        with self._lock:
+            self._users[found] -= 1
+            if self._users[found] or shared.get(key) is not found:
+                return
+            del shared[key], self._users[found]
+        found.close()
+
+    def close(self) -> None:
+        """End all, under tasks that were abandoned, too."""
+        with self._lock:
+            self._is_closed = True
+            feeds, clusters = list(self._feeds.values()), list(self._clusters.values())
+            self._feeds.clear()
+            self._clusters.clear()
+        for feed in feeds:
+            feed.close()
+        for cluster in clusters:
+            cluster.close()
+
+
+class _Running:
+    """A task and its thread."""
+
+    def __init__(self, spec: TaskSpec, make: Callable[[_Running], SinkRun | SourceRun], guard: Guard) -> None:
+        self.spec = spec
+        self.stopping = threading.Event()
+        self.guard = guard
+        self.held = ExitStack()
+        """The connections that it uses."""
+        self._make = make
+        self._may_run = threading.Event()
+        self._changed = threading.Event()
+        self._run: SinkRun | SourceRun | None = None
+        if not spec.is_paused:
+            self._may_run.set()
+        self.thread = threading.Thread(target=self._live, name=f"task {spec.id}", daemon=True)
+
+    def pause(self) -> None:
+        self._may_run.clear()
+        self.wake()
+
+    def resume(self) -> None:
+        self._may_run.set()
+
+    def stop(self) -> None:
+        self.stopping.set()
+        self._may_run.set()
+        self.wake()
+
+    def wake(self) -> None:
+        if isinstance(self._run, SinkRun):
+            self._run.inbox.wake()
+
+    def _live(self) -> None:
+        try:
+            with self.held:
+                self._work()
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"  # the trace is for the worker to tell
+            _log.error("Task %s failed and is stopped until it is started again: %s", self.spec.id, text)
+            if not self.stopping.is_set():
+                self.guard.state(self.spec, State.FAILED, stack_trace(error))
+
+    def _work(self) -> None:
+        if not self._may_run.is_set():
+            self.guard.state(self.spec, State.PAUSED, None)
+            self._may_run.wait()
+        if self.stopping.is_set():
+            return
+        run = self._run = self._make(self)
+        try:
+            run.begin()
+            self.guard.state(self.spec, State.RUNNING, None)
+            while not self.stopping.is_set() and self.guard.may_act:
+                if self._may_run.is_set():
+                    run.step(_STEP_S)
+                else:
+                    self._wait_paused(run)
+        except BaseException:
+            self._finish_after_failure(run)
+            raise
+        run.finish()
+
+    def _finish_after_failure(self, run: SinkRun | SourceRun) -> None:
+        """What fails now is only a consequence: the first failure is what is told."""
+        try:
+            run.finish()
+        except Exception as error:
+            _log.warning("Task %s could not be stopped in order: %s", self.spec.id, error)
+
+    def _wait_paused(self, run: SinkRun | SourceRun) -> None:
+        run.commit()
+        self.guard.state(self.spec, State.PAUSED, None)
+        self._may_run.wait()
+        if not self.stopping.is_set():
+            self.guard.state(self.spec, State.RUNNING, None)
+
+
+class TaskHost:
+    """Runs tasks in threads; see the module's rules. Its methods may come from any thread.
+
+    `is_leased` says whether the host may act: as soon as it does not, its tasks end, and change nothing more.
+    """
+
+    def __init__(
+        self,
+        worker: WorkerConfig,
+        reports: Reports,
+        *,
+        is_leased: Callable[[], bool] = lambda: True,
+        now_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        self._worker = worker
+        self._reports = reports
+        self._is_leased = is_leased
+        self._now_ms = now_ms
+        self._plugins = Plugins(worker["plugin.path"])
+        self._clients = _Clients()
+        self._running: dict[TaskId, _Running] = {}
+        self._lock = threading.Lock()
+
+    def start(self, spec: TaskSpec) -> None:
+        """Start a task. What becomes of it is reported. Raises ConnectError if it runs already."""
+        running = _Running(spec, self._make, Guard(self._reports, self._is_leased))
+        with self._lock:
+            if spec.id in self._running:
+                raise ConnectError(f"Task already exists in this worker: {spec.id}")
+            self._running[spec.id] = running
+        running.thread.start()
+
+    def pause(self, task: TaskId) -> None:
+        """Let it do nothing, once its present call is done; it keeps what it holds."""
+        if running := self._running.get(task):
+            running.pause()
+
+    def resume(self, task: TaskId) -> None:
+        if running := self._running.get(task):
+            running.resume()
+
+    def stop(self, tasks: Iterable[TaskId], timeout_ms: int) -> bool:
+        """Stop these, all at once; those that take longer are abandoned. Whether there are none of these."""
+        with self._lock:
+            ended = [self._running.pop(one) for one in tasks if one in self._running]
+        for running in ended:
+            running.stop()
+        deadline = time.monotonic() + timeout_ms / 1000
+        for running in ended:
+            running.thread.join(max(0.0, deadline - time.monotonic()))
+            if running.thread.is_alive():
+                _log.error("Task %s did not stop within %s ms and is abandoned.", running.spec.id, timeout_ms)
+            running.guard.abandon()
+        return not any(one.thread.is_alive() for one in ended)
+
+    def close(self, timeout_ms: int) -> bool:
+        """Stop everything and end the connections. Whether no task had to be abandoned."""
+        have_ended = self.stop(list(self._running), timeout_ms)
+        self._clients.close()
+        return have_ended
+
+    def _make(self, running: _Running) -> SinkRun | SourceRun:
+        """What a task needs, made in its own thread. Raises ConfigError, ConnectError."""
+        spec, worker = running.spec, self._worker
+        conversion = Conversion(spec, worker, self._plugins)
+        producer = ClientSettings.of("producer", worker, spec)
+        client_id = worker["client.id"] or "connect"
+        cluster = self._clients.cluster(producer.connection(worker, client_id), running.held)
+        interval_ms = worker["offset.flush.interval.ms"]
+        settings = spec.settings()
+        tolerance = Tolerance(spec.id, settings, None, running.stopping, now_ms=self._now_ms)
+        writer = TopicWriter(cluster, producer)
+        task_class = spec.task_config["task.class"]
+        if not spec.is_sink:
+            source: SourceTask = self._plugins.make(task_class, SourceTask)  # type: ignore[type-abstract]
+            topics = TopicMaker(cluster, spec.connector_config, is_enabled=worker["topic.creation.enable"])
+            return SourceRun(
+                spec, source, conversion, tolerance, writer, topics, running.guard, commit_interval_ms=interval_ms
+            )
+        sink: SinkTask = self._plugins.make(task_class, SinkTask)  # type: ignore[type-abstract]
+        if settings["errors.deadletterqueue.topic.name"]:
+            tolerance.dead_letters = DeadLetterTopic(cluster, writer, settings)
+        consumer = ClientSettings.of("consumer", worker, spec)
+        connection = consumer.connection(worker, client_id)
+        feed = self._clients.feed(connection, consumer.isolation, running.held)
+        return SinkRun(
+            spec,
+            sink,
+            conversion,
+            tolerance,
+            consumer,
+            self._clients.cluster(connection, running.held),
+            feed,
+            running.guard,
+            commit_interval_ms=interval_ms,
+        )

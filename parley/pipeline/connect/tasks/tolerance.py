@@ -1,0 +1,159 @@
+"""What becomes of a record that cannot be converted or transformed: tried again, left out, or the task's end (KIP-298).
+
+Rules:
+
+1. A `RetriableError` is tried again for ``errors.retry.timeout``, with pauses that grow up to
+   ``errors.retry.delay.max.ms``.
+2. What then still fails ends the task with ``errors.tolerance=none``; with ``all`` it is left out, once it was logged
+   and sent to the dead letter topic, as far as the connector asks for that.
+3. What a connector's own `put` or `poll` raises is not tolerated.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
+
+from parley.pipeline.connect.errors import ConfigError, ConnectError, DataError, RetriableError, stack_trace
+from parley.pipeline.connect.herder import TaskId
+from parley.pipeline.connect.plugins import kafkas_name
+from parley.pipeline.connect.transforms import KeyOrValue
+
+__all__ = ["DeadLetters", "LeftOut", "Raw", "Stage", "Tolerance"]
+
+PREFIX: Final = "__connect.errors."
+"""Of the headers that say what was wrong with a record."""
+_EXCEPTIONS: Final[Mapping[type, str]] = {
+    ConnectError: "org.apache.kafka.connect.errors.ConnectException",
+    DataError: "org.apache.kafka.connect.errors.DataException",
+    RetriableError: "org.apache.kafka.connect.errors.RetriableException",
+    ConfigError: "org.apache.kafka.common.config.ConfigException",
+}
+_FIRST_PAUSE_MS: Final = 300
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Stage(Enum):
+    """What was being done, by Kafka's names."""
+
+    TASK_POLL = "TASK_POLL"
+    TASK_PUT = "TASK_PUT"
+    TRANSFORMATION = "TRANSFORMATION"
+    KEY_CONVERTER = "KEY_CONVERTER"
+    VALUE_CONVERTER = "VALUE_CONVERTER"
+    HEADER_CONVERTER = "HEADER_CONVERTER"
+    KAFKA_PRODUCE = "KAFKA_PRODUCE"
+    KAFKA_CONSUME = "KAFKA_CONSUME"
+
+
+class Raw(NamedTuple):
+    """A record as it lies in its topic."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+class DeadLetters(Protocol):
+    """Takes the records that are left out."""
+
+    def send(self, raw: Raw, context: Mapping[str, str]) -> None:
+        """Put the record into the dead letter topic, with the context as headers where that is asked for."""
+        ...
+
+
+class LeftOut(Exception):
+    """A record is left out; it has been logged and sent away as the connector asks for."""
+
+
+@dataclass(slots=True)
+class Tolerance:
+    """The rules of one task. `stopping` ends pauses."""
+
+    task: TaskId
+    settings: Mapping[str, Any]
+    dead_letters: DeadLetters | None = None
+    stopping: threading.Event = field(default_factory=threading.Event)
+    now_ms: Callable[[], int] = field(kw_only=True)
+
+    def run(self, stage: Stage, of: object, work: Callable[[], T], record: object) -> T:
+        """What the work answers. `of` is what carries it out, `record` what it is about.
+
+        Raises LeftOut, or ConnectError where the failure is not tolerated.
+        """
+        deadline: int | None = None
+        pause_ms = _FIRST_PAUSE_MS
+        while True:
+            try:
+                return work()
+            except RetriableError as error:
+                timeout_ms = self.settings["errors.retry.timeout"]
+                now = self.now_ms()
+                deadline = now + timeout_ms if deadline is None else deadline
+                if (timeout_ms >= 0 and now >= deadline) or self.stopping.is_set():
+                    raise self.failed(stage, of, error, record) from error
+            except Exception as error:
+                raise self.failed(stage, of, error, record) from error
+            self.stopping.wait(min(pause_ms, self.settings["errors.retry.delay.max.ms"]) / 1000)
+            pause_ms *= 2
+
+    def failed(self, stage: Stage, of: object, error: BaseException, record: object) -> LeftOut:
+        """Leave a record out; what to raise then. Raises ConnectError where that is not tolerated."""
+        self._say(stage, of, error, record)
+        if self.settings["errors.tolerance"] != "all":
+            raise ConnectError(
+                f"Tolerance exceeded in error handler: {stage.value} of {self.task} by {_class_name(of)}: {error}"
+            ) from error
+        if self.dead_letters is not None and isinstance(record, Raw):
+            self.dead_letters.send(record, self._context(stage, of, error, record))
+        return LeftOut(str(error))
+
+    def _say(self, stage: Stage, of: object, error: BaseException, record: object) -> None:
+        if not self.settings["errors.log.enable"]:
+            return
+        about = ""
+        if self.settings["errors.log.include.messages"] and isinstance(record, Raw):
+            about = (
+                f", where consumed record is {{topic='{record.topic}', partition={record.partition}, "
+                f"offset={record.offset}, timestamp={record.timestamp}}}"
+            )
+        _log.error(
+            "Error encountered in task %s. Executing stage '%s' with class '%s'%s.",
+            self.task,
+            stage.value,
+            _class_name(of),
+            about,
+            exc_info=error,
+        )
+
+    def _context(self, stage: Stage, of: object, error: BaseException, raw: Raw) -> dict[str, str]:
+        return {
+            "topic": raw.topic,
+            "partition": str(raw.partition),
+            "offset": str(raw.offset),
+            "connector.name": self.task.connector,
+            "task.id": str(self.task.task),
+            "stage": stage.value,
+            "class.name": _class_name(of),
+            "exception.class.name": _class_name(error),
+            "exception.message": str(error),
+            "exception.stacktrace": stack_trace(error),
+        }
+
+
+def _class_name(one: object) -> str:
+    """The class of an object, by Kafka's name if it has one: programs that read dead letters know those."""
+    kind = type(one)
+    side = f"${one.side.value}" if isinstance(one, KeyOrValue) else ""
+    return _EXCEPTIONS.get(kind) or kafkas_name(kind) + side

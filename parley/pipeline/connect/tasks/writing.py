@@ -1,0 +1,123 @@
+"""Records of tasks into topics: what source tasks polled, and what goes to a dead letter topic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from parley.pipeline.cluster import Cluster
+from parley.pipeline.connect.errors import ConnectError
+from parley.pipeline.connect.tasks.conversion import Outgoing
+from parley.pipeline.connect.tasks.spec import ClientSettings
+from parley.pipeline.connect.tasks.tolerance import PREFIX, Raw
+from parley.pipeline.writing import Producer, Writing
+from parley.protocol.client import Client
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.topics import CreateTopicsRequest
+from parley.protocol.records.compression import Compression
+
+__all__ = ["DeadLetterTopic", "TopicWriter", "create_topic"]
+
+_HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+_SCHEMA: Final = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("timestamp", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", _HEADERS),
+    ]
+)
+_TIMEOUT_MS: Final = 30_000
+_DELIVERY_MS: Final = 120_000
+
+
+class TopicWriter:
+    """Writes records of one task, idempotently. After an error it begins anew: what failed may be there twice."""
+
+    def __init__(self, cluster: Cluster, settings: ClientSettings) -> None:
+        self._cluster = cluster
+        self._writing = Writing(
+            compression=_compression(settings.given.get("compression.type", "none")),
+            delivery_timeout_ms=settings.integer("delivery.timeout.ms", _DELIVERY_MS),
+        )
+        self._producer: Producer | None = None
+
+    def write(self, records: Sequence[Outgoing]) -> None:
+        """Write the records; they are in their topics when it returns. Raises KafkaError, or ValueError."""
+        if not records:
+            return
+        if self._producer is None:
+            self._producer = Producer(self._cluster, self._writing)
+        try:
+            self._producer.write(_rows(records))
+            self._producer.flush()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.close()
+
+
+def _rows(records: Sequence[Outgoing]) -> pa.RecordBatch:
+    *columns, headers = (list(column) for column in zip(*records, strict=True))
+    columns.append([[{"key": key, "value": value} for key, value in one] or None for one in headers])
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, _SCHEMA.types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+
+
+def _compression(name: str) -> Compression:
+    try:
+        return Compression[name.strip().upper()]
+    except KeyError:
+        raise ConnectError(f"Invalid value {name} for configuration compression.type") from None
+
+
+class DeadLetterTopic:
+    """The topic that records are sent to which a sink connector leaves out; made if it is not there."""
+
+    def __init__(self, cluster: Cluster, writer: TopicWriter, settings: Mapping[str, Any]) -> None:
+        self._topic: str = settings["errors.deadletterqueue.topic.name"]
+        self._has_context: bool = settings["errors.deadletterqueue.context.headers.enable"]
+        self._writer = writer
+        create_topic(cluster, self._topic, 1, settings["errors.deadletterqueue.topic.replication.factor"])
+
+    def send(self, raw: Raw, context: Mapping[str, str]) -> None:
+        headers = raw.headers
+        if self._has_context:
+            headers += tuple((PREFIX + name, text.encode()) for name, text in context.items())
+        timestamp = raw.timestamp if raw.timestamp >= 0 else None
+        self._writer.write([Outgoing(self._topic, None, timestamp, raw.key, raw.value, headers)])
+
+
+def create_topic(
+    cluster: Cluster, name: str, partitions: int, replicas: int, configs: Mapping[str, str] | None = None
+) -> None:
+    """Make a topic unless it is there. Raises ConnectError with the broker's reason."""
+    kind = CreateTopicsRequest
+    settings = [kind.CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()]
+    topic = kind.CreatableTopic(
+        name=name, num_partitions=partitions, replication_factor=replicas, assignments=[], configs=settings
+    )
+
+    async def ask(client: Client) -> Any:
+        if any(one.name == name and not one.error_code for one in (await client.metadata([name])).topics):
+            return None
+        return await client.send(kind(topics=[topic], timeout_ms=_TIMEOUT_MS), node=await client.controller())
+
+    try:
+        answer = cluster.retry(ask)
+    except KafkaError as error:
+        raise ConnectError(f"The topic {name} could not be made: {error.message}") from error
+    if answer is None:
+        return
+    made = answer.topics[0]
+    if made.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+        reason = made.error_message or ErrorCode(made.error_code).message
+        raise ConnectError(f"The topic {name} could not be made with {replicas} replicas: {reason}")

@@ -1,0 +1,113 @@
+"""Transforms of headers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance, non_empty, one_of
+from parley.pipeline.connect.data import Schema, Struct
+from parley.pipeline.connect.errors import ConfigError, DataError
+from parley.pipeline.connect.records import ConnectRecord, Header
+from parley.pipeline.connect.transforms import (
+    REPLACE_NULLS,
+    KeyOrValue,
+    Transform,
+    as_map,
+    as_struct,
+    read,
+    struct_like,
+)
+from parley.pipeline.connect.values import parse
+
+__all__ = ["DropHeaders", "HeaderFrom", "InsertHeader"]
+
+_HIGH = Importance.HIGH
+R = TypeVar("R", bound=ConnectRecord)
+
+
+class InsertHeader(Transform):
+    """Puts a header with a fixed value in."""
+
+    config_def = (
+        ConfigDef()
+        .define("header", ConfigType.STRING, importance=_HIGH, doc="The name of the header.", validator=non_empty)
+        .define("value.literal", ConfigType.STRING, importance=_HIGH, doc="Its value, read as what it looks like.")
+    )
+
+    def configure(self, props: Mapping[str, Any]) -> None:
+        super().configure(props)
+        found = parse(self.config["value.literal"])
+        self._header = Header(self.config["header"], found.value, found.schema)
+
+    def apply(self, record: R) -> R | None:
+        return replace(record, headers=(*record.headers, self._header))
+
+
+class DropHeaders(Transform):
+    """Takes headers out by their names."""
+
+    config_def = ConfigDef().define(
+        "headers", ConfigType.LIST, importance=_HIGH, doc="The names of the headers to be removed.", validator=non_empty
+    )
+
+    def apply(self, record: R) -> R | None:
+        dropped = self.config["headers"]
+        return replace(record, headers=tuple(one for one in record.headers if one.key not in dropped))
+
+
+class HeaderFrom(KeyOrValue):
+    """Moves or copies fields into headers."""
+
+    config_def = (
+        ConfigDef()
+        .define("fields", ConfigType.LIST, importance=_HIGH, doc="Field names to be headers.", validator=non_empty)
+        .define(
+            "headers",
+            ConfigType.LIST,
+            importance=_HIGH,
+            doc="Header names, in the same order as the field names.",
+            validator=non_empty,
+        )
+        .define(
+            "operation",
+            ConfigType.STRING,
+            importance=_HIGH,
+            doc="Either move, if the fields are to be taken out of the key or value, or copy.",
+            validator=one_of("move", "copy"),
+        )
+    ) + ConfigDef([REPLACE_NULLS])
+
+    def configure(self, props: Mapping[str, Any]) -> None:
+        super().configure(props)
+        if len(self.config["fields"]) != len(self.config["headers"]):
+            raise ConfigError("'fields' config must have the same number of elements as 'headers' config.")
+        self._names = dict(zip(self.config["fields"], self.config["headers"], strict=True))
+        self._moves = self.config["operation"] == "move"
+
+    def apply(self, record: R) -> R | None:
+        value, schema = self.value_of(record), self.schema_of(record)
+        if schema is None:
+            given = as_map(value, "header from")
+            headers = [Header(name, given.get(field)) for field, name in self._names.items()]
+            kept: Any = {name: one for name, one in given.items() if name not in self._names} if self._moves else given
+            return self.changed(replace(record, headers=(*record.headers, *headers)), None, kept)
+        struct = as_struct(value, "header from")
+        added = tuple(self._header(schema, struct, field, name) for field, name in self._names.items())
+        record = replace(record, headers=record.headers + added)
+        return self.changed(record, *self._without(schema, struct)) if self._moves else record
+
+    def _header(self, schema: Schema, struct: Struct, field: str, name: str) -> Header:
+        found = schema.field(field)
+        if found is None:
+            raise DataError(f"Unknown field: {field}")
+        return Header(name, read(struct, found, self.config), found.schema)
+
+    def _without(self, schema: Schema, struct: Struct) -> tuple[Schema, Struct]:
+        kept = [field for field in schema.fields if field.name not in self._names]
+        updated = struct_like(schema, {field.name: field.schema for field in kept})
+        made = Struct(updated)
+        for field in kept:
+            made.values[field.name] = read(struct, field, self.config)
+        return updated, made

@@ -1,0 +1,55 @@
+"""The predicates that Kafka ships (KIP-585)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance, non_empty
+from parley.pipeline.connect.java_forms import java_pattern, java_regex
+from parley.pipeline.connect.records import ConnectRecord
+from parley.pipeline.connect.transforms import Predicate
+
+__all__ = ["HasHeaderKey", "RecordIsTombstone", "TopicNameMatches"]
+
+
+def _whole_name(name: str, value: Any) -> None:
+    non_empty(name, value)
+    java_regex(name, value)
+
+
+class TopicNameMatches(Predicate):
+    """The whole name of the topic fits an expression."""
+
+    config_def = ConfigDef().define(
+        "pattern",
+        ConfigType.STRING,
+        importance=Importance.MEDIUM,
+        doc="A regular expression for matching against the name of a record's topic.",
+        validator=_whole_name,
+    )
+
+    def configure(self, props: Mapping[str, Any]) -> None:
+        super().configure(props)
+        self._pattern = java_pattern(self.config["pattern"], "pattern")
+
+    def test(self, record: ConnectRecord) -> bool:
+        return self._pattern.fullmatch(record.topic) is not None
+
+
+class HasHeaderKey(Predicate):
+    """There is a header of that name."""
+
+    config_def = ConfigDef().define(
+        "name", ConfigType.STRING, importance=Importance.MEDIUM, doc="The header name.", validator=non_empty
+    )
+
+    def test(self, record: ConnectRecord) -> bool:
+        return record.header(self.config["name"]) is not None
+
+
+class RecordIsTombstone(Predicate):
+    """The record has no value."""
+
+    def test(self, record: ConnectRecord) -> bool:
+        return record.value is None

@@ -1,0 +1,79 @@
+"""Transforms of where a record goes: to another topic, or nowhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance
+from parley.pipeline.connect.errors import ConfigError, DataError
+from parley.pipeline.connect.java_forms import JavaDateFormat, java_pattern, java_regex, java_replacement
+from parley.pipeline.connect.logical import from_millis
+from parley.pipeline.connect.records import ConnectRecord
+from parley.pipeline.connect.transforms import Transform
+
+__all__ = ["Filter", "RegexRouter", "TimestampRouter"]
+
+_HIGH = Importance.HIGH
+R = TypeVar("R", bound=ConnectRecord)
+
+
+class RegexRouter(Transform):
+    """Gives topics whose whole name fits an expression another name."""
+
+    config_def = (
+        ConfigDef()
+        .define(
+            "regex",
+            ConfigType.STRING,
+            importance=_HIGH,
+            doc="Regular expression to use for matching.",
+            validator=java_regex,
+        )
+        .define("replacement", ConfigType.STRING, importance=_HIGH, doc="Replacement string, with $1 for a group.")
+    )
+
+    def configure(self, props: Mapping[str, Any]) -> None:
+        super().configure(props)
+        self._regex = java_pattern(self.config["regex"], "regex")
+        self._replacement = java_replacement(self.config["replacement"])
+        try:
+            self._regex.sub(self._replacement, "", count=1)
+        except (re.error, IndexError) as error:
+            raise ConfigError(
+                f"Invalid value {self.config['replacement']} for configuration replacement: {error}"
+            ) from None
+
+    def apply(self, record: R) -> R | None:
+        found = self._regex.fullmatch(record.topic)
+        return record if found is None else replace(record, topic=found.expand(self._replacement))
+
+
+class TimestampRouter(Transform):
+    """Gives a record's topic a name made of the topic's and of the record's timestamp (UTC)."""
+
+    config_def = (
+        ConfigDef()
+        .define("topic.format", ConfigType.STRING, "${topic}-${timestamp}", _HIGH, "The name, with ${topic} and so on.")
+        .define("timestamp.format", ConfigType.STRING, "yyyyMMdd", _HIGH, "The timestamp, as Java's SimpleDateFormat.")
+    )
+
+    def configure(self, props: Mapping[str, Any]) -> None:
+        super().configure(props)
+        self._format = JavaDateFormat(self.config["timestamp.format"])
+
+    def apply(self, record: R) -> R | None:
+        if record.timestamp is None:
+            raise DataError(f"Timestamp missing on record: {record!r}")
+        moment = self._format.format(from_millis(record.timestamp))
+        form: str = self.config["topic.format"]
+        return replace(record, topic=form.replace("${topic}", record.topic).replace("${timestamp}", moment))
+
+
+class Filter(Transform):
+    """Drops every record: to be used with a predicate."""
+
+    def apply(self, record: R) -> R | None:
+        return None

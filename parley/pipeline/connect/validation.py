@@ -1,0 +1,164 @@
+"""Looking through a connector's configuration before it is used: key by key, and what several keys say together.
+
+Texts and the keys they are shown at are Kafka's where Kafka looks at the same; what only fails a task there (a
+predicate that is not defined) is found here already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final, cast
+
+from parley.pipeline.connect.config import ConfigDef, ConfigInfo, ConfigInfos, ConfigValue
+from parley.pipeline.connect.connector import Connector
+from parley.pipeline.connect.connector_config import class_of, definition_of, is_sink, subscribed
+from parley.pipeline.connect.converters import Converter, HeaderConverter
+from parley.pipeline.connect.errors import ConfigError
+from parley.pipeline.connect.groups import group_of
+from parley.pipeline.connect.plugins import Plugins
+
+__all__ = ["validated"]
+
+_CONVERTERS: Final = {"key.converter": Converter, "value.converter": Converter, "header.converter": HeaderConverter}
+_CLIENTS: Final = ("producer.override.", "consumer.override.", "admin.override.")
+_GROUP: Final = "consumer.override.group.id"
+
+Problem = tuple[str, str]
+"""The key it is shown at, and what is wrong."""
+
+
+def validated(
+    plugin: str,
+    config: Mapping[str, str | None],
+    plugins: Plugins,
+    *,
+    policy: str = "All",
+    worker: Mapping[str, str] | None = None,
+) -> ConfigInfos:
+    """Everything that can be said of a connector's configuration without starting it.
+
+    `worker` is the worker's own configuration: its converters are the defaults, and no sink may read in its group.
+    Raises ConfigError if there is no connector class of that name.
+    """
+    connector = _connector(plugin, plugins)
+    worker = worker or {}
+    given = {key: value for key, value in config.items() if value is not None}
+    common = _with_defaults(definition_of(connector, given, plugins), worker, plugins)
+    values = {one.name: one for one in common.validate(given)}
+    own = connector().validate(given)
+    values |= {one.name: one for one in own if one.name not in values}
+    for found in (_relations(connector, given), _group(connector, given, worker), _overrides(given, policy)):
+        for name, text in found:
+            values.setdefault(name, ConfigValue(name, given.get(name))).errors.append(text)
+    definition = ConfigDef([*common.keys.values(), *connector.config_def.keys.values()])
+    infos = tuple(ConfigInfo(definition.keys.get(name), one) for name, one in values.items())
+    return ConfigInfos(str(given.get("connector.class", plugin)), definition.groups, infos)
+
+
+def _connector(plugin: str, plugins: Plugins) -> type[Connector]:
+    try:
+        return cast(type[Connector], plugins.load(plugin, cast(Any, Connector)))
+    except ConfigError as error:
+        there = ", ".join(one.name for one in plugins.all() if {"source", "sink"} & {*one.kinds})
+        raise ConfigError(
+            f"Failed to find any class that implements Connector and which name matches {plugin}, available connectors "
+            f"are: {there} ({error})"
+        ) from error
+
+
+def _with_defaults(definition: ConfigDef, worker: Mapping[str, str], plugins: Plugins) -> ConfigDef:
+    """The definition with the worker's converters as defaults."""
+    keys = [
+        replace(key := definition.keys[name], default=worker.get(name, key.default), validator=class_of(plugins, base))
+        for name, base in _CONVERTERS.items()
+    ]
+    return definition + ConfigDef(keys)
+
+
+def _relations(connector: type[Connector], given: Mapping[str, str]) -> Iterator[Problem]:
+    """What several keys say together that cannot be."""
+    yield from _topics(given) if is_sink(connector) else _exactly_once(given)
+    predicates = {one.strip() for one in given.get("predicates", "").split(",")}
+    for name in dict.fromkeys(one.strip() for one in given.get("transforms", "").split(",")):
+        used = given.get(f"transforms.{name}.predicate")
+        if used and used not in predicates:
+            key = f"transforms.{name}.predicate"
+            yield key, f"Invalid value {used} for configuration {key}: Unknown predicate"
+
+
+def _topics(given: Mapping[str, str]) -> Iterator[Problem]:
+    """What is wrong with the topics of a sink, beside what is wrong with one key of them."""
+    both = bool(given.get("topics", "").strip()), bool(given.get("topics.regex", "").strip())
+    if both == (True, True):
+        text = "topics and topics.regex are mutually exclusive options, but both are set."
+        yield from (("topics", text), ("topics.regex", text))
+    if both == (False, False):
+        text = "Must configure one of topics or topics.regex"
+        yield from (("topics", text), ("topics.regex", text))
+    dead = given.get("errors.deadletterqueue.topic.name", "").strip()
+    if not dead:
+        return
+    try:
+        topics = subscribed(given)
+    except ConfigError:
+        return
+    if isinstance(topics, list):
+        if dead in topics:
+            yield (
+                "topics",
+                f"The DLQ topic '{dead}' may not be included in the list of topics "
+                f"('topics=[{', '.join(topics)}]') consumed by the connector",
+            )
+    elif topics.fullmatch(dead):
+        yield (
+            "topics.regex",
+            f"The DLQ topic '{dead}' may not be matched by the regex for the topics "
+            f"('topics.regex={topics.pattern}') consumed by the connector",
+        )
+
+
+def _exactly_once(given: Mapping[str, str]) -> Iterator[Problem]:
+    """What a source asks for that only exactly-once for sources (KIP-618) could give: there is none here."""
+    if given.get("exactly.once.support", "").strip().lower() == "required":
+        yield "exactly.once.support", "This worker does not have exactly-once source support enabled."
+    if given.get("transaction.boundary", "").strip().lower() == "connector":
+        yield (
+            "transaction.boundary",
+            "The connector does not support connector-defined transaction boundaries with the given configuration. "
+            "Please reconfigure it to use a different transaction boundary definition.",
+        )
+    topic = given.get("offsets.storage.topic", "").strip()
+    if topic:
+        yield (
+            "offsets.storage.topic",
+            f"Invalid value {topic} for configuration offsets.storage.topic: offsets of all connectors are kept in the "
+            "worker's topic (offset.storage.topic); leave this key out.",
+        )
+
+
+def _group(connector: type[Connector], given: Mapping[str, str], worker: Mapping[str, str]) -> Iterator[Problem]:
+    """A sink connector in the workers' own group would put every worker out of it."""
+    workers, name = worker.get("group.id"), given.get("name", "")
+    if not workers or not is_sink(connector) or group_of(name, given) != workers:
+        return
+    if given.get(_GROUP):
+        yield _GROUP, f"Consumer group {workers} conflicts with Connect worker group {workers}"
+    else:
+        yield (
+            "name",
+            f"Consumer group for sink connector named {name} conflicts with Connect worker group {workers}",
+        )
+
+
+def _overrides(given: Mapping[str, str], policy: str) -> Iterator[Problem]:
+    """Client settings that the worker's policy keeps from connectors (KIP-458)."""
+    if policy == "All":
+        return
+    for name in given:
+        is_principal = policy == "Principal" and name.partition(".override.")[2].startswith(("security.", "sasl."))
+        if name.startswith(_CLIENTS) and not is_principal:
+            yield (
+                name,
+                f"The '{policy}' policy does not allow '{name}' to be overridden in the connector configuration.",
+            )

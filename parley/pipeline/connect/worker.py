@@ -1,0 +1,379 @@
+"""A worker: the connectors and tasks that run here, started and stopped by a herder.
+
+Rules:
+
+1. A herder (standalone or distributed) decides what runs; the worker runs it and says what becomes of it, through the
+   herder's `WorkerEvents`. Every call blocks and may come from any thread; calls for one connector or task must not
+   overlap. From a loop call them by ``asyncio.to_thread``.
+2. A connector object lives in this process. Tasks run on a `TaskEngine`: in Spark's executors, or in threads here.
+3. Events come from threads of the worker, in order for each connector and task, and must return quickly: a herder with
+   a loop hands them over (``loop.call_soon_threadsafe``). A task that was stopped sends no event afterwards.
+4. A connector or task that fails stays known, as FAILED, until it is stopped.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, cast
+
+from parley.pipeline.cluster import Cluster, Connection
+from parley.pipeline.connect.config import ConfigInfos
+from parley.pipeline.connect.connector import Connector, SinkConnector, SourceConnector
+from parley.pipeline.connect.connector_config import is_sink
+from parley.pipeline.connect.errors import ConnectError, stack_trace
+from parley.pipeline.connect.herder import State, TargetState, TaskId
+from parley.pipeline.connect.indirect import Providers
+from parley.pipeline.connect.offsets import OffsetStore, SourceOffset
+from parley.pipeline.connect.outside_offsets import alter_sink_offsets, alter_source_offsets, sink_offsets
+from parley.pipeline.connect.plugins import Plugins
+from parley.pipeline.connect.tasks.spec import Reports, TaskSpec
+from parley.pipeline.connect.validation import validated
+from parley.pipeline.connect.worker_config import WorkerConfig
+
+__all__ = ["TaskEngine", "Worker", "WorkerEvents"]
+
+_log = logging.getLogger(__name__)
+
+
+class WorkerEvents(Protocol):
+    """What a worker tells its herder."""
+
+    def connector_state(self, name: str, state: State, trace: str | None) -> None:
+        """The connector has come into this state; `trace` says why it failed."""
+        ...
+
+    def task_state(self, task: TaskId, state: State, trace: str | None) -> None:
+        """The task has come into this state; `trace` says why it failed."""
+        ...
+
+    def reconfigure(self, name: str) -> None:
+        """The connector wants its tasks configured anew: ask `Worker.task_configs`, and restart what has changed."""
+        ...
+
+    def topic_used(self, task: TaskId, topic: str) -> None:
+        """The task has used the topic, for the first time since it was started (KIP-558)."""
+        ...
+
+
+class TaskEngine(Protocol):
+    """Where tasks run. Its calls block and may come from any thread; what becomes of tasks goes to the reports."""
+
+    def start(self, reports: Reports) -> None:
+        """Make it ready. Raises ConnectError, or what says that something it needs is not installed."""
+        ...
+
+    def stop(self, timeout_ms: int) -> None:
+        """Stop all tasks, and end what it holds."""
+        ...
+
+    def start_task(self, spec: TaskSpec) -> None: ...
+
+    def pause_task(self, task: TaskId) -> None: ...
+
+    def resume_task(self, task: TaskId) -> None: ...
+
+    def stop_tasks(self, tasks: Sequence[TaskId], timeout_ms: int) -> None:
+        """Stop these, all at once; those that take longer are abandoned."""
+        ...
+
+
+class Worker:
+    """Runs connectors and tasks; see the rules of the module."""
+
+    def __init__(
+        self, config: WorkerConfig, plugins: Plugins, offsets: OffsetStore, engine: TaskEngine, events: WorkerEvents
+    ) -> None:
+        self.plugins = plugins
+        self._config = config
+        self._offsets = offsets
+        self._engine = engine
+        self._events = events
+        self._providers = Providers(config.given)
+        self._connectors: dict[str, _RunningConnector] = {}
+        self._tasks: dict[TaskId, TaskSpec] = {}
+        self._incarnations = itertools.count(1)
+        self._lock = threading.Lock()
+        self._admin = Cluster(Connection(bootstrap=config.bootstrap, client_id=config["client.id"] or "connect-admin"))
+
+    def start(self) -> None:
+        """Begin: the offset store and the engine are started. Raises ConnectError."""
+        self._offsets.start()
+        self._engine.start(_TaskReports(self))
+
+    def stop(self) -> None:
+        """Stop all connectors and tasks within ``task.shutdown.graceful.timeout.ms``, then the engine."""
+        for name in list(self._connectors):
+            self.stop_connector(name)
+        self.stop_tasks(list(self._tasks))
+        self._engine.stop(self._config["task.shutdown.graceful.timeout.ms"])
+        self._offsets.stop()
+        self._admin.close()
+
+    # Connectors.
+
+    def start_connector(self, name: str, config: Mapping[str, str], target: TargetState) -> None:
+        """Start a connector; in PAUSED and STOPPED its object is made but not started.
+
+        What becomes of it comes as an event: a connector that raises is FAILED. Raises ConnectError if there is one.
+        """
+        running = _RunningConnector(name, config, self._providers, self._events, self._offsets)
+        with self._lock:
+            if name in self._connectors:
+                raise ConnectError(f"Connector with name {name} already exists")
+            self._connectors[name] = running
+        running.make(self.plugins)
+        running.become(target)
+
+    def stop_connector(self, name: str) -> None:
+        """Stop a connector, not its tasks; nothing if there is none."""
+        with self._lock:
+            running = self._connectors.pop(name, None)
+        if running is not None:
+            running.end()
+
+    def set_target_state(self, name: str, target: TargetState) -> None:
+        """Pause, stop or start the connector here, if there is one, and pause or resume its tasks here."""
+        running = self._connectors.get(name)
+        if running is not None:
+            running.become(target)
+        for task in [one for one in self._tasks if one.connector == name]:
+            if target is TargetState.STARTED:
+                self._engine.resume_task(task)
+            else:
+                self._engine.pause_task(task)
+
+    def task_configs(self, name: str) -> list[dict[str, str]]:
+        """Ask a running connector for its tasks' configurations (at most ``tasks.max``), ready for `start_task`.
+
+        Raises ConnectError if the connector does not run, and whatever the connector raises.
+        """
+        running = self._connectors.get(name)
+        if running is None:
+            raise ConnectError(f"Connector {name} does not run in this worker.")
+        return running.task_configs()
+
+    def version_of(self, name: str) -> str | None:
+        """The version of a connector that is here; None where it is not, or could not be made."""
+        running = self._connectors.get(name)
+        return None if running is None or running.connector is None else str(running.connector.version)
+
+    # Tasks.
+
+    def start_task(
+        self,
+        task: TaskId,
+        tasks: int,
+        connector_config: Mapping[str, str],
+        task_config: Mapping[str, str],
+        target: TargetState,
+    ) -> None:
+        """Start a task, one of so many that its connector has; its state comes as events.
+
+        The tasks of a sink share its partitions by that number: where it changes, all of them have to be stopped before
+        the first is started anew. Raises ConnectError if there is one of this id, if there is no such connector class,
+        or if a value that the configuration only names cannot be had.
+        """
+        connector = self.plugins.load(connector_config.get("connector.class", ""), cast(Any, Connector))
+        spec = TaskSpec(
+            id=task,
+            tasks=tasks,
+            incarnation=next(self._incarnations),
+            is_sink=is_sink(connector),
+            connector_config=self._providers.resolve(connector_config),
+            task_config=self._providers.resolve(task_config),
+            is_paused=target is TargetState.PAUSED,
+        )
+        with self._lock:
+            if task in self._tasks:
+                raise ConnectError(f"Task already exists in this worker: {task}")
+            self._tasks[task] = spec
+        self._engine.start_task(spec)
+
+    def stop_tasks(self, tasks: Iterable[TaskId]) -> None:
+        """Stop tasks, their offsets committed, all at once; those that do not stop in time are abandoned."""
+        ended = [one for one in tasks if one in self._tasks]
+        if ended:
+            self._engine.stop_tasks(ended, self._config["task.shutdown.graceful.timeout.ms"])
+        with self._lock:
+            for one in ended:
+                self._tasks.pop(one, None)
+
+    # What can be asked.
+
+    def validate(self, plugin: str, config: Mapping[str, str | None]) -> ConfigInfos:
+        """Look through a connector's configuration, with those of its converters, transforms and predicates.
+
+        Raises ConfigError if there is no such connector class.
+        """
+        policy = self._config["connector.client.config.override.policy"]
+        given = {key: value for key, value in config.items() if value is not None}
+        resolved = self._providers.resolve(given)
+        infos = validated(plugin, resolved, self.plugins, policy=policy, worker=self._config.given)
+        for one in infos.configs:
+            if resolved.get(one.value.name) != given.get(one.value.name):
+                one.value.value = given[one.value.name]
+        return infos
+
+    def offsets(self, name: str, config: Mapping[str, str]) -> list[SourceOffset]:
+        """How far a connector has come, as the REST API shows it: for a sink its group's offsets (KIP-875).
+
+        Raises ConnectError where the cluster does not tell.
+        """
+        if is_sink(self._class_of(config)):
+            return sink_offsets(self._admin, name, config)
+        return self._offsets.all(name)
+
+    def alter_offsets(self, name: str, config: Mapping[str, str], offsets: Sequence[SourceOffset] | None) -> str:
+        """Set offsets of a connector none of whose tasks run; None: forget all. A text that says what came of it.
+
+        Raises BadRequest (:mod:`parley.pipeline.connect.herder`) where the offsets make no sense, or the connector
+        refuses.
+        """
+        config = self._providers.resolve(config)
+        connector = self._class_of(config)()
+        if isinstance(connector, SinkConnector):
+            return alter_sink_offsets(self._admin, connector, name, config, offsets)
+        return alter_source_offsets(self._offsets, cast(SourceConnector, connector), name, config, offsets)
+
+    def _class_of(self, config: Mapping[str, str]) -> type[Connector]:
+        return cast(type[Connector], self.plugins.load(config.get("connector.class", ""), cast(Any, Connector)))
+
+    def runs(self, spec: TaskSpec) -> bool:
+        """Whether this very start of a task still counts."""
+        current = self._tasks.get(spec.id)
+        return current is not None and current.incarnation == spec.incarnation
+
+
+class _RunningConnector:
+    """A connector's object and its state."""
+
+    def __init__(
+        self,
+        name: str,
+        config: Mapping[str, str],
+        providers: Providers,
+        events: WorkerEvents,
+        offsets: OffsetStore,
+    ) -> None:
+        self.name = name
+        self.connector: Connector | None = None
+        self._given = dict(config)
+        self._config = self._given
+        self._providers = providers
+        self._events = events
+        self.offsets = _OffsetsOf(name, offsets)
+        self._is_started = False
+        self._is_ended = False
+        self._lock = threading.RLock()
+
+    def make(self, plugins: Plugins) -> None:
+        try:
+            self._config = self._providers.resolve(self._given)
+            connector: Connector = plugins.make(self._config.get("connector.class", ""), cast(Any, Connector))
+            connector.initialize(self)
+            self.connector = connector
+        except Exception as error:
+            self._failed(error)
+
+    def become(self, target: TargetState) -> None:
+        """Start it, or stop it for as long as it is paused."""
+        with self._lock:
+            if self.connector is None or self._is_ended:
+                return
+            try:
+                if target is TargetState.STARTED and not self._is_started:
+                    self.connector.start(self._config)
+                elif target is not TargetState.STARTED and self._is_started:
+                    self.connector.stop()
+                self._is_started = target is TargetState.STARTED
+            except Exception as error:
+                self._failed(error)
+                return
+        states = {TargetState.STARTED: State.RUNNING, TargetState.PAUSED: State.PAUSED}
+        self._events.connector_state(self.name, states.get(target, State.STOPPED), None)
+
+    def end(self) -> None:
+        with self._lock:
+            self._is_ended = True
+            if self.connector is not None and self._is_started:
+                try:
+                    self.connector.stop()
+                except Exception as error:
+                    _log.warning("Stopping connector %s failed: %s", self.name, error, exc_info=error)
+
+    def task_configs(self) -> list[dict[str, str]]:
+        with self._lock:
+            if self.connector is None or not self._is_started:
+                raise ConnectError(f"Connector {self.name} does not run.")
+            most = int(self._config.get("tasks.max", "1"))
+            given = self.connector.task_configs(most)
+            task_class = self.connector.task_class
+        if len(given) > most and self._config.get("tasks.max.enforce", "true").strip().lower() != "false":
+            raise ConnectError(
+                f"The connector {self.name} has generated {len(given)} tasks, which is greater than {most}, the "
+                "maximum number of tasks it is configured to create. Raise tasks.max, or change the connector."
+            )
+        always = {"task.class": f"{task_class.__module__}.{task_class.__qualname__}"}
+        if isinstance(self.connector, SinkConnector):
+            always |= {key: self._config[key] for key in ("topics", "topics.regex") if self._config.get(key)}
+        return [self._named({**one, **always}) for one in given]
+
+    def _named(self, task_config: Mapping[str, str]) -> dict[str, str]:
+        """The configuration with names again where the connector was given values: secrets are stored nowhere."""
+        return {
+            key: self._given[key] if value == self._config.get(key) else value for key, value in task_config.items()
+        }
+
+    def _failed(self, error: BaseException) -> None:
+        _log.error("Connector %s failed.", self.name, exc_info=error)
+        if not self._is_ended:
+            self._events.connector_state(self.name, State.FAILED, stack_trace(error))
+
+    # What a connector may ask for: parley.pipeline.connect.connector.ConnectorContext.
+
+    def request_task_reconfiguration(self) -> None:
+        if not self._is_ended:
+            self._events.reconfigure(self.name)
+
+    def raise_error(self, error: BaseException) -> None:
+        self._failed(error)
+
+
+class _OffsetsOf:
+    """The stored offsets of one connector."""
+
+    def __init__(self, connector: str, store: OffsetStore) -> None:
+        self._connector = connector
+        self._store = store
+
+    def offset(self, partition: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        return self.offsets([partition])[0]
+
+    def offsets(self, partitions: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
+        return self._store.get(self._connector, list(partitions))
+
+
+class _TaskReports:
+    """What tasks report, handed on as long as their start counts."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def state(self, spec: TaskSpec, state: State, trace: str | None) -> None:
+        if self._worker.runs(spec):
+            self._worker._events.task_state(spec.id, state, trace)
+
+    def topic_used(self, spec: TaskSpec, topic: str) -> None:
+        if self._worker.runs(spec) and self._worker._config["topic.tracking.enable"]:
+            self._worker._events.topic_used(spec.id, topic)
+
+    def stored(self, connector: str, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
+        return self._worker._offsets.get(connector, partitions)
+
+    def store(self, spec: TaskSpec, offsets: Sequence[SourceOffset]) -> None:
+        if not self._worker.runs(spec):
+            raise ConnectError(f"task {spec.id} was stopped meanwhile")
+        self._worker._offsets.store(spec.id.connector, offsets)

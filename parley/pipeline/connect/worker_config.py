@@ -1,0 +1,160 @@
+"""What a worker can be told, with Kafka's names and defaults: the keys that standalone and distributed workers share.
+
+A distributed worker's definition is ``COMMON + ConfigDef(...)``. Keys that start with ``producer.``, ``consumer.`` or
+``admin.`` are handed to the clients; those of a connector's own (``consumer.override.``, ...) count more, if the
+policy allows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance, at_least, non_empty, one_of
+from parley.pipeline.connect.errors import ConfigError
+
+__all__ = ["COMMON", "HEADER_CONVERTER", "STANDALONE", "WorkerConfig", "with_prefix"]
+
+_HIGH, _MEDIUM, _LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
+HEADER_CONVERTER: Final = "org.apache.kafka.connect.storage.SimpleHeaderConverter"
+
+COMMON: Final = (
+    ConfigDef()
+    .define(
+        "bootstrap.servers",
+        ConfigType.LIST,
+        ["localhost:9092"],
+        _HIGH,
+        "Brokers to learn the cluster from: host:port, one or several.",
+        validator=non_empty,
+    )
+    .define("client.id", ConfigType.STRING, "", _LOW, "The name of this worker's connections in the brokers' logs.")
+    .define(
+        "key.converter", ConfigType.CLASS, importance=_HIGH, doc="What keys are in topics, unless a connector says."
+    )
+    .define("value.converter", ConfigType.CLASS, importance=_HIGH, doc="What values are, unless a connector says.")
+    .define("header.converter", ConfigType.CLASS, HEADER_CONVERTER, _LOW, "What the values of headers are.")
+    .define(
+        "offset.flush.interval.ms",
+        ConfigType.LONG,
+        60_000,
+        _LOW,
+        "How often tasks' offsets are committed, in ms.",
+        validator=at_least(1),
+    )
+    .define(
+        "offset.flush.timeout.ms",
+        ConfigType.LONG,
+        5_000,
+        _LOW,
+        "How long a commit of offsets may take before it is tried again, in ms.",
+        validator=at_least(1),
+    )
+    .define(
+        "task.shutdown.graceful.timeout.ms",
+        ConfigType.LONG,
+        5_000,
+        _LOW,
+        "How long all tasks together have to stop by themselves, in ms.",
+        validator=at_least(0),
+    )
+    .define(
+        "listeners",
+        ConfigType.LIST,
+        ["http://:8083"],
+        _LOW,
+        "Where the REST API listens, as http://host:port; without a host on all addresses.",
+    )
+    .define("rest.advertised.host.name", ConfigType.STRING, None, _LOW, "The host other workers are told.")
+    .define("rest.advertised.port", ConfigType.INT, None, _LOW, "The port other workers are told.")
+    .define("rest.advertised.listener", ConfigType.STRING, None, _LOW, "The protocol other workers are told.")
+    .define("access.control.allow.origin", ConfigType.STRING, "", _LOW, "Access-Control-Allow-Origin of answers.")
+    .define("access.control.allow.methods", ConfigType.STRING, "", _LOW, "Access-Control-Allow-Methods of answers.")
+    .define("plugin.path", ConfigType.LIST, [], _LOW, "Folders with Python modules of plugins, beside the installed.")
+    .define(
+        "connector.client.config.override.policy",
+        ConfigType.STRING,
+        "All",
+        _MEDIUM,
+        "Which client settings connectors may change: All, None or Principal.",
+        validator=one_of("All", "None", "Principal"),
+    )
+    .define(
+        "config.providers",
+        ConfigType.LIST,
+        [],
+        _LOW,
+        "Names for what resolves ${name:path:key} in configurations; config.providers.<name>.class says how.",
+    )
+    .define("topic.tracking.enable", ConfigType.BOOLEAN, True, _LOW, "Whether the topics of connectors are recorded.")
+    .define("topic.tracking.allow.reset", ConfigType.BOOLEAN, True, _LOW, "Whether what is recorded may be reset.")
+    .define(
+        "topic.creation.enable",
+        ConfigType.BOOLEAN,
+        True,
+        _LOW,
+        "Whether topics of source connectors are made as their topic.creation.* say.",
+    )
+    .define(
+        "tasks.engine",
+        ConfigType.STRING,
+        "spark",
+        _MEDIUM,
+        "Where tasks run: in Spark's executors (spark), or in this process, without Spark (threads).",
+        validator=one_of("spark", "threads"),
+    )
+    .define("spark.master", ConfigType.STRING, None, _MEDIUM, "The Spark cluster; without it this machine.")
+    .define(
+        "spark.hosts",
+        ConfigType.INT,
+        None,
+        _MEDIUM,
+        "In how many of Spark's slots tasks run, each a process; without it in all slots there are.",
+        validator=lambda name, value: None if value is None else at_least(1)(name, value),
+    )
+)
+
+STANDALONE: Final = COMMON + ConfigDef().define(
+    "offset.storage.file.filename",
+    ConfigType.STRING,
+    importance=_HIGH,
+    doc="The file that source connectors' offsets are kept in.",
+    validator=non_empty,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerConfig:
+    """A worker's configuration: the texts as given, and their typed values."""
+
+    given: Mapping[str, str]
+    values: Mapping[str, Any]
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str], definition: ConfigDef = STANDALONE) -> Self:
+        """Raises ConfigError with everything that is wrong, a line each."""
+        judged = definition.validate(given)
+        problems = [error for one in judged for error in one.errors]
+        security = given.get("security.protocol", "PLAINTEXT")
+        if security != "PLAINTEXT":
+            problems.append(f"Invalid value {security} for configuration security.protocol: only PLAINTEXT for now")
+        if problems:
+            raise ConfigError(*problems)
+        return cls(dict(given), {one.name: one.value for one in judged})
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(self.values["bootstrap.servers"])
+
+    def with_prefix(self, prefix: str) -> dict[str, str]:
+        """The keys that start so, without the start: ``value.converter.`` for the converter's own settings."""
+        return with_prefix(self.given, prefix)
+
+
+def with_prefix(given: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """The keys that start with the prefix, without it."""
+    return {key.removeprefix(prefix): value for key, value in given.items() if key.startswith(prefix)}

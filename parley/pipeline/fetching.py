@@ -1,0 +1,234 @@
+"""One fetch of one partition: the request, and what its answer means."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+from parley.protocol.client import Client
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.fetch import FetchRequest, FetchResponse
+from parley.protocol.messages.offsets import ListOffsetsRequest
+from parley.protocol.records.batch import headers
+from parley.protocol.records.errors import CorruptRecord
+
+LATEST: Final = -1
+"""As a timestamp: the offset behind the last record that may be read."""
+EARLIEST: Final = -2
+"""As a timestamp: the offset of the first record there is."""
+FETCH_BYTES: Final = 4 * 1024 * 1024
+"""What an answer may hold by default: enough that a request costs nothing beside it."""
+_NAMES_VERSION_MAX: Final = 12
+"""Later versions name topics by their id (KIP-516)."""
+_V2_BATCHES_VERSION: Final = 4
+"""The first version whose answers may hold batches of magic 2; earlier ones make the broker convert them."""
+_MAX_WAIT_MS: Final = 500
+_NOTHING: Final = FetchResponse.PartitionData(partition_index=-1, high_watermark=-1, records=None)
+
+
+class TopicPartition(NamedTuple):
+    """A partition by its topic's name and its number."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class Isolation(IntEnum):
+    """Whether records of transactions not committed are read (``isolation.level``, KIP-98)."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+class OffsetOutOfRange(KafkaError):
+    """The log does not have the offset: deleted by retention, or cut off when a leader changed.
+
+    Attributes: ``partition``, ``offset``, ``log_start`` and ``log_end`` (the log held offsets from the one up to, not
+    with, the other when it was asked). The caller decides: to go on from ``log_start`` is to accept that data is lost.
+    """
+
+    def __init__(self, partition: TopicPartition, offset: int, log_start: int, log_end: int) -> None:
+        what = "records before it were deleted" if offset < log_start else "the log was truncated"
+        super().__init__(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"{partition} has offsets {log_start} to {log_end}, not {offset}: {what}; start again from {log_start}"
+            " to accept the loss",
+        )
+        self.partition = partition
+        self.offset = offset
+        self.log_start = log_start
+        self.log_end = log_end
+
+
+class LogEnded(KafkaError):
+    """The log ends at ``offset``, from which on there was to be more: it was truncated, or that was never written.
+
+    Not an `OffsetOutOfRange`, since nothing before the offset is missing. Attributes: ``partition``, ``offset``.
+    """
+
+    def __init__(self, partition: TopicPartition, offset: int) -> None:
+        super().__init__(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"{partition} ends at offset {offset}: what is asked for behind it was never written, or was cut off",
+        )
+        self.partition = partition
+        self.offset = offset
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What one fetch brought: whole batches, as they are in the log."""
+
+    partition: TopicPartition
+    start: int
+    """The offset asked for; the first batch may begin before it."""
+    next_offset: int
+    """Behind the last batch; ``start`` if there is none."""
+    records: bytes
+    aborted: tuple[tuple[int, int], ...]
+    """Producer id and first offset of the aborted transactions in it, for READ_COMMITTED only."""
+    log_start: int
+    high_watermark: int
+    last_stable: int
+    """Transactions below it are decided; where the broker does not tell, the high watermark."""
+
+
+async def fetch_once(
+    client: Client, partition: TopicPartition, offset: int, isolation: Isolation, max_bytes: int
+) -> Fetched:
+    """One answer of the partition's leader, which may be empty.
+
+    Raises KafkaError with the partition's error, `OffsetOutOfRange`, or CorruptRecord for bytes that are no batches.
+    After an error that a new leader explains, the leader is looked up anew by the next call.
+    """
+    try:
+        node = await client.leader(*partition)
+        version = min(await client.version_for(FetchRequest, node=node), _NAMES_VERSION_MAX)
+        if version < _V2_BATCHES_VERSION and isolation is Isolation.READ_COMMITTED:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"the broker of {partition} knows no read_committed")
+        request = _request(partition, offset, isolation, max_bytes)
+        answer = await client.send(request, node=node, version=version)
+        # A client that is throttled gets an answer without any partition.
+        data = answer.responses[0].partitions[0] if answer.responses else _NOTHING
+        code = answer.error_code or data.error_code
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise await _out_of_range(client, partition, offset, node)
+        if code:
+            raise KafkaError(ErrorCode(code), f"fetching {partition} from offset {offset}")
+    except KafkaError as error:
+        if error.code.retriable or error.code is ErrorCode.BROKER_NOT_AVAILABLE:
+            await _forget_leader(client, partition)
+        raise
+    if answer.throttle_time_ms:
+        await asyncio.sleep(answer.throttle_time_ms / 1000)  # the client itself waits (KIP-219)
+    fetched = fetched_in(partition, offset, data)
+    # The high watermark was read before the records, and may have risen in between: then it is asked for.
+    seems_beyond = fetched.records and fetched.next_offset > fetched.high_watermark
+    if seems_beyond and fetched.next_offset > await _bound(client, partition, LATEST, node):
+        raise _misplaced(partition, offset, f"up to {fetched.next_offset - 1}, beyond the end of the log")
+    return fetched
+
+
+async def _forget_leader(client: Client, partition: TopicPartition) -> None:
+    """Learn the leader anew; that nobody can tell it now is for the next call to find out."""
+    try:
+        await client.metadata([partition.topic])
+    except KafkaError:
+        return
+
+
+def _request(partition: TopicPartition, offset: int, isolation: Isolation, max_bytes: int) -> FetchRequest:
+    asked = FetchRequest.FetchPartition(
+        partition=partition.partition, fetch_offset=offset, partition_max_bytes=max_bytes
+    )
+    return FetchRequest(
+        max_wait_ms=_MAX_WAIT_MS,
+        min_bytes=1,
+        max_bytes=max_bytes,
+        isolation_level=isolation,
+        topics=[FetchRequest.FetchTopic(topic=partition.topic, partitions=[asked])],
+    )
+
+
+def fetched_in(partition: TopicPartition, offset: int, data: Any) -> Fetched:
+    """What a partition's part of a fetch answer holds.
+
+    Raises CorruptRecord for bytes that are no batches, and KafkaError for batches out of order: a batch's own offset is
+    not under its checksum, and a wrong one would pass for a gap.
+    """
+    records = data.records or b""
+    used = 0
+    next_offset = offset
+    behind = 0
+    try:
+        for pos, header in headers(records):
+            if header.base_offset < behind:
+                what = f"from {header.base_offset} on behind one up to {behind - 1}"
+                raise _misplaced(partition, offset, what)
+            used = pos + header.size_bytes
+            behind = header.next_offset
+            next_offset = max(next_offset, header.next_offset)
+        if records and next_offset == offset:
+            raise CorruptRecord("the answer holds no whole batch that reaches the offset")
+    except CorruptRecord as error:
+        if next_offset == offset:
+            raise CorruptRecord(f"{partition} at offset {next_offset}: {error.message}") from None
+    return Fetched(
+        partition=partition,
+        start=offset,
+        next_offset=next_offset,
+        records=bytes(records[:used]),
+        aborted=tuple((one.producer_id, one.first_offset) for one in data.aborted_transactions or ()),
+        log_start=data.log_start_offset,
+        high_watermark=data.high_watermark,
+        last_stable=data.high_watermark if data.last_stable_offset < 0 else data.last_stable_offset,
+    )
+
+
+def _misplaced(partition: TopicPartition, offset: int, what: str) -> KafkaError:
+    return KafkaError(
+        ErrorCode.CORRUPT_MESSAGE,
+        f"{partition} has at offset {offset} or behind it a batch with offsets that cannot be its own, {what}:"
+        " the log is corrupt",
+    )
+
+
+async def check_end(client: Client, partition: TopicPartition, offset: int, isolation: Isolation) -> None:
+    """Raises `LogEnded` where there is nothing to read at ``offset``.
+
+    A new leader, whose fetches may be empty for a moment, does not answer before it knows its log's end (KIP-207).
+    """
+    try:
+        end = await _bound(client, partition, LATEST, await client.leader(*partition), isolation)
+    except KafkaError as error:
+        if error.code.retriable or error.code is ErrorCode.BROKER_NOT_AVAILABLE:
+            return  # the next fetch finds out
+        raise
+    if end <= offset:
+        raise LogEnded(partition, offset)
+
+
+async def _out_of_range(client: Client, partition: TopicPartition, offset: int, node: int) -> OffsetOutOfRange:
+    log_start, log_end = [await _bound(client, partition, position, node) for position in (EARLIEST, LATEST)]
+    return OffsetOutOfRange(partition, offset, log_start, log_end)
+
+
+async def _bound(
+    client: Client,
+    partition: TopicPartition,
+    position: int,
+    node: int,
+    isolation: Isolation = Isolation.READ_UNCOMMITTED,
+) -> int:
+    asked = ListOffsetsRequest.ListOffsetsPartition(partition_index=partition.partition, timestamp=position)
+    topic = ListOffsetsRequest.ListOffsetsTopic(name=partition.topic, partitions=[asked])
+    request = ListOffsetsRequest(replica_id=-1, isolation_level=isolation, topics=[topic])
+    found = (await client.send(request, node=node)).topics[0].partitions[0]
+    if found.error_code:
+        raise KafkaError(ErrorCode(found.error_code), f"offsets of {partition}")
+    return int(found.offset)

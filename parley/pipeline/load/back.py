@@ -1,0 +1,394 @@
+"""Files to a topic: what was loaded, or any rows, as records again, each once whatever kills the load.
+
+A row's partition is its column ``partition``, where the topic has it, else that of its key as every client of Kafka
+would choose it, else one for each file in turn. Key, value, timestamp and headers are taken from the columns of these
+names, with or without an underscore; a row without ``value`` is a record of its other columns as JSON.
+
+How far it is, the topic itself says: before the first record is sent, a note in ``_parley/back`` beside the files names
+the files, the ends of the partitions' logs, and a producer id that is used for nothing else. Records are appended under
+it as a mirror appends them, numbered in the order of the rows (`parley.pipeline.mirror.appending`, where the
+guarantee is): so
+a task sees what is there, whoever else writes to the partition, and goes on with the next row. When all is done the
+note says so, and the next load sends the files that are new, under the next note. Who finds the number of his note
+taken goes on by the other's: the log takes every row once from both.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from decimal import Decimal
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.fs as pa_fs
+import pyarrow.parquet as pa_parquet
+
+from parley.pipeline.cluster import LATEST, Cluster, Connection, TopicPartition
+from parley.pipeline.json_text import dumps
+from parley.pipeline.load.columns import BadRecord
+from parley.pipeline.load.files import DELTA_LOG, EXTENSIONS, OURS, data_files, filesystem
+from parley.pipeline.load.manifest import LoadConflict, named_files, write_new
+from parley.pipeline.load.ranges import range_of
+from parley.pipeline.load.spark import run_tasks
+from parley.pipeline.load.values import jsonable, moment
+from parley.pipeline.mirror.appending import Appender, Batch, Overtaken, new_producer, tail
+from parley.pipeline.partitioner import partition_of
+from parley.pipeline.sending import ProducerId
+from parley.protocol.records.batch import build
+from parley.protocol.records.compression import Compression
+from parley.protocol.records.header import HEADER_SIZE, read_header
+from parley.protocol.records.record import Record
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ROWS: Final = 500
+"""Rows that become one batch."""
+_BATCHES: Final = 20
+_ATTEMPTS: Final = 5
+_NOBODY: Final = ProducerId(-1, -1)
+_HIDDEN: Final = ("topic", "offset", "timestampType", "partition", "timestamp", "key", "headers")
+_TEXTS: Final = ("key", "value", "headers", "timestamp")
+_AS_WRITTEN: Final = pa_csv.ConvertOptions(
+    column_types=dict.fromkeys([*_TEXTS, *(f"_{name}" for name in _TEXTS)], pa.string()),
+    null_values=[""],
+    strings_can_be_null=True,
+    quoted_strings_can_be_null=False,
+)
+"""What is read of CSV as it was written: 007 is no number, and what is empty is not null if it is quoted."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BackTask:
+    """The rows of one partition of the topic: those of ``files`` that belong there, in their order.
+
+    They are numbered as the records of ``producer``, who has none in the partition before offset ``start``.
+    """
+
+    connection: Connection
+    partition: TopicPartition
+    partitions: int
+    start: int
+    producer: ProducerId
+    uri: str
+    format: str
+    files: tuple[str, ...]
+    base64: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BackSettings:
+    """What to send where; ``base64``: keys and values are written so in the files."""
+
+    connection: Connection
+    topic: str
+    uri: str
+    format: str
+    base64: bool = False
+
+
+Run = Callable[[list[BackTask]], Iterable[int]]
+
+
+def on_spark(session: SparkSession) -> Run:
+    """Sends each partition's rows in a Spark task; they raise `spark.TaskFailed`."""
+    return lambda tasks: run_tasks(session, send_rows, tasks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    """A load into a topic: ``files`` are its own, ``sent`` those of the loads before."""
+
+    number: int
+    finished: bool
+    files: list[str]
+    sent: list[str]
+    starts: list[int]
+    producer: ProducerId
+    topic_id: str = ""
+
+
+def send_back(settings: BackSettings, run: Run) -> int:
+    """Send the files that were not sent to the topic yet; the number of records that were missing.
+
+    Raises KafkaError, OSError, LoadConflict, and ValueError for a folder without such files.
+    """
+    system, root = filesystem(settings.uri)
+    notes = _Notes(system, root, settings.topic)
+    with Cluster(settings.connection) as cluster:
+        count = len(cluster.partitions([settings.topic])[settings.topic])
+        note = _begin(settings, cluster, count, notes)
+    if note is None:
+        return 0
+    if len(note.starts) != count:
+        raise LoadConflict(f"{settings.topic} has got partitions since this load was begun: it cannot be finished")
+    tasks = [
+        BackTask(
+            settings.connection,
+            TopicPartition(settings.topic, one),
+            count,
+            start,
+            note.producer,
+            settings.uri,
+            settings.format,
+            tuple(note.files),
+            settings.base64,
+        )
+        for one, start in enumerate(note.starts)
+    ]
+    records = sum(run(tasks))
+    notes.finish(note)
+    return records
+
+
+def _begin(settings: BackSettings, cluster: Cluster, partitions: int, notes: _Notes) -> _Note | None:
+    """The note to go by: that of a load that was not finished, or a new one; None if there is nothing to send."""
+    topic_id = cluster.topic_id(settings.topic)
+    while True:
+        last = notes.last()
+        if last is not None and last.topic_id not in ("", topic_id):
+            _log.warning("%s was made anew since rows were sent to it: all of them are sent again", settings.topic)
+            last = replace(last, finished=True, files=[], sent=[])
+        if last is not None and not last.finished and last.producer != _NOBODY:
+            return last
+        if last is not None and not last.finished:
+            _log.warning(
+                "an older version has begun to send rows to %s and has not noted under which producer id: they are sent"
+                " again, and some may be there twice",
+                settings.topic,
+            )
+            last = replace(last, files=[])
+        sent = [] if last is None else last.sent + last.files
+        files = [path for path in _files(settings, notes.system, notes.root) if path not in set(sent)]
+        if not files:
+            return None
+        places = [TopicPartition(settings.topic, one) for one in range(partitions)]
+        ends = cluster.offsets(dict.fromkeys(places, LATEST))
+        starts = [ends[place] for place in places]
+        number = 1 if last is None else last.number + 1
+        note = _Note(number, False, files, sent, starts, new_producer(cluster), topic_id)
+        if notes.add(note):
+            return note
+
+
+class _Notes:
+    """The notes of the loads into a topic: ``_parley/back/<topic>/<number>.json``, numbered without a gap.
+
+    An older version had one file for all of them, in which no producer id is named.
+    """
+
+    def __init__(self, system: pa_fs.FileSystem, root: str, topic: str) -> None:
+        self.system = system
+        self.root = root
+        self._folder = f"{root}/{OURS}/back/{topic}"
+        self._older = f"{root}/{OURS}/back-{topic}.json"
+
+    def last(self) -> _Note | None:
+        """The newest."""
+        found = self.system.get_file_info(pa_fs.FileSelector(self._folder, allow_not_found=True))
+        paths = sorted(info.path for info in found if info.path.endswith(".json"))
+        if paths:
+            known = self._read(paths[-1])
+            return _Note(**{**known, "producer": ProducerId(*known["producer"])})
+        if self.system.get_file_info(self._older).type is pa_fs.FileType.NotFound:
+            return None
+        return _Note(number=0, producer=_NOBODY, **self._read(self._older))
+
+    def _read(self, path: str) -> Any:
+        with self.system.open_input_stream(path) as stream:
+            return json.loads(stream.read())
+
+    def add(self, note: _Note) -> bool:
+        """Write a new one; False if somebody else has taken its number."""
+        self.system.create_dir(self._folder, recursive=True)
+        try:
+            write_new(self.system, self._path(note), json.dumps(asdict(note)).encode())
+        except LoadConflict:
+            return False
+        return True
+
+    def finish(self, note: _Note) -> None:
+        """Say that all of it was sent."""
+        path = self._path(note)
+        temporary = f"{path}.{uuid.uuid4().hex}"
+        with self.system.open_output_stream(temporary) as stream:
+            stream.write(json.dumps(asdict(replace(note, finished=True))).encode())
+        self.system.move(temporary, path)
+
+    def _path(self, note: _Note) -> str:
+        return f"{self._folder}/{note.number:010d}.json"
+
+
+def _files(settings: BackSettings, system: pa_fs.FileSystem, root: str) -> list[str]:
+    """The files below the folder, relative to it, in the order in which their rows are sent.
+
+    Of a folder that was loaded those that were committed: a load that was killed may have left others.
+    """
+    if settings.format == "delta":
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        try:
+            table = DeltaTable(settings.uri)
+        except TableNotFoundError:
+            raise ValueError(f"{settings.uri} is no Delta table") from None
+        found = [path.split(f"{root}/", 1)[-1] for path in table.file_uris()]
+    elif system.get_file_info(f"{root}/{DELTA_LOG}").type is not pa_fs.FileType.NotFound:
+        raise LoadConflict(f"{settings.uri} is a Delta table: send it with --format delta")
+    else:
+        end = f".{EXTENSIONS[settings.format]}"
+        there = named_files(system, root)
+        if there is None:
+            there = [path.removeprefix(f"{root}/") for path, _ in data_files(system, root)]
+        found = [path for path in there if path.endswith(end)]
+    if not found:
+        raise ValueError(f"there are no files of {settings.format} in {settings.uri}")
+    return sorted(found, key=lambda path: (os.path.basename(path), path))
+
+
+def send_rows(task: BackTask) -> int:
+    """Send what is missing of one partition's rows; how many records that were. Raises KafkaError and OSError, and
+    Overtaken if the topic does not go on where the note says."""
+    with Cluster(task.connection) as cluster:
+        refused: list[int] = []
+        while len(refused) < _ATTEMPTS:
+            try:
+                return _send(cluster, task)
+            except Overtaken as overtaken:
+                if refused and refused[-1] != overtaken.sequence:  # the other one gets on
+                    refused.clear()
+                refused.append(overtaken.sequence)
+    raise Overtaken(
+        refused[-1],
+        f"{task.partition} refuses the next row: either another load of these files is at work, then start this one"
+        f" again when it has ended; or what was sent has been deleted from it, then remove {OURS}/back/"
+        f"{task.partition.topic} from the folder, to send all rows again",
+    )
+
+
+def _send(cluster: Cluster, task: BackTask) -> int:
+    found = tail(cluster, task.partition, task.producer, task.start)
+    if found.end < task.start:
+        _log.warning("%s has lost records since this load was begun: it ends at %d", task.partition, found.end)
+        found = tail(cluster, task.partition, task.producer, 0)
+    missing = islice(_records(task), found.count_since(0), None)
+    appender = Appender(cluster, task.partition, task.producer, found.sequence or 0, found.end)
+    sent = 0
+    while some := list(islice(missing, _ROWS * _BATCHES)):
+        batches = [_batch(some[at : at + _ROWS]) for at in range(0, len(some), _ROWS)]
+        appender.append(batches)
+        sent += len(some)
+    return sent
+
+
+def _batch(some: list[Record]) -> Batch:
+    made = build(some, compression=Compression.ZSTD)
+    return Batch(read_header(made), memoryview(made)[HEADER_SIZE:])
+
+
+def _records(task: BackTask) -> Iterator[Record]:
+    """The records of the task's partition, in the order of files and rows."""
+    system, root = filesystem(task.uri)
+    for number, path in enumerate(task.files):
+        named = range_of(os.path.basename(path))
+        own = None if named is None or named.partition.partition >= task.partitions else named.partition.partition
+        if own is not None and own != task.partition.partition:
+            continue
+        for row in _rows(system, f"{root}/{path}", task.format):
+            record = _record(row, task.base64)
+            partition = own if own is not None else _partition(row, record.key, number, task.partitions)
+            if partition == task.partition.partition:
+                yield record
+
+
+def _rows(system: pa_fs.FileSystem, path: str, kind: str) -> Iterator[dict[str, Any]]:
+    """The rows of a file. Raises BadRecord for one that is no file of this kind."""
+    try:
+        if kind == "json":
+            with system.open_input_stream(path) as stream:
+                for line in stream.read().splitlines():
+                    yield json.loads(line, parse_float=Decimal)
+        elif kind == "csv":
+            with system.open_input_stream(path) as stream:
+                options = pa_csv.ParseOptions(newlines_in_values=True)
+                for batch in pa_csv.open_csv(stream, parse_options=options, convert_options=_AS_WRITTEN):
+                    yield from _plain_rows(batch)
+        else:
+            with system.open_input_file(path) as stream:
+                for batch in pa_parquet.ParquetFile(stream).iter_batches():
+                    yield from _plain_rows(batch)
+    except (ValueError, pa.ArrowException) as error:
+        raise BadRecord(f"{path} is no file of {kind}, or of several kinds of rows: {error}") from None
+
+
+def _plain_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """The rows, with bytes in keys, values and headers only: in JSON they are base64, as a load writes them."""
+    columns = []
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        found, name = column.to_pylist(), field.name.removeprefix("_")
+        is_bytes = name == "headers" or (name in ("key", "value") and not pa.types.is_nested(field.type))
+        columns.append(found if is_bytes else [jsonable(one, field.type) for one in found])
+    for row in zip(*columns, strict=True):
+        yield dict(zip(batch.schema.names, row, strict=True))
+
+
+def _partition(row: dict[str, Any], key: bytes | None, file_number: int, partitions: int) -> int:
+    wanted = _named(row, "partition")
+    if isinstance(wanted, int) and 0 <= wanted < partitions:
+        return wanted
+    return file_number % partitions if key is None else partition_of(key, partitions)
+
+
+def _named(row: dict[str, Any], name: str) -> Any:
+    return row[name] if name in row else row.get(f"_{name}")
+
+
+def _record(row: dict[str, Any], as_base64: bool) -> Record:
+    if "value" in row:
+        value = row["value"]
+    else:
+        value = {
+            name: one for name, one in row.items() if name not in _HIDDEN and name.removeprefix("_") not in _HIDDEN
+        }
+    return Record(
+        0,
+        _timestamp(_named(row, "timestamp")),
+        _bytes(_named(row, "key"), as_base64),
+        _bytes(value, as_base64),
+        _headers(_named(row, "headers")),
+    )
+
+
+def _timestamp(value: Any) -> int:
+    """In ms; a row without one is of now."""
+    if value is None:
+        return time.time_ns() // 1_000_000
+    found = moment(value) if isinstance(value, str | int) else moment(value.isoformat())
+    return round(found.timestamp() * 1000)
+
+
+def _bytes(value: Any, as_base64: bool) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return base64.b64decode(value) if as_base64 else value.encode()
+    return dumps(value, separators=(",", ":")).encode()
+
+
+def _headers(value: Any) -> tuple[tuple[str, bytes | None], ...]:
+    if not value:
+        return ()
+    if isinstance(value, str):
+        return tuple((name, _bytes(one, False)) for name, one in json.loads(value))
+    return tuple((one["key"], _bytes(one["value"], False)) for one in value)

@@ -1,0 +1,252 @@
+"""From records to rows: what the columns of a loaded topic are.
+
+Without more being said the columns are those of Spark's Kafka source, keys and values as bytes. A `Layout` says how
+keys and values are read, and into which columns they go:
+
+- ``binary``, ``string`` (UTF-8), ``base64``: one column.
+- ``json``: a struct of the schema's fields; fields that a record lacks are null, others are left out.
+- ``avro``: a datum of the Avro schema; ``avro-confluent``: after a zero byte and a schema's number of four bytes, which
+  registries of schemas put before it.
+
+With ``flat`` the fields of the value's struct are columns themselves, and those of Kafka have names that begin with an
+underscore. Event time is the record's timestamp or a field of the value; a row without one belongs to the folder
+`NO_TIME`, as Hive calls it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from parley.pipeline.decode import kafka_schema
+from parley.pipeline.json_text import dumps
+from parley.pipeline.load.values import NOT_FITTING, ValueSchema, jsonable, moment, reader
+
+FORMATS: Final = ("binary", "string", "base64", "json", "avro", "avro-confluent")
+STRUCTURED: Final = frozenset({"json", "avro", "avro-confluent"})
+CORRUPT: Final = "_corrupt"
+"""The column with the bytes of values that could not be read, where such records are kept."""
+_MOMENT: Final = pa.timestamp("us", tz="UTC")
+_NO_TIMESTAMP: Final = pa.scalar(-1000, _MOMENT)
+"""Of records that have none (Kafka writes -1 ms)."""
+NO_TIME: Final = "__HIVE_DEFAULT_PARTITION__"
+FOLDERS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+    "year": (("year", "%Y"),),
+    "month": (("month", "%Y-%m"),),
+    "day": (("date", "%Y-%m-%d"),),
+    "hour": (("date", "%Y-%m-%d"), ("hour", "%H")),
+}
+"""The columns that folders are named after, and what stands in them."""
+
+
+class BadRecord(Exception):
+    """A record's key or value is not what the schema says; the text says which record, and why."""
+
+
+class BadLayout(ValueError):
+    """The columns asked for make no sense; the text says why."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How records become rows. Raises BadLayout for what does not go together."""
+
+    key_format: str = "binary"
+    value_format: str = "binary"
+    schema: ValueSchema | None = None
+    flat: bool = False
+    bad_records: str = "fail"
+    """``fail``, ``drop`` or ``keep``: with null for the value, and its bytes in the column `CORRUPT`."""
+    partition_by: str | None = None
+    event_time: str | None = None
+    text: bool = False
+    """The file format has no nested columns and no bytes: what is nested becomes JSON, bytes base64."""
+
+    def __post_init__(self) -> None:
+        structured = self.value_format in STRUCTURED
+        for kind in (self.key_format, self.value_format):
+            if kind not in FORMATS:
+                raise BadLayout(f"there is no format {kind}: take one of {', '.join(FORMATS)}")
+        if self.key_format in STRUCTURED:
+            raise BadLayout(f"keys are read as {', '.join(one for one in FORMATS if one not in STRUCTURED)}")
+        if structured and self.schema is None:
+            raise BadLayout(f"values as {self.value_format} need a schema")
+        if self.value_format.startswith("avro") and (self.schema is None or self.schema.avro is None):
+            raise BadLayout("values as Avro need an Avro schema")
+        if self.flat and not (structured and self.schema is not None and pa.types.is_struct(self.schema.type)):
+            raise BadLayout("only a value with fields can be made flat: take json or avro with a schema of a record")
+        if self.partition_by is not None and self.partition_by not in FOLDERS:
+            raise BadLayout(f"files are divided by one of {', '.join(FOLDERS)}, not by {self.partition_by}")
+        if self.event_time is not None and not (structured and self._has(self.event_time)):
+            raise BadLayout(f"the value has no field {self.event_time} to take the event time from")
+        if self.event_time is not None and not _tells_time(self._field(self.event_time)):
+            raise BadLayout(f"the field {self.event_time} of type {self._field(self.event_time)} tells no time")
+        names = [*self.columns.names, *self.folders]
+        if double := {name for name in names if names.count(name) > 1}:
+            raise BadLayout(
+                f"two columns would be called {', '.join(sorted(double))}: name the value's fields otherwise"
+            )
+
+    def _field(self, name: str) -> pa.DataType:
+        assert self.schema is not None
+        return self.schema.type.field(name).type
+
+    def _has(self, name: str) -> bool:
+        return self.schema is not None and self.schema.type.get_field_index(name) >= 0
+
+    @cached_property
+    def columns(self) -> pa.Schema:
+        """The columns of the files; those that name folders are not among them."""
+        kafka = kafka_schema(include_headers=True)
+        value = self.schema.type if self.schema and self.value_format in STRUCTURED else self._plain(self.value_format)
+        plain = [
+            ("key", self._plain(self.key_format)),
+            ("value", value),
+            *((one.name, one.type) for one in kafka if one.name not in ("key", "value", "headers")),
+            ("headers", kafka.field("headers").type),
+        ]
+        if self.flat:
+            plain = [
+                *((one.name, one.type) for one in value),
+                *((f"_{name}", kind) for name, kind in plain if name != "value"),
+            ]
+        if self.bad_records == "keep":
+            plain.append((CORRUPT, pa.binary()))
+        return pa.schema([(name, pa.string() if self.text and _no_text(kind) else kind) for name, kind in plain])
+
+    def _plain(self, kind: str) -> pa.DataType:
+        return pa.binary() if kind == "binary" else pa.string()
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The columns that folders are named after."""
+        return tuple(name for name, _ in FOLDERS[self.partition_by]) if self.partition_by else ()
+
+
+def rows(layout: Layout, batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, ...], pa.RecordBatch]]:
+    """The rows of decoded records, as the layout wants them, each with the names of its folders.
+
+    Raises BadRecord unless such records are dropped or kept.
+    """
+    keys = _text(layout.key_format, batch.column("key"), batch, "key")
+    values, times, corrupt = _values(layout, batch)
+    columns = {"key": keys, "value": values}
+    columns |= {name: batch.column(name) for name in batch.schema.names if name not in columns}
+    if layout.text:
+        columns["headers"] = _headers_as_json(columns["headers"])
+    if layout.event_time is None:
+        times = pc.if_else(pc.equal(columns["timestamp"], _NO_TIMESTAMP), None, columns["timestamp"])
+    if layout.flat:
+        fields = {one.name: pc.struct_field(values, one.name) for one in values.type}
+        columns = fields | {f"_{name}": column for name, column in columns.items() if name != "value"}
+    if layout.bad_records == "keep":
+        columns[CORRUPT] = pc.if_else(corrupt, batch.column("value"), None)
+    names = layout.columns.names
+    if layout.text:
+        columns = {name: _as_text(column) if _no_text(column.type) else column for name, column in columns.items()}
+    made = pa.record_batch([columns[name] for name in names], schema=layout.columns)
+    if layout.bad_records == "drop":
+        keep = pc.invert(corrupt)
+        made, times = made.filter(keep), times.filter(keep)
+    yield from _divided(layout, made, times)
+
+
+def _text(kind: str, column: Any, batch: pa.RecordBatch, name: str) -> Any:
+    if kind == "binary":
+        return column
+    if kind == "base64":
+        return pa.array([None if one is None else base64.b64encode(one).decode() for one in column.to_pylist()])
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        for row, one in enumerate(column.to_pylist()):
+            try:
+                (one or b"").decode()
+            except UnicodeDecodeError as error:
+                raise BadRecord(
+                    f"the {name} of {_where(batch, row)} is no UTF-8 ({error.reason}): read it as base64"
+                ) from None
+        raise
+
+
+def _where(batch: pa.RecordBatch, row: int) -> str:
+    topic, partition, offset = (batch.column(name)[row].as_py() for name in ("topic", "partition", "offset"))
+    return f"{topic}-{partition} at offset {offset}"
+
+
+def _values(layout: Layout, batch: pa.RecordBatch) -> tuple[Any, Any, Any]:
+    """The values as their column, their event times (null unless a field tells them), and which could not be read."""
+    column = batch.column("value")
+    if layout.value_format not in STRUCTURED:
+        values = _text(layout.value_format, column, batch, "value")
+        return values, pa.nulls(len(column), _MOMENT), pa.array([False] * len(column))
+    assert layout.schema is not None
+    read = reader(layout.value_format, layout.schema)
+    found: list[Any] = []
+    times: list[datetime | None] = []
+    corrupt: list[bool] = []
+    for row, data in enumerate(column.to_pylist()):
+        try:
+            value = None if data is None else read(data)
+            pa.scalar(value, layout.schema.type)
+            at = value[layout.event_time] if layout.event_time and value is not None else None
+            time = None if at is None else moment(at)
+        except NOT_FITTING as error:
+            if layout.bad_records == "fail":
+                raise BadRecord(f"the value of {_where(batch, row)} does not fit the schema: {error}") from None
+            value = time = None
+            corrupt.append(True)
+        else:
+            corrupt.append(False)
+        found.append(value)
+        times.append(time)
+    return pa.array(found, layout.schema.type), pa.array(times, _MOMENT), pa.array(corrupt)
+
+
+def _headers_as_json(headers: Any) -> Any:
+    def one(some: list[dict[str, Any]] | None) -> str | None:
+        if some is None:
+            return None
+        pairs = [[each["key"], _shown(each["value"])] for each in some]
+        return json.dumps(pairs, ensure_ascii=False, separators=(",", ":"))
+
+    return pa.array([one(some) for some in headers.to_pylist()], pa.string())
+
+
+def _no_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind))
+
+
+def _as_text(column: Any) -> Any:
+    """Nested values as JSON, bytes as base64."""
+    plain = [jsonable(one, column.type) for one in column.to_pylist()]
+    found = [one if one is None or isinstance(one, str) else dumps(one) for one in plain]
+    return pa.array(found, pa.string())
+
+
+def _tells_time(kind: pa.DataType) -> bool:
+    known = (pa.types.is_timestamp, pa.types.is_date, pa.types.is_integer, pa.types.is_floating, pa.types.is_string)
+    return any(is_kind(kind) for is_kind in known)
+
+
+def _shown(data: bytes | None) -> str | None:
+    return None if data is None else data.decode(errors="replace")
+
+
+def _divided(layout: Layout, made: pa.RecordBatch, times: Any) -> Iterator[tuple[tuple[str, ...], pa.RecordBatch]]:
+    if layout.partition_by is None or not made.num_rows:
+        if made.num_rows:
+            yield (), made
+        return
+    parts = [pc.fill_null(pc.strftime(times, format=pattern), NO_TIME) for _, pattern in FOLDERS[layout.partition_by]]
+    names = pc.binary_join_element_wise(*parts, "/")
+    for name in pc.unique(names).to_pylist():
+        yield tuple(name.split("/")), made.filter(pc.equal(names, name))

@@ -1,0 +1,122 @@
+"""What was loaded into a Delta table, kept in its own log: files and offsets in one commit.
+
+The offsets are Delta's application transactions, one for each partition: ``parley-load/topic/partition`` with the
+offset to go on from as its version. So a commit is there with its offsets or not at all, and readers of Delta never see
+files that no commit names.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.fs as pa_fs
+
+from parley.pipeline.load.columns import NO_TIME, Layout
+from parley.pipeline.load.files import OURS, Destination, Written, empty_pending, mark_path
+from parley.pipeline.load.manifest import LoadConflict
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+_APPLICATION: Final = "parley-load"
+
+
+class DeltaCommits:
+    """The commits of a Delta table, for one topic. Raises LoadConflict where the table has other columns."""
+
+    def __init__(self, destination: Destination, topic: str, layout: Layout) -> None:
+        self._destination = destination
+        self._topic = topic
+        self._layout = layout
+        self._table = self._open()
+        self.positions: dict[int, int] = {}
+
+    def _open(self) -> DeltaTable | None:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        try:
+            table = DeltaTable(self._destination.uri)
+        except TableNotFoundError:
+            filesystem, root = self._destination.filesystem()
+            if filesystem.get_file_info(f"{root}/{OURS}/manifests").type is not pa_fs.FileType.NotFound:
+                raise LoadConflict(f"{self._destination.uri} is a folder of files: take another one") from None
+            return None
+        there = {one.name for one in table.schema().fields}
+        wanted = {*self._layout.columns.names, *self._layout.folders}
+        if there != wanted:
+            raise LoadConflict(
+                f"the table {self._destination.uri} has columns {', '.join(sorted(there))}, not "
+                f"{', '.join(sorted(wanted))}: take another folder"
+            )
+        return table
+
+    def look_up(self, partitions: Sequence[int]) -> None:
+        """Read how far these partitions are loaded."""
+        if self._table is not None:
+            found = {each: self._table.transaction_version(self._application(each)) for each in partitions}
+            self.positions = {each: offset for each, offset in found.items() if offset is not None}
+
+    def begin(self, positions: Mapping[int, int]) -> None:
+        """Take the folder, and make the table if there is none; ``positions`` is where new partitions begin."""
+        from deltalake import DeltaTable
+
+        if self._table is None:
+            by = list(self._layout.folders)
+            columns = [*self._layout.columns, *(pa.field(name, pa.string()) for name in by)]
+            self._table = DeltaTable.create(
+                self._destination.uri, pa.schema(columns), mode="ignore", partition_by=by or None
+            )
+        filesystem, root = self._destination.filesystem()
+        filesystem.create_dir(mark_path(root).rpartition("/")[0], recursive=True)
+        with filesystem.open_output_stream(mark_path(root)) as mark:
+            mark.write(self._destination.load_id.encode())
+        empty_pending(filesystem, root)
+        if new := {each: offset for each, offset in positions.items() if each not in self.positions}:
+            self.commit([], new)
+
+    def commit(self, files: Sequence[Written], positions: Mapping[int, int]) -> None:
+        """Add these files to the table. Raises LoadConflict if the offsets have moved on meanwhile."""
+        from deltalake import CommitProperties, Transaction
+        from deltalake.exceptions import CommitFailedError
+
+        assert self._table is not None
+        self._table.update_incremental()
+        before = {each: self._table.transaction_version(self._application(each)) for each in positions}
+        if any(offset is not None and offset != self.positions.get(each) for each, offset in before.items()):
+            raise LoadConflict(f"another load has written to {self._destination.uri} meanwhile: start this one again")
+        moved = [Transaction(self._application(each), offset) for each, offset in positions.items()]
+        try:
+            self._table.create_write_transaction(
+                [self._action(one) for one in files],
+                "append",
+                self._table.schema(),
+                list(self._layout.folders) or None,
+                commit_properties=CommitProperties(app_transactions=moved, max_commit_retries=0),
+            )
+        except CommitFailedError as error:
+            raise LoadConflict(f"somebody else has written to {self._destination.uri} meanwhile: {error}") from None
+        self.positions |= positions
+
+    def _application(self, partition: int) -> str:
+        return f"{_APPLICATION}/{self._topic}/{partition}"
+
+    def _action(self, one: Written) -> Any:
+        from deltalake.transaction import AddAction
+
+        pairs = [part.split("=", 1) for part in one.path.split("/")[:-1]] if self._layout.partition_by else []
+        values = {name: None if value == NO_TIME else value for name, value in pairs}
+        assert tuple(values) == self._layout.folders
+        return AddAction(
+            one.path, one.size_bytes, values, time.time_ns() // 1_000_000, True, json.dumps({"numRecords": one.records})
+        )
+
+
+def new_load_id() -> str:
+    """A mark that no other load has."""
+    return uuid.uuid4().hex

@@ -1,0 +1,124 @@
+"""Loading a topic: rounds of ranges, written in parallel and committed as a whole.
+
+Who runs the ranges is given: Spark's tasks, or a plain loop. A round that was not committed did not happen: the next
+load begins where the last commit ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from parley.pipeline.cluster import EARLIEST, LATEST, Cluster, Connection, Isolation, TopicPartition
+from parley.pipeline.load.columns import Layout
+from parley.pipeline.load.delta import DeltaCommits, new_load_id
+from parley.pipeline.load.files import Destination, Task, Written, write_range
+from parley.pipeline.load.manifest import Manifests
+from parley.pipeline.load.origin import check_origin, keep_origin
+from parley.pipeline.load.ranges import missing, rounds
+from parley.pipeline.load.spark import run_tasks
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PER_FILE: Final = 1_000_000
+"""Offsets that become one file, by default."""
+
+
+class Commits(Protocol):
+    """Where it is kept what was loaded: `Manifests`, or `DeltaCommits`."""
+
+    @property
+    def positions(self) -> Mapping[int, int]:
+        """Partition -> the offset to go on from."""
+
+    def begin(self, positions: Mapping[int, int]) -> None:
+        """Take the folder; ``positions`` is where partitions that were never loaded begin."""
+
+    def commit(self, files: Sequence[Written], positions: Mapping[int, int]) -> None:
+        """Say that these files belong to what is loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSettings:
+    """What to load, and how."""
+
+    connection: Connection
+    topic: str
+    uri: str
+    format: str
+    layout: Layout
+    isolation: Isolation = Isolation.READ_COMMITTED
+    per_file: int = PER_FILE
+    accept_loss: bool = False
+
+
+@dataclass(slots=True)
+class Loaded:
+    """How far a load is: offsets of ``wanted`` that are done, and what became of them."""
+
+    wanted: int
+    offsets: int = 0
+    records: int = 0
+    files: int = 0
+    size_bytes: int = 0
+
+
+Run = Callable[[list[Task]], Iterable[list[Written]]]
+
+
+def on_spark(session: SparkSession) -> Run:
+    """Writes ranges in Spark's tasks; they raise `spark.TaskFailed`."""
+    return lambda tasks: run_tasks(session, write_range, tasks)
+
+
+def load(
+    settings: LoadSettings, run: Run, *, at_once: int = 4, tell: Callable[[Loaded], None] = lambda _: None
+) -> Loaded:
+    """Load what is in the topic now and not in the folder yet; ``tell`` is called after every commit, and before all.
+
+    Raises `ranges.RecordsGone`, `ranges.TopicMadeAnew`, `manifest.LoadConflict`, `columns.BadRecord`, KafkaError and
+    OSError.
+    """
+    with Cluster(settings.connection) as cluster:
+        places = [TopicPartition(settings.topic, one) for one in cluster.partitions([settings.topic])[settings.topic]]
+        begins = cluster.offsets(dict.fromkeys(places, EARLIEST), settings.isolation)
+        ends = cluster.offsets(dict.fromkeys(places, LATEST), settings.isolation)
+        topic_id = cluster.topic_id(settings.topic)
+    destination = Destination(settings.uri, settings.format, new_load_id())
+    commits = _commits(settings, destination, [place.partition for place in places])
+    check_origin(destination, settings.topic, topic_id)
+    first = {place.partition: offset for place, offset in begins.items()}
+    last = {place.partition: offset for place, offset in ends.items()}
+    wanted = missing(settings.topic, commits.positions, first, last, accept_loss=settings.accept_loss)
+    done = Loaded(sum(one.length for one in wanted))
+    tell(done)
+    if wanted or first.keys() - commits.positions.keys():
+        commits.begin(first)
+        keep_origin(destination, settings.topic, topic_id)
+    for some in rounds(wanted, settings.per_file, at_once):
+        tasks = [Task(settings.connection, settings.isolation, one, settings.layout, destination) for one in some]
+        files = [file for found in run(tasks) for file in found]
+        commits.commit(files, {one.partition.partition: one.end for one in some})
+        done.offsets += sum(one.length for one in some)
+        done.records += sum(file.records for file in files)
+        done.files += len(files)
+        done.size_bytes += sum(file.size_bytes for file in files)
+        tell(done)
+    return done
+
+
+def _commits(settings: LoadSettings, destination: Destination, partitions: Sequence[int]) -> Commits:
+    if settings.format == "delta":
+        found = DeltaCommits(destination, settings.topic, settings.layout)
+        found.look_up(partitions)
+        return found
+    layout = settings.layout
+    kept = {
+        "format": settings.format,
+        "columns": ", ".join(f"{one.name} {one.type}" for one in layout.columns),
+        "partition_by": layout.partition_by or "nothing",
+        "isolation": settings.isolation.name.lower(),
+    }
+    return Manifests(destination, settings.topic, kept)

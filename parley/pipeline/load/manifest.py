@@ -1,0 +1,161 @@
+"""What was loaded into a folder of files, kept beside them: a manifest for each commit, numbered without a gap.
+
+A manifest is written last, when all its files are in their places, and it appears whole or not at all, under a number
+that nobody else can take: so a load that was killed leaves files that no manifest names, which the next one deletes
+before it begins (`ranges.is_stray`). It begins with a manifest without files: an older load that still runs finds its
+next number taken and ends, before it can name a file that the new one has deleted. (An object store cannot refuse a
+name that is taken: there it is looked first, and two loads in the same moment may both think it theirs.) It is JSON::
+
+    {"version": 1, "number": 3, "topic": "t", "settings": {...}, "positions": {"0": 100},
+     "files": [{"path": "t+0+...parquet", "partition": 0, "first": 0, "last": 99, "records": 100, "bytes": 4711}]}
+
+``positions`` are the offsets to go on from, of every partition that was there. ``settings`` are what must not change
+between loads into one folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow.fs as pa_fs
+
+from parley.pipeline.load.files import DELTA_LOG, OURS, Destination, Written, data_files, empty_pending, mark_path
+from parley.pipeline.load.ranges import is_stray
+
+VERSION: Final = 1
+_FOLDER: Final = f"{OURS}/manifests"
+_NAME: Final = re.compile(r"(\d{10})\.json")
+
+
+class LoadConflict(Exception):
+    """Another load, or another kind of load, has this folder; the text says what to do."""
+
+
+class Manifests:
+    """The manifests of a folder, for one topic. Raises LoadConflict where the folder has other contents."""
+
+    def __init__(self, destination: Destination, topic: str, settings: Mapping[str, str]) -> None:
+        self._destination = destination
+        self._topic = topic
+        self._settings = dict(settings)
+        self._filesystem, self._root = destination.filesystem()
+        self._last = self._read_last()
+        if self._last is None:
+            self._check_new()
+        if self._last is not None and (self._last["topic"], self._last["settings"]) != (topic, self._settings):
+            raise LoadConflict(
+                f"{destination.uri} holds topic {self._last['topic']} loaded with {_shown(self._last['settings'])}, "
+                f"not {topic} with {_shown(self._settings)}: take another folder"
+            )
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """Partition -> the offset to go on from."""
+        found = {} if self._last is None else self._last["positions"]
+        return {int(partition): offset for partition, offset in found.items()}
+
+    def _check_new(self) -> None:
+        """Refuse a folder that has files which would be taken for those of a killed load."""
+        uri, topic = self._destination.uri, self._topic
+        if self._filesystem.get_file_info(f"{self._root}/{DELTA_LOG}").type is not pa_fs.FileType.NotFound:
+            raise LoadConflict(f"{uri} is a Delta table: take another folder, or --format delta")
+        if any(is_stray(name, topic, {}) for _, name in data_files(self._filesystem, self._root)):
+            raise LoadConflict(
+                f"{uri} has files of {topic}, but no manifest in {_FOLDER} that names them: take another folder"
+            )
+
+    def begin(self, positions: Mapping[int, int]) -> None:
+        """Take the folder from whoever has it, and delete what an earlier load has left behind.
+
+        ``positions`` is where partitions that were never loaded begin.
+        """
+        self._filesystem.create_dir(f"{self._root}/{_FOLDER}", recursive=True)
+        self.commit([], {**positions, **self.positions})
+        with self._filesystem.open_output_stream(mark_path(self._root)) as mark:
+            mark.write(self._destination.load_id.encode())
+        empty_pending(self._filesystem, self._root)
+        for path, name in data_files(self._filesystem, self._root):
+            if is_stray(name, self._topic, self.positions):
+                self._filesystem.delete_file(path)
+
+    def commit(self, files: Sequence[Written], positions: Mapping[int, int]) -> None:
+        """Say that these files belong to what is loaded. Raises LoadConflict if somebody else committed meanwhile."""
+        number = 1 if self._last is None else self._last["number"] + 1
+        manifest = {
+            "version": VERSION,
+            "number": number,
+            "topic": self._topic,
+            "settings": self._settings,
+            "positions": {str(each): offset for each, offset in sorted({**self.positions, **positions}.items())},
+            "files": [_file(one) for one in files],
+        }
+        path = f"{self._root}/{_FOLDER}/{number:010d}.json"
+        write_new(self._filesystem, path, json.dumps(manifest, indent=1).encode())
+        self._last = manifest
+
+    def _read_last(self) -> Any:
+        paths = _paths(self._filesystem, self._root)
+        return _read(self._filesystem, paths[-1]) if paths else None
+
+
+def named_files(filesystem: pa_fs.FileSystem, root: str) -> list[str] | None:
+    """The files below a folder that its manifests name; None for a folder without manifests. Raises LoadConflict."""
+    paths = _paths(filesystem, root)
+    return [one["path"] for path in paths for one in _read(filesystem, path)["files"]] if paths else None
+
+
+def _paths(filesystem: pa_fs.FileSystem, root: str) -> list[str]:
+    selector = pa_fs.FileSelector(f"{root}/{_FOLDER}", allow_not_found=True)
+    found = [info.path for info in filesystem.get_file_info(selector)]
+    return sorted(path for path in found if _NAME.fullmatch(os.path.basename(path)))
+
+
+def _read(filesystem: pa_fs.FileSystem, path: str) -> Any:
+    with filesystem.open_input_stream(path) as stream:
+        found = json.loads(stream.read())
+    if found.get("version") != VERSION:
+        raise LoadConflict(f"{path} is of version {found.get('version')}, which is unknown here")
+    return found
+
+
+def _file(one: Written) -> dict[str, Any]:
+    return {
+        "path": one.path,
+        "partition": one.range.partition.partition,
+        "first": one.range.first,
+        "last": one.range.end - 1,
+        "records": one.records,
+        "bytes": one.size_bytes,
+    }
+
+
+def _shown(settings: Mapping[str, str]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in sorted(settings.items()))
+
+
+def write_new(filesystem: pa_fs.FileSystem, path: str, data: bytes) -> None:
+    """A file that was not there before, whole. Raises LoadConflict if it was."""
+    conflict = LoadConflict(f"another load has committed {path} meanwhile: start this one again")
+    if not isinstance(filesystem, pa_fs.LocalFileSystem):
+        if filesystem.get_file_info(path).type is not pa_fs.FileType.NotFound:
+            raise conflict
+        with filesystem.open_output_stream(path) as stream:  # appears when it is closed
+            stream.write(data)
+        return
+    temporary = f"{path}.{uuid.uuid4().hex}"
+    try:
+        with open(temporary, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(temporary, path)
+    except FileExistsError:
+        raise conflict from None
+    finally:
+        Path(temporary).unlink(missing_ok=True)

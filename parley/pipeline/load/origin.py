@@ -1,0 +1,47 @@
+"""Which topic the rows of a folder are of: its id (KIP-516), kept below ``_parley/topics`` when a load begins.
+
+A topic that was deleted and made again has its old name and another id. Its offsets say nothing of what was loaded.
+"""
+
+from __future__ import annotations
+
+import pyarrow.fs as pa_fs
+
+from parley.pipeline.load.files import OURS, Destination
+from parley.pipeline.load.manifest import LoadConflict, write_new
+from parley.pipeline.load.ranges import TopicMadeAnew
+
+__all__ = ["check_origin", "keep_origin"]
+
+
+def check_origin(destination: Destination, topic: str, topic_id: str) -> None:
+    """Raises TopicMadeAnew if the folder was loaded from another topic of this name. An id may be "", for unknown."""
+    known = _known(destination, topic)
+    if known and topic_id and known != topic_id:
+        raise TopicMadeAnew(
+            f"topic {topic} was made anew since it was loaded into {destination.uri}: take another folder"
+        )
+
+
+def keep_origin(destination: Destination, topic: str, topic_id: str) -> None:
+    """Keep the id, if none is kept."""
+    if topic_id and not _known(destination, topic):
+        system, path = _place(destination, topic)
+        system.create_dir(path.rpartition("/")[0], recursive=True)
+        try:
+            write_new(system, path, topic_id.encode())
+        except LoadConflict:
+            check_origin(destination, topic, topic_id)  # another load has just kept it
+
+
+def _known(destination: Destination, topic: str) -> str:
+    system, path = _place(destination, topic)
+    if system.get_file_info(path).type is pa_fs.FileType.NotFound:
+        return ""
+    with system.open_input_stream(path) as stream:
+        return bytes(stream.read()).decode()
+
+
+def _place(destination: Destination, topic: str) -> tuple[pa_fs.FileSystem, str]:
+    system, root = destination.filesystem()
+    return system, f"{root}/{OURS}/topics/{topic}"

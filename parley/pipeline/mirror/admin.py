@@ -1,0 +1,269 @@
+"""What a mirror asks of a cluster besides records: topics, settings, groups, and its own internal topics.
+
+Every function blocks and raises `parley.protocol.errors.KafkaError`; what may pass is retried as
+`parley.pipeline.cluster` says.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from parley.pipeline import committed as group_offsets
+from parley.pipeline.cluster import EARLIEST, LATEST, Cluster
+from parley.pipeline.committed import Committed
+from parley.pipeline.fetching import TopicPartition
+from parley.pipeline.mirror.internal_records import Encoded, MalformedRecord
+from parley.pipeline.mirror.topics import Change, Setting
+from parley.protocol.client import Client
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.configs import DescribeConfigsRequest, IncrementalAlterConfigsRequest
+from parley.protocol.messages.groups import DescribeGroupsRequest, ListGroupsRequest
+from parley.protocol.messages.produce import ProduceRequest
+from parley.protocol.messages.topics import CreatePartitionsRequest, CreateTopicsRequest
+from parley.protocol.records.batch import build, records
+from parley.protocol.records.header import headers
+from parley.protocol.records.record import Record
+from parley.protocol.schema import ZERO_UUID
+
+_TOPIC: Final = 2
+_SET, _DELETE = 0, 1
+_TIMEOUT_MS: Final = 30_000
+_PRODUCE_NAMES_MAX: Final = 12
+_RECORDS_AT_ONCE: Final = 1000
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Brokers, and the topics with their number of partitions.
+
+    ``ids`` are the topics' ids (KIP-516) as text, empty where the brokers give none; a topic made anew has another.
+    ``leaderless`` are the partitions that nobody leads at the moment.
+    """
+
+    brokers: tuple[int, ...]
+    topics: dict[str, int]
+    ids: dict[str, str]
+    leaderless: frozenset[TopicPartition]
+
+
+def _check(code: int, what: str) -> None:
+    if code:
+        raise KafkaError(ErrorCode(code), what)
+
+
+def overview(cluster: Cluster) -> Overview:
+    """What there is; topics that nobody leads at the moment are there too."""
+
+    async def ask(client: Client) -> Overview:
+        answer = await client.metadata()
+        topics = {topic.name: topic for topic in answer.topics if topic.name and topic.partitions}
+        return Overview(
+            tuple(broker.node_id for broker in answer.brokers),
+            {name: len(topic.partitions) for name, topic in topics.items()},
+            {name: "" if topic.topic_id == ZERO_UUID else str(topic.topic_id) for name, topic in topics.items()},
+            frozenset(
+                TopicPartition(name, one.partition_index)
+                for name, topic in topics.items()
+                for one in topic.partitions
+                if one.leader_id < 0
+            ),
+        )
+
+    return cluster.retry(ask)
+
+
+# Topics and their settings.
+
+
+def create_topics(
+    cluster: Cluster, topics: Mapping[str, int], replicas: int, settings: Mapping[str, Mapping[str, str]]
+) -> dict[str, str]:
+    """Make topics with so many partitions; answers what went wrong, by topic. One that is there already is fine."""
+    kind = CreateTopicsRequest
+    wanted = [
+        kind.CreatableTopic(
+            name=name,
+            num_partitions=count,
+            replication_factor=replicas,
+            assignments=[],
+            configs=[kind.CreatableTopicConfig(name=key, value=value) for key, value in settings.get(name, {}).items()],
+        )
+        for name, count in topics.items()
+    ]
+
+    async def ask(client: Client) -> dict[str, str]:
+        request = kind(topics=wanted, timeout_ms=_TIMEOUT_MS)
+        answer = await client.send(request, node=await client.controller())
+        return _problems((one.name, one) for one in answer.topics if one.error_code != ErrorCode.TOPIC_ALREADY_EXISTS)
+
+    return cluster.retry(ask) if wanted else {}
+
+
+def grow_topics(cluster: Cluster, topics: Mapping[str, int]) -> dict[str, str]:
+    """Give topics so many partitions altogether; answers what went wrong, by topic."""
+    kind = CreatePartitionsRequest
+    wanted = [kind.CreatePartitionsTopic(name=name, count=count, assignments=None) for name, count in topics.items()]
+
+    async def ask(client: Client) -> dict[str, str]:
+        request = kind(topics=wanted, timeout_ms=_TIMEOUT_MS)
+        answer = await client.send(request, node=await client.controller())
+        return _problems((one.name, one) for one in answer.results if one.error_code != ErrorCode.INVALID_PARTITIONS)
+
+    return cluster.retry(ask) if wanted else {}
+
+
+def _problems(answers: Iterable[tuple[str, Any]]) -> dict[str, str]:
+    """What went wrong, by name; raises KafkaError for what may pass."""
+    found = {}
+    for name, one in answers:
+        if one.error_code:
+            code = ErrorCode(one.error_code)
+            if code.retriable:
+                raise KafkaError(code, name)
+            found[name] = f"{code.name}: {one.error_message or code.message}"
+    return found
+
+
+def topic_settings(cluster: Cluster, topics: Sequence[str]) -> dict[str, dict[str, Setting]]:
+    """All settings of topics; topics that are gone are left out."""
+    kind = DescribeConfigsRequest
+    asked = [
+        kind.DescribeConfigsResource(resource_type=_TOPIC, resource_name=name, configuration_keys=None)
+        for name in topics
+    ]
+
+    async def ask(client: Client) -> dict[str, dict[str, Setting]]:
+        answer = await client.send(kind(resources=asked))
+        return {
+            one.resource_name: {
+                each.name: Setting(each.value, each.config_source, each.read_only, each.is_sensitive)
+                for each in one.configs
+            }
+            for one in answer.results
+            if not one.error_code
+        }
+
+    return cluster.retry(ask) if asked else {}
+
+
+def alter_settings(cluster: Cluster, changes: Mapping[str, Sequence[Change]]) -> dict[str, str]:
+    """Set and take away settings of topics; answers what went wrong, by topic."""
+    kind = IncrementalAlterConfigsRequest
+    wanted = [
+        kind.AlterConfigsResource(
+            resource_type=_TOPIC,
+            resource_name=name,
+            configs=[
+                kind.AlterableConfig(
+                    name=change.name, config_operation=_DELETE if change.value is None else _SET, value=change.value
+                )
+                for change in some
+            ],
+        )
+        for name, some in changes.items()
+        if some
+    ]
+
+    async def ask(client: Client) -> dict[str, str]:
+        answer = await client.send(kind(resources=wanted))
+        return _problems((one.resource_name, one) for one in answer.responses)
+
+    return cluster.retry(ask) if wanted else {}
+
+
+# Consumer groups.
+
+
+def consumer_groups(cluster: Cluster) -> list[str]:
+    """The ids of all groups that consume; those that Connect and others form are left out."""
+
+    async def ask(client: Client) -> list[str]:
+        found: set[str] = set()
+        for broker in (await client.metadata([])).brokers:
+            answer = await client.send(ListGroupsRequest(), node=broker.node_id)
+            _check(answer.error_code, "groups")
+            found |= {one.group_id for one in answer.groups if one.protocol_type in ("", "consumer")}
+        return sorted(found)
+
+    return cluster.retry(ask)
+
+
+def group_state(cluster: Cluster, group: str) -> str:
+    """The state of a group as DescribeGroups names it; empty where the cluster has no such group."""
+
+    async def ask(client: Client) -> str:
+        answer = await client.send(DescribeGroupsRequest(groups=[group]), node=await client.coordinator(group))
+        found = answer.groups[0]
+        if found.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+            return ""
+        _check(found.error_code, f"group {group}")
+        return str(found.group_state)
+
+    return cluster.retry(ask)
+
+
+def committed(cluster: Cluster, group: str) -> dict[TopicPartition, Committed]:
+    """All offsets that a group has committed."""
+    return cluster.retry(lambda client: group_offsets.committed(client, group))
+
+
+def commit(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, str]:
+    """Commit offsets for a group that has no members; answers what was refused."""
+    refused = cluster.retry(lambda client: group_offsets.commit(client, group, offsets)) if offsets else {}
+    return {place: ErrorCode(code).name for place, code in refused.items()}
+
+
+# Internal topics.
+
+
+def write(cluster: Cluster, partition: TopicPartition, some: Sequence[Encoded], timestamp: int) -> None:
+    """Append records with acks=all; after an error that passed some may be there twice."""
+    for at in range(0, len(some), _RECORDS_AT_ONCE):
+        listed = [Record(0, timestamp, one.key, one.value) for one in some[at : at + _RECORDS_AT_ONCE]]
+        data = ProduceRequest.PartitionProduceData(index=partition.partition, records=bytes(build(listed)))
+        topic = ProduceRequest.TopicProduceData(name=partition.topic, partition_data=[data])
+        cluster.retry(_Sent(partition, ProduceRequest(acks=-1, timeout_ms=_TIMEOUT_MS, topic_data=[topic])).send)
+
+
+class _Sent:
+    def __init__(self, partition: TopicPartition, request: ProduceRequest) -> None:
+        self._partition, self._request, self._fresh = partition, request, False
+
+    async def send(self, client: Client) -> None:
+        fresh, self._fresh = self._fresh, True
+        node = await client.leader(*self._partition, fresh=fresh)
+        version = min(await client.version_for(ProduceRequest, node=node), _PRODUCE_NAMES_MAX)
+        answer = await client.send(self._request, node=node, version=version)
+        found = answer.responses[0].partition_responses[0]
+        _check(found.error_code, f"writing to {self._partition}: {found.error_message or 'refused'}")
+
+
+def read_all(cluster: Cluster, topic: str, partitions: int) -> Iterator[Record]:
+    """Every record that a topic holds now, one partition after the other."""
+    places = [TopicPartition(topic, number) for number in range(partitions)]
+    begins = cluster.offsets(dict.fromkeys(places, EARLIEST))
+    ends = cluster.offsets(dict.fromkeys(places, LATEST))
+    for place in places:
+        for fetched in cluster.fetch(place, begins[place], ends[place]):
+            for pos, header in headers(fetched.records):
+                if not header.is_control:
+                    yield from records(fetched.records, pos)
+
+
+def read_decoded(cluster: Cluster, topic: str, decode: Callable[[bytes | None, bytes | None], T]) -> Iterator[T]:
+    """What an internal topic says, without records that do not belong there."""
+    partitions = overview(cluster).topics.get(topic, 0)
+    for record in read_all(cluster, topic, partitions):
+        if record.value is None:
+            continue
+        try:
+            yield decode(record.key, record.value)
+        except MalformedRecord as error:
+            _log.warning("offset %d of %s is passed over: %s", record.offset, topic, error)

@@ -1,0 +1,247 @@
+"""Batches appended to a partition in such a way that its log refuses what it has already.
+
+An idempotent producer's batches carry sequence numbers, and the log takes only the one that follows (KIP-98). Here **a
+sequence number says which record it is**: of those written under one producer id the n-th has the number n. So a batch
+is appended where it belongs among them or not at all. A copier that was killed, and whose last request is still on its
+way, a second one started by mistake, a request that is sent again because no answer came: none of them can append
+anything twice. And the last batch of the id in the log says how many there are (`tail`), whatever others have written
+between them and whatever compaction has taken away.
+
+Rules:
+
+* Whoever begins notes the producer id where the next one finds it (the note) **before** anything is written under it,
+  and only a noted id is gone on with: nobody else can have it, since brokers give each one only once.
+* A log that has forgotten an id takes any sequence number (KIP-360): the first batch goes alone, lest the second is
+  taken where the first was not.
+* An id whose batches are refused though the log has nothing more of it than was seen (`is_settled`) is of no use any
+  more: the note needs a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from parley.pipeline.cluster import EARLIEST, LATEST, Cluster
+from parley.pipeline.fetching import Isolation, OffsetOutOfRange, TopicPartition, fetch_once
+from parley.pipeline.sending import ProducerId
+from parley.pipeline.transactions import producer_id
+from parley.protocol.client import Client
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.produce import ProduceRequest
+from parley.protocol.records.batch import assemble
+from parley.protocol.records.header import (
+    INT32_MAX,
+    NO_LEADER_EPOCH,
+    BatchHeader,
+    Buffer,
+    headers,
+)
+
+IN_FLIGHT: Final = 5
+"""A log remembers the last five batches of a producer, so no more may need to be recognised."""
+_TIMEOUT_MS: Final = 30_000
+_NAMES_VERSION_MAX: Final = 12
+_DISPLACED: Final = frozenset(
+    {
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+    }
+)
+
+
+class Overtaken(Exception):
+    """The log does not take what was to be appended as what follows: somebody else has appended that, or the log was
+    cut. Look again. ``sequence`` is the number that was refused, or one shortly before it."""
+
+    def __init__(self, sequence: int, text: str) -> None:
+        super().__init__(text)
+        self.sequence = sequence
+
+
+class Batch(NamedTuple):
+    """A batch to be appended: a v2 header, whose offset and producer do not matter, and the bytes of its records."""
+
+    header: BatchHeader
+    body: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The end of a partition's log, seen from offset ``start`` on, and the last batch of a producer id before it.
+
+    ``sequence`` is the number that follows that batch and ``last`` the offset of its last record; None if there is
+    no such batch from ``start`` on. Where the log ends before ``start``, the batch is looked for in all of it.
+    """
+
+    start: int
+    end: int
+    sequence: int | None = None
+    last: int | None = None
+
+    def count_since(self, sequence: int) -> int:
+        """How many records the producer id has in the log from ``start`` on, if the first had this number.
+
+        Negative if records that stood before ``start`` are gone. The numbers begin again after 2**31: so there may be
+        2**31 records of others among them, but no more.
+        """
+        if self.sequence is None:
+            return 0
+        span = self.end - self.start
+        return span - ((span - (self.sequence - sequence)) & INT32_MAX)
+
+
+def tail(cluster: Cluster, partition: TopicPartition, producer: ProducerId, start: int) -> Tail:
+    """Look at the end of a log for what a producer has written from ``start`` on. Raises KafkaError.
+
+    Mostly the last batch is its own; if it is another's, everything from ``start`` on is read.
+    """
+    end = cluster.offsets({partition: LATEST})[partition]
+    if end == start:
+        return Tail(start, end)
+    first = cluster.offsets({partition: EARLIEST})[partition]
+    for begin in (end - 1, start if start < end else first):
+        last = _last_of(cluster, partition, producer, max(begin, first), end)
+        if last is not None:
+            return Tail(start, end, (last.last_sequence + 1) & INT32_MAX, last.last_offset)
+    return Tail(start, end)
+
+
+def _last_of(
+    cluster: Cluster, partition: TopicPartition, producer: ProducerId, start: int, end: int
+) -> BatchHeader | None:
+    found = None
+    for fetched in cluster.fetch(partition, start, end):
+        for _, header in headers(fetched.records):
+            # The log may have grown since its end was asked for.
+            if header.base_offset < end and written_by(producer, header):
+                found = header
+    return found
+
+
+def written_by(producer: ProducerId, header: BatchHeader) -> bool:
+    """Whether a batch was written under this id."""
+    return (header.producer_id, header.producer_epoch) == producer and not header.is_control
+
+
+def is_settled(cluster: Cluster, partition: TopicPartition) -> bool:
+    """Whether everything in the log can be read: nothing waits for being replicated. Raises KafkaError."""
+    end = cluster.offsets({partition: LATEST})[partition]
+    try:
+        cluster.retry(partial(_peek, partition=partition, offset=end + 1))
+    except OffsetOutOfRange:
+        return True
+    return False
+
+
+async def _peek(client: Client, *, partition: TopicPartition, offset: int) -> None:
+    await fetch_once(client, partition, offset, Isolation.READ_UNCOMMITTED, 1)
+
+
+class Appender:
+    """Appends to one partition under a producer id that was noted, from a sequence number on.
+
+    ``next_offset`` is the offset behind the last record appended, ``sequence`` the number of the next.
+    """
+
+    def __init__(
+        self, cluster: Cluster, partition: TopicPartition, producer: ProducerId, sequence: int, next_offset: int
+    ) -> None:
+        self.partition = partition
+        self.sequence = sequence
+        self.next_offset = next_offset
+        self._cluster = cluster
+        self._producer = producer
+        self._at_once = 1
+
+    def append(self, batches: Sequence[Batch]) -> list[int]:
+        """Append in this order; the offset that each begins at.
+
+        Raises `Overtaken`, or KafkaError for what the partition refuses: MESSAGE_TOO_LARGE and the like.
+        """
+        places: list[int] = []
+        while len(places) < len(batches):
+            window = batches[len(places) : len(places) + self._at_once]
+            places += self._cluster.retry(_Window(self.partition, self._producer, self.sequence, window).send)
+            self._at_once = IN_FLIGHT
+            self.sequence = (self.sequence + sum(map(_length, window))) & INT32_MAX
+            self.next_offset = places[-1] + _length(window[-1])
+        return places
+
+
+def _length(batch: Batch) -> int:
+    return batch.header.last_offset_delta + 1
+
+
+class _Window:
+    """A few batches, sent at once and again until all are there."""
+
+    def __init__(
+        self, partition: TopicPartition, producer: ProducerId, sequence: int, batches: Sequence[Batch]
+    ) -> None:
+        self._partition = partition
+        self._sequence = sequence
+        self._requests = list(_requests(partition, producer, sequence, batches))
+        self._places: dict[int, int] = {}
+        self._tried = False
+
+    async def send(self, client: Client) -> list[int]:
+        """Where each batch stands. Raises `Overtaken` and KafkaError; may be called again after one that passes."""
+        tried, self._tried = self._tried, True
+        node = await client.leader(*self._partition, fresh=tried)
+        version = min(await client.version_for(ProduceRequest, node=node), _NAMES_VERSION_MAX)
+        missing = [index for index in range(len(self._requests)) if index not in self._places]
+        sent = (client.send(self._requests[index], node=node, version=version) for index in missing)
+        first: KafkaError | None = None
+        for index, answer in zip(missing, await asyncio.gather(*sent, return_exceptions=True), strict=True):
+            error = self._take(index, answer)
+            first = first or error
+        if first is None:
+            return [self._places[index] for index in range(len(self._requests))]
+        if first.code in _DISPLACED:
+            raise Overtaken(self._sequence, f"{self._partition} has been written to by another copier")
+        raise first
+
+    def _take(self, index: int, answer: Any) -> KafkaError | None:
+        if isinstance(answer, KafkaError):
+            return answer
+        if isinstance(answer, BaseException):
+            raise answer
+        found = answer.responses[0].partition_responses[0]
+        if found.error_code:
+            return KafkaError(ErrorCode(found.error_code), f"{self._partition}: {found.error_message or 'refused'}")
+        self._places[index] = found.base_offset
+        return None
+
+
+def _requests(
+    partition: TopicPartition, producer: ProducerId, sequence: int, batches: Iterable[Batch]
+) -> Iterator[ProduceRequest]:
+    for batch in batches:
+        records = stamped(batch, producer, sequence)
+        sequence += _length(batch)
+        data = ProduceRequest.PartitionProduceData(index=partition.partition, records=records)
+        topic = ProduceRequest.TopicProduceData(name=partition.topic, partition_data=[data])
+        yield ProduceRequest(acks=-1, timeout_ms=_TIMEOUT_MS, topic_data=[topic])
+
+
+def stamped(batch: Batch, producer: ProducerId, sequence: int) -> bytes:
+    """The batch as it is sent: of this producer, its first record with this number."""
+    header = batch.header._replace(
+        base_offset=0,
+        partition_leader_epoch=NO_LEADER_EPOCH,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        base_sequence=sequence & INT32_MAX,
+    )
+    return bytes(assemble(header, batch.body))
+
+
+def new_producer(cluster: Cluster) -> ProducerId:
+    """An id that nobody else has. Raises KafkaError."""
+    return cluster.retry(lambda client: producer_id(client, None, _TIMEOUT_MS))

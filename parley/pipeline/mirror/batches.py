@@ -1,0 +1,152 @@
+"""Batches of a source's log made ready to be appended elsewhere, without decoding them where that can be.
+
+A batch goes as it is when its header says that no offset is missing in it. What has to be decoded and built anew, with
+the same codec: batches that compaction has been in (a producer may not leave gaps), messages of the old formats,
+batches of LogAppendTime (only the broker may write those), the first batch of a copy that begins inside of it, and
+small batches in a row, which become one. Not copied are markers of transactions and, for READ_COMMITTED, aborted
+records; transactions themselves are not copied, so a record of one is a plain record on the other side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from parley.pipeline.decode import BadBatch, visible
+from parley.pipeline.fetching import Fetched
+from parley.pipeline.mirror.appending import Batch
+from parley.pipeline.mirror.translation import Run
+from parley.protocol.errors import KafkaError
+from parley.protocol.records.batch import build, records
+from parley.protocol.records.compression import Compression
+from parley.protocol.records.header import (
+    DELETE_HORIZON_BIT,
+    HEADER_SIZE,
+    MAGIC_V2,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    TimestampType,
+    read_header,
+)
+from parley.protocol.records.record import Record
+
+SMALL_BYTES: Final = 4096
+"""Smaller batches cost more by their number than by being decoded."""
+JOINED_BYTES: Final = 128 * 1024
+"""About how large a batch made of small ones gets (before compression, which only makes it smaller)."""
+
+
+class Span(NamedTuple):
+    """Offsets ``first`` to ``last`` without a gap."""
+
+    first: int
+    last: int
+
+    @property
+    def length(self) -> int:
+        return self.last - self.first + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One batch to append, and which records of the source are in it."""
+
+    batch: Batch
+    spans: tuple[Span, ...]
+
+    @property
+    def count(self) -> int:
+        return self.batch.header.record_count
+
+    @property
+    def next_offset(self) -> int:
+        return self.spans[-1].last + 1
+
+    @property
+    def size_bytes(self) -> int:
+        return HEADER_SIZE + len(self.batch.body)
+
+    def runs(self, downstream: int) -> Iterator[Run]:
+        """Where its records stand when it is appended at ``downstream``."""
+        for span in self.spans:
+            yield Run(span.first, span.last, downstream)
+            downstream += span.length
+
+
+def pieces(fetched: Fetched, position: int) -> Iterator[Piece]:
+    """What is to be appended of an answer, from offset ``position`` on.
+
+    Raises `parley.pipeline.decode.BadBatch`, which says where, for a batch that is not what its checksum or header
+    says.
+    """
+    small: list[Record] = []
+    codec, size = Compression.NONE, 0
+    for pos, header in visible(fetched, position):
+        if _is_whole(header, position) and header.size_bytes >= SMALL_BYTES:
+            if small:
+                yield _built(small, codec)
+                small, size = [], 0
+            yield _as_it_is(fetched.records, pos, header)
+            continue
+        if small and (header.compression is not codec or size >= JOINED_BYTES):
+            yield _built(small, codec)
+            small, size = [], 0
+        codec = header.compression
+        found = _records(fetched, pos, header, position)
+        small += found
+        size += sum(len(record.key or b"") + len(record.value or b"") for record in found)
+    if small:
+        yield _built(small, codec)
+
+
+def _records(fetched: Fetched, pos: int, header: BatchHeader, position: int) -> list[Record]:
+    try:
+        return [record for record in records(fetched.records, pos) if record.offset >= position]
+    except KafkaError as error:
+        raise BadBatch(fetched.partition, header, error) from None
+
+
+def _is_whole(header: BatchHeader, position: int) -> bool:
+    return (
+        header.magic == MAGIC_V2
+        and header.base_offset >= position
+        and header.record_count == header.last_offset_delta + 1
+        and header.timestamp_type is TimestampType.CREATE
+        and not header.attributes & DELETE_HORIZON_BIT
+    )
+
+
+def _as_it_is(buf: bytes, pos: int, header: BatchHeader) -> Piece:
+    plain = header._replace(attributes=header.attributes & ~TRANSACTIONAL_BIT)
+    body = memoryview(buf)[pos + HEADER_SIZE : pos + header.size_bytes]
+    return Piece(Batch(plain, body), (Span(header.base_offset, header.last_offset),))
+
+
+def _built(some: list[Record], codec: Compression) -> Piece:
+    made = build(some, compression=codec)
+    batch = Batch(read_header(made), memoryview(made)[HEADER_SIZE:])
+    return Piece(batch, tuple(spans(record.offset for record in some)))
+
+
+def spans(offsets: Iterable[int]) -> Iterator[Span]:
+    """Rising offsets as spans without gaps."""
+    first = last = None
+    for offset in offsets:
+        if first is None or last is None:
+            first = offset
+        elif offset != last + 1:
+            yield Span(first, last)
+            first = offset
+        last = offset
+    if first is not None and last is not None:
+        yield Span(first, last)
+
+
+def join(runs: list[Run], more: Iterable[Run]) -> None:
+    """Add runs to those before them, as one where nothing is missing between them."""
+    for run in more:
+        if runs and runs[-1].last + 1 == run.upstream and runs[-1].distance == run.distance:
+            runs[-1] = Run(runs[-1].upstream, run.last, runs[-1].downstream)
+        else:
+            runs.append(run)

@@ -1,0 +1,58 @@
+"""Which committed offsets of consumer groups are carried to the target (KIP-382, KIP-545).
+
+Decisions only. A checkpoint is written for a group and partition when it says something new: the group has moved on, or
+was set back here. An offset is committed on the target only while the group has no members there, and never moves back
+what is committed there: whoever has read on over there keeps his place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from parley.pipeline.committed import Committed
+from parley.pipeline.fetching import TopicPartition
+from parley.pipeline.mirror.internal_records import Checkpoint
+
+EMPTY_STATES: Final = frozenset({"Empty", "Dead", ""})
+"""States of a group without members; one that the target does not know has none."""
+
+
+Translate = Callable[[str, int, int], int | None]
+Known = Mapping[tuple[str, TopicPartition], Checkpoint]
+
+
+def new_checkpoints(
+    group: str,
+    committed: Mapping[TopicPartition, Committed],
+    translate: Translate,
+    rename: Callable[[str], str],
+    known: Known,
+) -> list[Checkpoint]:
+    """The checkpoints to be written for a group; ``known`` are those written last, by group and target partition."""
+    found = []
+    for place, offset in sorted(committed.items()):
+        downstream = translate(place.topic, place.partition, offset.offset)
+        if offset.offset < 0 or downstream is None or downstream < 0:
+            continue
+        topic = rename(place.topic)
+        made = Checkpoint(group, topic, place.partition, offset.offset, downstream, offset.metadata)
+        before = known.get((group, TopicPartition(topic, place.partition)))
+        if before is None or made.upstream < before.upstream or made.downstream > before.downstream:
+            found.append(made)
+    return found
+
+
+def to_commit(
+    checkpoints: Iterable[Checkpoint], state: str, committed: Mapping[TopicPartition, Committed]
+) -> dict[TopicPartition, Committed]:
+    """What to commit for one group on the target, whose ``state`` and committed offsets there are given."""
+    if state not in EMPTY_STATES:
+        return {}
+    wanted = {}
+    for one in checkpoints:
+        place = TopicPartition(one.topic, one.partition)
+        there = committed.get(place)
+        if there is None or there.offset < one.downstream:
+            wanted[place] = Committed(one.downstream, one.metadata)
+    return wanted

@@ -1,0 +1,119 @@
+"""A mirror as a Spark streaming query: each micro-batch says how far the sources reach, Spark's tasks copy up to there.
+
+The state is in the clusters, not in Spark: a query that failed is begun again, after a pause, and a mirror that was
+killed goes on wherever it is started next.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from parley.pipeline.fetching import TopicPartition
+from parley.pipeline.mirror.copying import Copied, Range, copy
+from parley.pipeline.mirror.rounds import Mirror
+from parley.pipeline.mirror.settings import MirrorSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+AGAIN_S: Final = 10.0
+"""How long to wait before a query that failed is begun again."""
+ATTEMPTS: Final = 3
+"""How often a mirror that runs once begins a query that fails, if it gets no further meanwhile."""
+_LOOK_S: Final = 0.2
+
+_log = logging.getLogger(__name__)
+
+
+class MirrorFailed(Exception):
+    """The query ended though it should not have; the text says why."""
+
+
+def on_spark(session: SparkSession) -> Callable[[list[Range]], list[Copied]]:
+    """Copies ranges in Spark's tasks, several of them in each where there are more than Spark has cores."""
+    context = session.sparkContext
+
+    def run(ranges: list[Range]) -> list[Copied]:
+        found: list[Copied] = (
+            context.parallelize(ranges, min(len(ranges), context.defaultParallelism)).map(copy).collect()
+        )
+        return found
+
+    return run
+
+
+def run(
+    session: SparkSession,
+    settings: MirrorSettings,
+    *,
+    now_ms: Callable[[], int],
+    over: threading.Event,
+    tell: Callable[[Mirror], None],
+    interval_ms: int = 500,
+    once: bool = False,
+    checkpoint_dir: str | None = None,
+) -> Mirror:
+    """Mirror until ``over`` is set, or with ``once`` up to where the sources reach now; ``tell`` is called often.
+
+    Raises KafkaError where a cluster cannot be reached at the beginning, and with ``once`` MirrorFailed.
+    """
+    from parley.pipeline.mirror.stream import MirrorSource
+
+    session.dataSource.register(MirrorSource)
+    with Mirror(settings, on_spark(session), now_ms=now_ms) as mirror, tempfile.TemporaryDirectory() as folder:
+        failed, copied = 0, 0
+        while not over.is_set():
+            trigger: dict[str, Any] = (
+                {"availableNow": True} if once else {"processingTime": f"{interval_ms} milliseconds"}
+            )
+            query = _query(session, mirror, checkpoint_dir or folder, tell, trigger)
+            problem = _wait(query, over)
+            if once and not problem:
+                break
+            records = sum(flow.records for flow in mirror.flows)
+            failed, copied = (failed + 1 if records == copied else 1), records
+            if once and failed == ATTEMPTS:
+                raise MirrorFailed(problem)
+            if problem:
+                _log.error("the query is begun again in %g s: %s", AGAIN_S, problem)
+                over.wait(AGAIN_S)
+    return mirror
+
+
+def _query(
+    session: SparkSession, mirror: Mirror, checkpoint: str, tell: Callable[[Mirror], None], trigger: dict[str, Any]
+) -> StreamingQuery:
+    from parley.pipeline.mirror.stream import FORMAT, options
+
+    def each(frame: DataFrame, _: int) -> None:
+        ends: dict[int, dict[TopicPartition, int]] = {}
+        for flow, topic, partition, end in frame.collect():
+            ends.setdefault(flow, {})[TopicPartition(topic, partition)] = end
+        mirror.copy(ends, lambda: tell(mirror))
+
+    flows = tuple(flow.settings for flow in mirror.flows)
+    source = session.readStream.format(FORMAT).options(**options(flows)).load()
+    writer = source.writeStream.foreachBatch(each).option("checkpointLocation", checkpoint).trigger(**trigger)
+    query: StreamingQuery = writer.queryName("parley-mirror").start()
+    return query
+
+
+def _wait(query: StreamingQuery, over: threading.Event) -> str:
+    """Wait until the query ends, or stop it when all is over; why it failed, if it did."""
+    try:
+        while query.isActive and not over.wait(_LOOK_S):
+            pass
+        if over.is_set():
+            query.stop()
+            return ""
+        failure = query.exception()
+    except Exception:
+        if over.is_set():
+            return ""  # whoever has told us to end may have told Spark too
+        raise
+    return "" if failure is None else str(failure)

@@ -1,0 +1,106 @@
+"""How far the partitions of a flow are, written down on the target: Connect's topic of stored offsets (KIP-382).
+
+A note is written before anything is appended under the producer id that it names (`appending`), and again from time to
+time, late rather than early: what was copied since is found in the target's log. So what the last note of a partition
+says is enough to go on anywhere. MirrorMaker 2 goes on by the same records, and its own are read too; they name no
+producer id, and what it copied after the last of them is copied again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from parley.pipeline.cluster import Cluster
+from parley.pipeline.fetching import TopicPartition
+from parley.pipeline.mirror import admin
+from parley.pipeline.mirror.copying import Anchor
+from parley.pipeline.mirror.internal_records import Encoded, StoredOffset
+from parley.pipeline.partitioner import partition_of
+from parley.pipeline.sending import ProducerId
+from parley.protocol.records.header import INT32_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a partition stands, and the id of the source's topic that it was copied from (empty if not known)."""
+
+    anchor: Anchor
+    topic_id: str = ""
+
+
+class Notes:
+    """The stored offsets of the source ``alias``, in ``topic`` of the target. Every method raises KafkaError."""
+
+    def __init__(self, target: Cluster, topic: str, alias: str, now_ms: Callable[[], int]) -> None:
+        self.topic = topic
+        self._target = target
+        self._alias = alias
+        self._now_ms = now_ms
+        self._partitions = 0
+        self._stored: dict[TopicPartition, StoredOffset] = {}
+
+    def read(self, partitions: int) -> None:
+        """Learn what is written; the topic has so many partitions."""
+        self._partitions = partitions
+        self._stored = {TopicPartition(one.topic, one.partition): one for one in self._read()}
+
+    def place(self, partition: TopicPartition) -> Place | None:
+        """Where a partition stands by the last note, if we have written that."""
+        stored = self._stored.get(partition)
+        return None if stored is None else _place(stored)
+
+    def upstream(self, partition: TopicPartition) -> int | None:
+        """The offset of the source to go on with by the last note, whoever has written it."""
+        stored = self._stored.get(partition)
+        return None if stored is None else stored.offset + 1
+
+    def first(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Place]:
+        """The first note of ours in a row: of mirrors that begin to copy at the same moment, all go by it."""
+        wanted = set(partitions)
+        found: dict[TopicPartition, Place] = {}
+        for stored in self._read():
+            partition, place = TopicPartition(stored.topic, stored.partition), _place(stored)
+            if place is None:
+                found.pop(partition, None)
+            elif partition in wanted:
+                found.setdefault(partition, place)
+        return found
+
+    def write(self, places: Mapping[TopicPartition, Place]) -> None:
+        """Note where partitions stand."""
+        stored = {partition: _stored(self._alias, partition, place) for partition, place in places.items()}
+        by_partition: dict[int, list[Encoded]] = {}
+        for one in stored.values():
+            encoded = one.encode()
+            by_partition.setdefault(partition_of(encoded.key, self._partitions), []).append(encoded)
+        for number, some in by_partition.items():
+            admin.write(self._target, TopicPartition(self.topic, number), some, self._now_ms())
+        self._stored |= stored
+
+    def _read(self) -> Iterable[StoredOffset]:
+        for stored in admin.read_decoded(self._target, self.topic, StoredOffset.decode):
+            if stored is not None and stored.cluster == self._alias:
+                yield stored
+
+
+def _place(stored: StoredOffset) -> Place | None:
+    """None for a note that names no producer id. Once the numbers of records were their offsets."""
+    if stored.downstream is None or stored.producer is None:
+        return None
+    sequence = stored.downstream & INT32_MAX if stored.sequence is None else stored.sequence
+    anchor = Anchor(stored.offset + 1, stored.downstream, ProducerId(*stored.producer), sequence)
+    return Place(anchor, stored.topic_id)
+
+
+def _stored(alias: str, partition: TopicPartition, place: Place) -> StoredOffset:
+    anchor = place.anchor
+    return StoredOffset(
+        alias,
+        *partition,
+        anchor.upstream - 1,
+        anchor.downstream,
+        (anchor.producer.producer_id, anchor.producer.epoch),
+        anchor.sequence,
+        place.topic_id,
+    )

@@ -1,0 +1,181 @@
+"""A mirror at work: rounds of copying, and the regular work between them.
+
+`Mirror` does not know who copies: it is given a function that runs ranges, which is Spark's in a job and a plain loop
+in a test. A range that got stuck, or a cluster that does not answer, is told once and tried again; it stops nothing
+else. The regular work (heartbeats, topics, groups) has a thread of its own, since copying may take long.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Final, Self
+
+from parley.pipeline.fetching import TopicPartition
+from parley.pipeline.mirror.copying import Copied, Range
+from parley.pipeline.mirror.flow import Flow
+from parley.pipeline.mirror.settings import MirrorSettings
+from parley.protocol.errors import KafkaError
+
+FLUSH_S: Final = 5.0
+"""How often offset syncs and stored offsets are written, at most."""
+_LOOK_S: Final = 0.1
+
+_log = logging.getLogger(__name__)
+
+Ends = Mapping[int, Mapping[TopicPartition, int]]
+"""Flow number -> partition -> the offset to copy up to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How a flow stands: altogether since this mirror was started, but for ``lag``, in offsets."""
+
+    flow: str
+    topics: int
+    records: int
+    size_bytes: int
+    lag: int
+
+
+@dataclass(slots=True)
+class _Duty:
+    """Regular work of a flow; ``due`` is by the monotonic clock."""
+
+    flow: Flow
+    name: str
+    every_s: float
+    work: Callable[[], None]
+    due: float
+
+
+class Mirror:
+    """All flows of a mirror. As a context it prepares them, does the regular work meanwhile, and ends with a flush.
+
+    Entering raises KafkaError where a cluster cannot be reached.
+    """
+
+    def __init__(
+        self, settings: MirrorSettings, run: Callable[[list[Range]], Iterable[Copied]], *, now_ms: Callable[[], int]
+    ) -> None:
+        self.flows = [Flow(number, one, now_ms) for number, one in enumerate(settings.flows)]
+        self._run = run
+        self._over = threading.Event()
+        self._flushed_at = time.monotonic()
+        self._duties = [duty for flow in self.flows for duty in _duties(flow)]
+        self._worker = threading.Thread(target=self._work, name="mirror-duties", daemon=True)
+
+    def __enter__(self) -> Self:
+        for flow in self.flows:
+            flow.prepare()
+        self._worker.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._over.set()
+        if self._worker.is_alive():
+            self._worker.join()
+        for flow in self.flows:
+            try:
+                if kind is None:
+                    self._finish(flow)
+            finally:
+                flow.close()
+
+    @property
+    def copying(self) -> list[Flow]:
+        """The flows that copy records, and not heartbeats only."""
+        return [flow for flow in self.flows if flow.settings.choices.enabled]
+
+    def progress(self) -> list[Progress]:
+        """How the flows stand."""
+        return [
+            Progress(flow.settings.name, len(flow.topics()), flow.records, flow.size_bytes, flow.lag)
+            for flow in self.copying
+        ]
+
+    def ends(self) -> dict[int, dict[TopicPartition, int]]:
+        """Up to where everything can be copied now."""
+        return {flow.number: flow.ends() for flow in self.copying}
+
+    def copy(self, ends: Ends, tell: Callable[[], None] = lambda: None) -> None:
+        """Copy up to these ends, in rounds; ``tell`` is called before the first, and after each.
+
+        What got stuck is left for the next time.
+        """
+        wanted = {number: dict(some) for number, some in ends.items()}
+        for flow in self.copying:
+            if flow.is_held_back:
+                wanted.pop(flow.number, None)
+            elif not _guarded(flow, "looking at both clusters", partial(flow.look, wanted.get(flow.number, {}))):
+                wanted.pop(flow.number, None)
+                flow.hold_back()
+        tell()
+        while ranges := [one for flow in self.copying for one in flow.plan(wanted.get(flow.number, {}))]:
+            for done in self._run(ranges):
+                if not self.flows[done.flow].take(done):
+                    wanted[done.flow].pop(done.partition, None)
+            if time.monotonic() >= self._flushed_at + FLUSH_S:
+                self.flush()
+            tell()
+
+    def flush(self) -> None:
+        """Write down how far everything is."""
+        for flow in self.copying:
+            _guarded(flow, "writing offsets", flow.flush)
+        self._flushed_at = time.monotonic()
+
+    def _finish(self, flow: Flow) -> None:
+        """The last words of a flow."""
+        choices = flow.settings.choices
+        if not choices.enabled:
+            return
+        _guarded(flow, "writing offsets", flow.flush)
+        if choices.emit_checkpoints:
+            _guarded(flow, "checkpoints", flow.checkpoint)
+            if choices.sync_groups:
+                _guarded(flow, "offsets of groups", flow.sync_groups)
+
+    def _work(self) -> None:
+        while not self._over.wait(_LOOK_S):
+            for duty in self._duties:
+                if time.monotonic() >= duty.due and not self._over.is_set():
+                    _guarded(duty.flow, duty.name, duty.work)
+                    duty.due = time.monotonic() + duty.every_s
+
+
+def _duties(flow: Flow) -> Iterable[_Duty]:
+    """The regular work that a flow's settings ask for."""
+    choices = flow.settings.choices
+    copies = choices.enabled
+    groups = copies and choices.emit_checkpoints
+    table: list[tuple[bool, str, float, Callable[[], None], bool]] = [
+        # on, what, how often, the work, whether also at once
+        (choices.emit_heartbeats, "heartbeats", choices.emit_heartbeats_s, flow.beat, True),
+        (copies and choices.refresh_topics, "topics", choices.refresh_topics_s, flow.refresh_topics, False),
+        (copies and choices.sync_settings, "settings of topics", choices.sync_settings_s, flow.sync_settings, True),
+        (groups and choices.refresh_groups, "groups", choices.refresh_groups_s, flow.refresh_groups, False),
+        (groups, "checkpoints", choices.emit_checkpoints_s, flow.checkpoint, False),
+        (groups and choices.sync_groups, "offsets of groups", choices.sync_groups_s, flow.sync_groups, False),
+    ]
+    now = time.monotonic()
+    for on, name, every_s, work, at_once in table:
+        if on:
+            yield _Duty(flow, name, every_s, work, now if at_once else now + every_s)
+
+
+def _guarded(flow: Flow, what: str, work: Callable[[], None]) -> bool:
+    """Do it; what a cluster refuses is told, and tried again when its time comes. Whether it was done."""
+    try:
+        work()
+        return True
+    except KafkaError as error:
+        _log.warning("%s: %s: %s: %s", flow.settings.name, what, error.code.name, error.message)
+        return False

@@ -1,0 +1,367 @@
+"""What a mirror is to do: an ``mm2.properties`` file read (KIP-382), or the flags of the first MirrorMaker.
+
+The file names clusters (``clusters = A, B``), where they are (``A.bootstrap.servers``), which flows are on
+(``A->B.enabled = true``) and how they work: a key stands for all flows, with ``A->B.`` before it for one. Keys and
+defaults are MirrorMaker 2's. Where its default for the replicas of a new topic is more than the target has brokers, the
+target's number is taken; a number that the file names is taken as it is.
+
+What Connect needs and this has not (``tasks.max``, converters, names of storage topics) is accepted, and so is a key
+that nobody knows: all that changes nothing is told (`MirrorSettings.ignored`). A setting of security is refused as long
+as the client has none, and a class of the user's own, since without it other things would be copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import permutations
+from typing import Any, Final, NamedTuple
+
+from parley.pipeline.mirror.naming import DEFAULT_POLICY, IDENTITY_POLICY, ReplicationPolicy, Selection, TopicChoice
+from parley.pipeline.mirror.topics import SettingsChoice
+
+TOPICS_EXCLUDED: Final = r"mm2.*\.internal, .*\.replica, __.*"
+GROUPS_EXCLUDED: Final = "console-consumer-.*, connect-.*, __.*"
+SETTINGS_EXCLUDED: Final = (
+    r"follower\.replication\.throttled\.replicas, leader\.replication\.throttled\.replicas, "
+    r"message\.timestamp\.difference\.max\.ms, log\.message\.timestamp\.before\.max\.ms, "
+    r"log\.message\.timestamp\.after\.max\.ms, message\.timestamp\.type, unclean\.leader\.election\.enable, "
+    r"min\.insync\.replicas"
+)
+_SECURITY: Final = ("security.protocol", "sasl.", "ssl.")
+_FILTERS: Final = {
+    "topic.filter.class": "DefaultTopicFilter",
+    "group.filter.class": "DefaultGroupFilter",
+    "config.property.filter.class": "DefaultConfigPropertyFilter",
+}
+"""Classes that would choose what is copied, and those that do what is done here."""
+
+
+class BadSettings(ValueError):
+    """The settings make no sense; the text says which, and what would."""
+
+
+def _boolean(text: str) -> bool:
+    if text.strip().lower() not in ("true", "false"):
+        raise ValueError("is true or false")
+    return text.strip().lower() == "true"
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if value <= 0:
+        raise ValueError("is a number of seconds above 0")
+    return value
+
+
+def _replicas(text: str) -> int:
+    value = int(text)
+    if value < 1 and value != -1:
+        raise ValueError("is a number of replicas, or -1 for the target's default")
+    return value
+
+
+def _one_of(*values: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.strip() not in values:
+            raise ValueError(f"is one of {', '.join(values)}")
+        return text.strip()
+
+    return parse
+
+
+class _Key(NamedTuple):
+    field: str
+    parse: Callable[[str], Any]
+
+
+_KEYS: Final[dict[str, _Key]] = {
+    "enabled": _Key("enabled", _boolean),
+    "topics": _Key("topics", str),
+    "topics.exclude": _Key("topics_exclude", str),
+    "topics.blacklist": _Key("topics_exclude", str),
+    "groups": _Key("groups", str),
+    "groups.exclude": _Key("groups_exclude", str),
+    "groups.blacklist": _Key("groups_exclude", str),
+    "config.properties.exclude": _Key("settings_exclude", str),
+    "config.properties.blacklist": _Key("settings_exclude", str),
+    "use.defaults.from": _Key("use_defaults_from", _one_of("source", "target")),
+    "replication.factor": _Key("replicas", _replicas),
+    "offset-syncs.topic.replication.factor": _Key("offset_syncs_replicas", _replicas),
+    "checkpoints.topic.replication.factor": _Key("checkpoints_replicas", _replicas),
+    "heartbeats.topic.replication.factor": _Key("heartbeats_replicas", _replicas),
+    "offset-syncs.topic.location": _Key("offset_syncs_at", _one_of("source", "target")),
+    "emit.offset-syncs.enabled": _Key("emit_offset_syncs", _boolean),
+    "refresh.topics.enabled": _Key("refresh_topics", _boolean),
+    "refresh.topics.interval.seconds": _Key("refresh_topics_s", _seconds),
+    "sync.topic.configs.enabled": _Key("sync_settings", _boolean),
+    "sync.topic.configs.interval.seconds": _Key("sync_settings_s", _seconds),
+    "refresh.groups.enabled": _Key("refresh_groups", _boolean),
+    "refresh.groups.interval.seconds": _Key("refresh_groups_s", _seconds),
+    "emit.checkpoints.enabled": _Key("emit_checkpoints", _boolean),
+    "emit.checkpoints.interval.seconds": _Key("emit_checkpoints_s", _seconds),
+    "sync.group.offsets.enabled": _Key("sync_groups", _boolean),
+    "sync.group.offsets.interval.seconds": _Key("sync_groups_s", _seconds),
+    "emit.heartbeats.enabled": _Key("emit_heartbeats", _boolean),
+    "emit.heartbeats.interval.seconds": _Key("emit_heartbeats_s", _seconds),
+    "heartbeats.replication.enabled": _Key("copy_heartbeats", _boolean),
+    "isolation.level": _Key("isolation", _one_of("read_uncommitted", "read_committed")),
+    "auto.offset.reset": _Key("reset", _one_of("earliest", "latest")),
+}
+_CONSUMER_KEYS: Final = ("isolation.level", "auto.offset.reset")
+"""Read where a consumer's setting may stand: ``consumer.``, ``source.consumer.``, ``A.consumer.`` before them."""
+_READ: Final = (
+    "clusters", "bootstrap.servers", "replication.policy.class", "replication.policy.separator",
+    "replication.policy.internal.topic.separator.enabled",
+)  # fmt: skip
+"""What is read besides."""
+_ADDRESSES: Final = ("bootstrap.servers", "metadata.broker.list")
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """How one flow works; MirrorMaker 2's keys and defaults. Times are in seconds, -1 replicas: as the target does."""
+
+    enabled: bool = False
+    topics: str = ".*"
+    topics_exclude: str = TOPICS_EXCLUDED
+    groups: str = ".*"
+    groups_exclude: str = GROUPS_EXCLUDED
+    settings_exclude: str = SETTINGS_EXCLUDED
+    use_defaults_from: str = "target"
+    replicas: int = 2
+    offset_syncs_replicas: int = 3
+    checkpoints_replicas: int = 3
+    heartbeats_replicas: int = 3
+    offset_syncs_at: str = "source"
+    emit_offset_syncs: bool = True
+    refresh_topics: bool = True
+    refresh_topics_s: float = 600
+    sync_settings: bool = True
+    sync_settings_s: float = 600
+    refresh_groups: bool = True
+    refresh_groups_s: float = 600
+    emit_checkpoints: bool = True
+    emit_checkpoints_s: float = 60
+    sync_groups: bool = False
+    sync_groups_s: float = 60
+    emit_heartbeats: bool = True
+    emit_heartbeats_s: float = 1
+    copy_heartbeats: bool = True
+    isolation: str = "read_uncommitted"
+    reset: str = "earliest"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterName:
+    """A cluster: its alias, which becomes part of names, and its bootstrap addresses."""
+
+    alias: str
+    bootstrap: str
+
+
+@dataclass(frozen=True, slots=True)
+class FlowSettings:
+    """From one cluster to another. ``given`` are the keys that the user wrote; the others stand at their defaults."""
+
+    source: ClusterName
+    target: ClusterName
+    choices: Choices
+    policy: ReplicationPolicy = field(default_factory=ReplicationPolicy)
+    given: frozenset[str] = frozenset()
+    commits_as: str | None = None
+    """A group of the source whose committed offsets say how far is copied, as the first MirrorMaker's do."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.source.alias}->{self.target.alias}"
+
+    @property
+    def topics(self) -> TopicChoice:
+        selection = Selection(self.choices.topics, self.choices.topics_exclude)
+        return TopicChoice(self.policy, selection, self.target.alias, self.choices.copy_heartbeats)
+
+    @property
+    def groups(self) -> Selection:
+        return Selection(self.choices.groups, self.choices.groups_exclude)
+
+    @property
+    def topic_settings(self) -> SettingsChoice:
+        return SettingsChoice(Selection(self.choices.settings_exclude), self.choices.use_defaults_from == "source")
+
+    @property
+    def offset_syncs_at_source(self) -> bool:
+        return self.choices.offset_syncs_at == "source"
+
+    @property
+    def offset_syncs_topic(self) -> str:
+        """Its name tells of the cluster that it does not lie on (KIP-716)."""
+        return self.policy.offset_syncs((self.target if self.offset_syncs_at_source else self.source).alias)
+
+    def replicas(self, key: str, brokers: int) -> int:
+        """How many replicas a new topic gets on a cluster of so many brokers; ``key`` is the setting's name."""
+        wanted: int = getattr(self.choices, _KEYS[key].field)
+        return wanted if key in self.given else min(wanted, brokers)
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorSettings:
+    """All flows, and the keys that change nothing, known or not."""
+
+    flows: tuple[FlowSettings, ...]
+    ignored: tuple[str, ...] = ()
+
+
+def from_mm2(properties: Mapping[str, str], clusters: Iterable[str] = ()) -> MirrorSettings:
+    """The settings of an ``mm2.properties`` file; ``clusters`` keeps only the flows that end at one of these.
+
+    Raises BadSettings.
+    """
+    aliases = [alias for alias in (part.strip() for part in properties.get("clusters", "").split(",")) if alias]
+    if len(aliases) < 2:
+        raise BadSettings("clusters names the clusters, two at least: clusters = A, B")
+    chosen = set(clusters)
+    if chosen - set(aliases):
+        raise BadSettings(
+            f"{', '.join(sorted(chosen - set(aliases)))}: no such cluster; clusters = {', '.join(aliases)}"
+        )
+    names = {alias: _cluster(alias, properties) for alias in aliases}
+    flows = []
+    for source, target in permutations(aliases, 2):
+        flow = _flow(names[source], names[target], properties)
+        wanted = flow.choices.enabled or flow.choices.emit_heartbeats
+        if wanted and (not chosen or target in chosen):
+            flows.append(flow)
+    if not any(flow.choices.enabled for flow in flows):
+        raise BadSettings(f"no flow is on: say for instance {aliases[0]}->{aliases[1]}.enabled = true")
+    return _checked(flows, _ignored(aliases, properties))
+
+
+def _cluster(alias: str, properties: Mapping[str, str]) -> ClusterName:
+    bootstrap = properties.get(f"{alias}.bootstrap.servers", "").strip()
+    if not bootstrap:
+        raise BadSettings(f"where is {alias}? Say {alias}.bootstrap.servers = host:port")
+    return ClusterName(alias, bootstrap)
+
+
+def _flow(source: ClusterName, target: ClusterName, properties: Mapping[str, str]) -> FlowSettings:
+    prefix = f"{source.alias}->{target.alias}."
+    found = {
+        key: value for key, value in properties.items() if key in _KEYS and key not in ("enabled", *_CONSUMER_KEYS)
+    }
+    for where in ("consumer.", "source.consumer.", f"{source.alias}.consumer.", f"{prefix}consumer.",
+                  f"{prefix}source.consumer."):  # fmt: skip
+        found |= {key: properties[where + key] for key in _CONSUMER_KEYS if where + key in properties}
+    found |= {key[len(prefix) :]: value for key, value in properties.items() if key.startswith(prefix)}
+    values: dict[str, Any] = {}
+    for key, text in found.items():
+        if key in _KEYS:
+            try:
+                values[_KEYS[key].field] = _KEYS[key].parse(text)
+            except ValueError as error:
+                raise BadSettings(f"{key} {error}, not {text!r}") from None
+    policy = _policy(source, {**properties, **found})
+    flow = FlowSettings(source, target, Choices(**values), policy, frozenset(found) & _KEYS.keys())
+    try:
+        _ = flow.topics, flow.groups, flow.topic_settings
+    except ValueError as error:
+        raise BadSettings(f"{flow.name}: {error}") from None
+    return flow
+
+
+def _policy(source: ClusterName, properties: Mapping[str, str]) -> ReplicationPolicy:
+    kind = properties.get("replication.policy.class", DEFAULT_POLICY).strip()
+    separator = properties.get("replication.policy.separator", ".").strip()
+    if kind.rpartition(".")[2] not in (DEFAULT_POLICY.rpartition(".")[2], IDENTITY_POLICY.rpartition(".")[2]):
+        raise BadSettings(f"replication.policy.class is {DEFAULT_POLICY} or {IDENTITY_POLICY}, not {kind}")
+    if not separator:
+        raise BadSettings("replication.policy.separator is empty: names could not be told apart")
+    internal = properties.get("replication.policy.internal.topic.separator.enabled", "true")
+    identity = kind.endswith("IdentityReplicationPolicy")
+    return ReplicationPolicy(
+        separator, separator if _boolean(internal) else ".", identity_of=source.alias if identity else None
+    )
+
+
+def _checked(flows: list[FlowSettings], ignored: list[str]) -> MirrorSettings:
+    on = {(flow.source.alias, flow.target.alias): flow for flow in flows if flow.choices.enabled}
+    for (source, target), flow in on.items():
+        if flow.policy.identity_of and (target, source) in on:
+            raise BadSettings(
+                f"{source} and {target} would copy each other's records for ever: with the identity policy names do "
+                "not tell where a record was made. Turn one of the two flows off, or take the default policy"
+            )
+    return MirrorSettings(tuple(flows), tuple(ignored))
+
+
+def _ignored(aliases: list[str], properties: Mapping[str, str]) -> list[str]:
+    """The keys that change nothing. Raises BadSettings for those that would, if they could be followed."""
+    prefixes = [f"{source}->{target}." for source, target in permutations(aliases, 2)] + [f"{one}." for one in aliases]
+    ignored = []
+    for key in sorted(properties):
+        prefix = next((each for each in prefixes if key.startswith(each)), "")
+        bare, value = key[len(prefix) :], properties[key].strip()
+        last = bare.removeprefix("source.").removeprefix("target.").removeprefix("consumer.").removeprefix("producer.")
+        if last.removeprefix("admin.").startswith(_SECURITY):
+            _refuse_security(key, value)
+        elif bare in _FILTERS:
+            if value.rpartition(".")[2] != _FILTERS[bare]:
+                raise BadSettings(f"{key}: {value} cannot be loaded here; take the lists of names and exclusions")
+        elif (bare, value.lower()) == ("sync.topic.acls.enabled", "false"):
+            continue  # it is what is done
+        elif not (bare in _KEYS or bare in _READ or (last in _CONSUMER_KEYS and bare != last)):
+            ignored.append(key)
+    return ignored
+
+
+def _refuse_security(key: str, value: str) -> None:
+    if not (key.endswith("security.protocol") and value == "PLAINTEXT"):
+        raise BadSettings(f"{key}: connections are PLAINTEXT, without authentication, for now: take it out")
+
+
+def from_mm1(
+    consumers: Iterable[Mapping[str, str]], producer: Mapping[str, str], include: str, exclude: str = ""
+) -> MirrorSettings:
+    """The first MirrorMaker's configuration: names are kept, and the group of each consumer says how far it is.
+
+    ``consumers`` are the properties of the consumers, one for each source. Raises BadSettings.
+    """
+    target = ClusterName("target", _address(producer, "--producer.config"))
+    flows = []
+    ignored = {key for key in producer if key not in _ADDRESSES and not key.startswith(_SECURITY)}
+    for number, consumer in enumerate(consumers, start=1):
+        source = ClusterName(f"source{number}", _address(consumer, "--consumer.config"))
+        choices = Choices(
+            enabled=True,
+            topics=include or ".*",
+            topics_exclude=exclude or TOPICS_EXCLUDED,
+            emit_heartbeats=False,
+            copy_heartbeats=False,
+            emit_checkpoints=False,
+            sync_settings=False,
+            emit_offset_syncs=False,
+            reset="earliest" if consumer.get("auto.offset.reset", "latest") in ("earliest", "smallest") else "latest",
+            isolation=consumer.get("isolation.level", "read_uncommitted"),
+        )
+        policy = ReplicationPolicy(identity_of=source.alias)
+        flows.append(FlowSettings(source, target, choices, policy, commits_as=consumer.get("group.id")))
+        known = (*_ADDRESSES, *_CONSUMER_KEYS, "group.id")
+        ignored |= {key for key in consumer if key not in known and not key.startswith(_SECURITY)}
+    return _checked(flows, sorted(ignored))
+
+
+def _address(properties: Mapping[str, str], option: str) -> str:
+    for key in sorted(properties):
+        if key.startswith(_SECURITY) and properties[key].strip() != "PLAINTEXT":
+            raise BadSettings(
+                f"{key} in the file of {option}: connections are PLAINTEXT, without authentication, for now"
+            )
+    address = next((properties[key] for key in _ADDRESSES if properties.get(key)), "")
+    if not address.strip():
+        hint = (
+            " (zookeeper.connect is of old: brokers are asked, not ZooKeeper)"
+            if "zookeeper.connect" in properties
+            else ""
+        )
+        raise BadSettings(f"the file of {option} has no bootstrap.servers{hint}")
+    return address.strip()

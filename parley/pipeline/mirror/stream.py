@@ -1,0 +1,118 @@
+"""What Spark streams of a mirror: up to where each partition of the sources can be copied.
+
+A row is a flow's number, a topic, a partition and the offset its log ends at; every micro-batch has a row for each
+partition, whether it moved or not. Where to copy from is not Spark's business: the target's log knows (`copying`). So a
+query can begin with an empty checkpoint at any time.
+
+Every few seconds a micro-batch comes even if nothing moved, so that what got stuck is tried again.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import pickle
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from parley.pipeline.cluster import LATEST, Cluster, Connection
+from parley.pipeline.fetching import Isolation, TopicPartition
+from parley.pipeline.mirror import admin
+from parley.pipeline.mirror.settings import FlowSettings
+from parley.protocol.errors import KafkaError
+
+FORMAT: Final = "parley-mirror"
+SCHEMA: Final = "flow int, topic string, partition int, end bigint"
+RETRY_S: Final = 10
+"""How often a micro-batch comes though nothing moved."""
+
+_log = logging.getLogger(__name__)
+
+Row = tuple[int, str, int, int]
+
+
+def options(flows: tuple[FlowSettings, ...]) -> dict[str, str]:
+    """The options of the format for these flows."""
+    return {"flows": base64.b64encode(pickle.dumps(flows)).decode()}
+
+
+class MirrorSource(DataSource):
+    """The format `FORMAT`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return _Reader(pickle.loads(base64.b64decode(self.options["flows"])))
+
+
+@dataclass
+class _Rows(InputPartition):
+    rows: list[Row]
+
+
+class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, flows: tuple[FlowSettings, ...]) -> None:
+        self._flows = flows
+        self._clusters: dict[int, Cluster] = {}
+        self._last: dict[str, Any] | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        return {}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._last = self._look({})
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        return self._last or self._look(start)
+
+    def _look(self, before: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = {"tick": int(time.time() / RETRY_S)}
+        for number, flow in enumerate(self._flows):
+            if flow.choices.enabled:
+                try:
+                    found[str(number)] = self._ends(number, flow)
+                except KafkaError as error:
+                    _log.warning("%s: the source does not answer: %s", flow.name, error)
+                    found[str(number)] = before.get(str(number), {})
+        return found
+
+    def _ends(self, number: int, flow: FlowSettings) -> dict[str, dict[str, int]]:
+        cluster = self._clusters.get(number)
+        if cluster is None:
+            connection = Connection(bootstrap=flow.source.bootstrap, client_id=f"mirror-{flow.name}")
+            cluster = self._clusters[number] = Cluster(connection)
+        there = admin.overview(cluster).topics
+        places = [TopicPartition(topic, one) for topic in flow.topics.of(there) for one in range(there[topic])]
+        ends: dict[str, dict[str, int]] = {}
+        isolation = Isolation[flow.choices.isolation.upper()]
+        for place, end in cluster.offsets(dict.fromkeys(places, LATEST), isolation).items() if places else ():
+            ends.setdefault(place.topic, {})[str(place.partition)] = end
+        return ends
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        rows = [
+            (int(number), topic, int(partition), offset)
+            for number, topics in end.items()
+            if number != "tick"
+            for topic, partitions in topics.items()
+            for partition, offset in partitions.items()
+        ]
+        return [_Rows(rows)]
+
+    def read(self, partition: InputPartition) -> Iterator[Row]:
+        assert isinstance(partition, _Rows)
+        yield from partition.rows

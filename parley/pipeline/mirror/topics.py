@@ -1,0 +1,74 @@
+"""Which topics, partitions and settings are missing on the target. Decisions only.
+
+A mirrored topic is made with the number of partitions of the source and those settings that were changed there; later
+it gets the partitions that the source gets, and the settings are kept alike. A topic that is there already is grown,
+never shrunk, and its records are left as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from parley.pipeline.mirror.naming import Selection
+
+STATIC_BROKER: Final = 4
+DEFAULT: Final = 5
+"""Sources of a setting as DescribeConfigs numbers them: the broker's file, and nobody."""
+TOPIC: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A topic's setting as the source describes it; ``source`` is DescribeConfigs' number."""
+
+    value: str | None
+    source: int = TOPIC
+    read_only: bool = False
+    sensitive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A setting to be set on the target; None takes it away, so that the target's default holds."""
+
+    name: str
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """What is to be made: new topics with their number of partitions, and topics to grow to a number."""
+
+    create: dict[str, int]
+    grow: dict[str, int]
+
+
+def missing(source: Mapping[str, int], target: Mapping[str, int]) -> Topology:
+    """Compare the wanted topics (by their names on the target) with those there, each with its partitions."""
+    create = {name: count for name, count in source.items() if name not in target}
+    grow = {name: count for name, count in source.items() if target.get(name, count) < count}
+    return Topology(create, grow)
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsChoice:
+    """Which settings are carried over: all but ``exclude``; defaults of the source only if ``defaults`` is set."""
+
+    exclude: Selection
+    defaults: bool = False
+
+    def at_creation(self, settings: Mapping[str, Setting]) -> dict[str, str]:
+        """The settings a new topic is made with."""
+        return {change.name: change.value for change in self.later(settings) if change.value is not None}
+
+    def later(self, settings: Mapping[str, Setting]) -> list[Change]:
+        """What to set on a topic that exists, and what to take away."""
+        changes = []
+        for name, setting in sorted(settings.items()):
+            if setting.read_only or setting.sensitive or setting.source == STATIC_BROKER or name in self.exclude:
+                continue
+            keep = self.defaults or setting.source != DEFAULT
+            changes.append(Change(name, setting.value if keep else None))
+        return changes

@@ -1,0 +1,182 @@
+"""A Spark session with the settings that the pipeline's jobs need.
+
+Rules: what the caller or ``spark-submit`` has set wins; a session that runs already is taken as it is. Times are UTC,
+since a topic's are. Workers are started with this interpreter, so that they see what is installed beside Parley. A
+Spark that is told to be quiet logs errors only, unless the user has a configuration of Spark (``SPARK_CONF_DIR``,
+``SPARK_HOME``), which then says what its start logs. Who is interrupted while Spark starts leaves no Java behind.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from parley.pipeline.java import java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SETTINGS: Final[dict[str, str]] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Without it a query without a trigger asks the cluster for its offsets a hundred times a second.
+    "spark.sql.streaming.pollingDelay": "100ms",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_STOP_S: Final = 10.0
+
+
+class SparkMissing(ImportError):
+    """Spark is not installed; the text says how to install it."""
+
+
+class SparkFailed(RuntimeError):
+    """Spark did not start, and has said why on standard error; or it has ended while it was needed."""
+
+
+def require_spark() -> None:
+    """Raises :class:`SparkMissing` where ``import pyspark`` would fail."""
+    if importlib.util.find_spec("pyspark") is None:
+        raise SparkMissing("Spark is not installed here. Install it with `pip install 'parley-broker[spark]'`.")
+
+
+def check_spark() -> None:
+    """See whether Spark could be started. Raises :class:`SparkMissing` and
+    :class:`parley.pipeline.java.JavaMissing`."""
+    require_spark()
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        java_home()
+
+
+def spark_session(
+    name: str = "parley",
+    *,
+    master: str | None = None,
+    settings: Mapping[str, str] | None = None,
+    quiet: bool = False,
+) -> SparkSession:
+    """A running Spark, ready for ``format("parley")``.
+
+    ``master`` is any that Spark takes (``local[2]``, ``spark://host:7077``); None is what ``spark-submit`` says, or
+    ``local[*,4]``: this machine, where a task that fails is tried again as on a cluster. ``settings`` are Spark's own.
+    ``quiet``: it logs errors only. Raises :class:`SparkMissing`, :class:`SparkFailed` and
+    :class:`parley.pipeline.java.JavaMissing`, whose texts are for the user.
+    """
+    require_spark()
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    running: SparkSession | None = SparkSession.getActiveSession()
+    if running is not None:
+        return running
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # not inside of spark-submit, which has started its Java already
+        os.environ["JAVA_HOME"] = str(java_home())
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # Spark's scripts look for `python3` there when nobody activated the environment.
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    builder = SparkSession.builder.appName(name)
+    if master is not None or "PYSPARK_GATEWAY_PORT" not in os.environ:
+        builder = builder.master(master or "local[*,4]")
+    wanted = {**SETTINGS, **(settings or {})}
+    for key, value in (_quietly(wanted) if quiet else wanted).items():
+        builder = builder.config(key, value)
+    try:
+        with _java_ends_if_interrupted():
+            session: SparkSession = builder.getOrCreate()
+            if quiet:
+                session.sparkContext.setLogLevel("ERROR")
+    except PySparkRuntimeError as error:
+        raise SparkFailed(
+            f"Spark did not start as {master or 'this machine'}; what it says above tells why."
+        ) from error
+    return session
+
+
+def _quietly(settings: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Settings with which Spark says nothing but errors while it starts."""
+    if "SPARK_CONF_DIR" in environ or "SPARK_HOME" in environ or "log4j2." in settings.get(_JAVA_OPTIONS, ""):
+        return dict(settings)
+    option = f'"-Dlog4j2.configurationFile={Path(__file__).with_name("log4j2.properties")}"'
+    return {**settings, _JAVA_OPTIONS: f"{settings.get(_JAVA_OPTIONS, '')} {option}".lstrip()}
+
+
+@contextmanager
+def _java_ends_if_interrupted() -> Iterator[None]:
+    """PySpark forgets a Java that it was starting when it is interrupted; that one would run for ever."""
+    from pyspark import java_gateway
+
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*words: Any, **settings: Any) -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen(*words, **settings))
+        return started[-1]
+
+    before = java_gateway.Popen
+    java_gateway.Popen = start
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException:
+        for java in started:
+            java.terminate()
+            try:
+                java.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                java.kill()
+        raise
+    finally:
+        java_gateway.Popen = before
+
+
+@contextmanager
+def stopped_at_the_end(session: SparkSession) -> Iterator[SparkSession]:
+    """A Spark that is stopped when the context ends. Raises SparkFailed where it has ended before by itself."""
+    from py4j.protocol import Py4JError
+
+    try:
+        yield session
+    except (OSError, EOFError, Py4JError) as error:
+        if is_running(session):
+            raise
+        raise SparkFailed(f"Spark has ended: {error}.") from error
+    finally:
+        with suppress(Exception):  # it may have ended, or be about to
+            session.stop()
+
+
+def is_running(session: SparkSession) -> bool:
+    """Whether Spark takes jobs: it has not stopped by itself, and its Java has not ended."""
+    try:
+        return not session.sparkContext._jsc.sc().isStopped()
+    except Exception:  # what a dead Java raises depends on where it died
+        return False
+
+
+def forget_session(session: SparkSession) -> None:
+    """Forget a Spark that does not run any longer, so that `spark_session` starts another in this process.
+
+    PySpark has no way to do that once its Java has ended: it asks the old one for everything, for ever.
+    """
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    with suppress(Exception):
+        session.stop()
+    with SparkContext._lock:
+        gateway = SparkContext._gateway
+        java = getattr(gateway, "proc", None)
+        SparkContext._active_spark_context = None
+        if gateway is not None and java is not None and java.poll() is not None:
+            with suppress(Exception):
+                gateway.shutdown()
+            SparkContext._gateway = SparkContext._jvm = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None

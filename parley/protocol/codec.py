@@ -1,0 +1,183 @@
+"""Messages to bytes and back, and the frames they travel in.
+
+The code for one version of one message is written and compiled at its first use (`parley.protocol.decoding`,
+`parley.protocol.encoding`) and kept. Every failure to decode is `MalformedMessage`; every failure to encode is a
+ValueError
+that names the message, its version and the field. A version that the message does not have is a ValueError in both.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final, TypeVar
+
+from parley.protocol.decoding import Decoder, compile_decoder
+from parley.protocol.encoding import Encoder, compile_encoder, fault
+from parley.protocol.errors import MalformedMessage
+from parley.protocol.messages.headers import RequestHeader
+from parley.protocol.schema import Buffer, Data, Message, Request, Response
+
+__all__ = [
+    "Buffer",
+    "decode",
+    "decode_from",
+    "decode_stored",
+    "encode",
+    "encode_frame_parts",
+    "encode_stored",
+    "request_frame",
+    "response_frame",
+]
+
+M = TypeVar("M", bound=Message)
+D = TypeVar("D", bound=Data)
+
+_COPIED_BYTES_MAX: Final = 16 * 1024  # a message up to this size is decoded from bytes, which is faster than a view
+
+_decoders: dict[tuple[type[Message], int], tuple[Decoder, bool]] = {}
+_encoders: dict[tuple[type[Message], int], Encoder] = {}
+
+_SIZE_AND_CORRELATION: Final = struct.Struct(">ii")
+_SIZE: Final = struct.Struct(">i")
+_STORED_VERSION: Final = struct.Struct(">h")
+
+
+def decode(cls: type[M], version: int, data: Buffer, pos: int = 0) -> M:
+    """The message that fills `data` from `pos` to its end.
+
+    Records in it are slices of `data`: they are valid as long as the caller does not overwrite it. Raises
+    MalformedMessage, also when bytes are left over.
+    """
+    message, end = decode_from(cls, version, data, pos)
+    if end != len(data):
+        raise MalformedMessage(
+            f"{cls.__name__} v{version} is followed by {len(data) - end} bytes that belong to nothing"
+        )
+    return message
+
+
+def decode_from(cls: type[M], version: int, data: Buffer, pos: int) -> tuple[M, int]:
+    """The message that begins at `pos`, and the position after it; see `decode`."""
+    try:
+        decoder, by_reference = _decoders[cls, version]
+    except KeyError:
+        decoder, by_reference = _decoder(cls, version)
+    if by_reference:
+        if type(data) is not memoryview:
+            data = memoryview(data)
+    elif type(data) is not bytes and len(data) <= _COPIED_BYTES_MAX:
+        data = bytes(data)
+    return decoder(data, pos)
+
+
+def encode(message: Message, version: int) -> bytes:
+    """The bytes of a message, without header or size."""
+    parts: list[Buffer] = []
+    parts.append(_append(message, version, bytearray(), parts))
+    return b"".join(parts)
+
+
+def encode_frame_parts(message: Message, version: int) -> list[Buffer]:
+    """The bytes of a message in pieces that belong one behind the other.
+
+    Records of more than a few hundred bytes are pieces of their own, the very objects in the message.
+    """
+    parts: list[Buffer] = []
+    out = _append(message, version, bytearray(), parts)
+    if out:
+        parts.append(out)
+    return parts
+
+
+def encode_stored(message: Data, version: int) -> bytes:
+    """A stored record's key or value: the version as an int16, then the message."""
+    parts: list[Buffer] = []
+    parts.append(_append(message, version, bytearray(_STORED_VERSION.pack(version)), parts))
+    return b"".join(parts)
+
+
+def decode_stored(cls: type[D], data: Buffer) -> tuple[D, int]:
+    """A stored record's key or value, and the version it is in.
+
+    A version that `cls` does not have is MalformedMessage: somebody newer wrote it.
+    """
+    if len(data) < _STORED_VERSION.size:
+        raise MalformedMessage(f"{cls.__name__} of {len(data)} bytes has no version")
+    version: int = _STORED_VERSION.unpack_from(data)[0]
+    if version not in cls.VERSIONS:
+        raise MalformedMessage(f"{cls.__name__} has versions {cls.VERSIONS}, not {version}")
+    return decode(cls, version, data, _STORED_VERSION.size), version
+
+
+def request_frame(message: Request, version: int, correlation_id: int, client_id: str | None) -> list[Buffer]:
+    """A whole request as it is sent, from its size on, in pieces."""
+    header = RequestHeader(
+        request_api_key=message.API_KEY,
+        request_api_version=version,
+        correlation_id=correlation_id,
+        client_id=client_id,
+    )
+    parts: list[Buffer] = []
+    out = _append(header, message.header_version(version), bytearray(_SIZE.size), parts)
+    return _framed(message, version, out, parts)
+
+
+def response_frame(message: Response, version: int, correlation_id: int) -> list[Buffer]:
+    """A whole response as it is sent, from its size on, in pieces."""
+    out = bytearray(_SIZE_AND_CORRELATION.pack(0, correlation_id))
+    if message.header_version(version) >= 1:
+        out.append(0)  # no tagged fields
+    return _framed(message, version, out, [])
+
+
+def _framed(message: Message, version: int, out: bytearray, parts: list[Buffer]) -> list[Buffer]:
+    first = out
+    out = _append(message, version, out, parts)
+    if out:
+        parts.append(out)
+    _SIZE.pack_into(first, 0, sum(map(len, parts)) - _SIZE.size)
+    return parts
+
+
+def _append(message: Message, version: int, out: bytearray, parts: list[Buffer]) -> bytearray:
+    """Encode behind `out`; returns the bytearray that is to be continued, those before it are in `parts`."""
+    cls = type(message)
+    try:
+        encoder = _encoders[cls, version]
+    except KeyError:
+        encoder = _encoder(cls, version)
+    try:
+        return encoder(message, out, parts)
+    except (struct.error, AttributeError, TypeError, ValueError) as error:
+        wrong = fault(message, version, cls.is_flexible(version)) or str(error)
+        raise ValueError(f"{cls.__name__} v{version}: {wrong}") from error
+
+
+def _decoder(cls: type[Message], version: int) -> tuple[Decoder, bool]:
+    _check_version(cls, version)
+    made = compile_decoder(cls, version), _has_records(cls)
+    _decoders[cls, version] = made
+    return made
+
+
+def _encoder(cls: type[Message], version: int) -> Encoder:
+    _check_version(cls, version)
+    made = compile_encoder(cls, version)
+    _encoders[cls, version] = made
+    return made
+
+
+def _check_version(cls: type[Message], version: int) -> None:
+    if version not in cls.VERSIONS:
+        raise ValueError(f"{cls.__name__} has versions {cls.VERSIONS}, not {version}")
+
+
+def _has_records(cls: type[Any]) -> bool:
+    """Whether there is a records field somewhere in it."""
+    for declared in cls.fields():
+        kind = declared.type
+        while kind.element is not None:
+            kind = kind.element
+        if kind.kind == "records" or (kind.struct is not None and _has_records(kind.struct)):
+            return True
+    return False

@@ -1,0 +1,286 @@
+"""Frames, headers and correlation, without any I/O: both ends of a connection use it under any transport.
+
+Rules:
+
+- A frame is a size (int32) and as many bytes. Frames that come out of a `FrameReader` own their bytes, may be written
+  to, and are no larger than its limit.
+- Small frames are received into one buffer for the connection, which grows and shrinks with the traffic, and are copied
+  out of it. A frame larger than that is received straight into its own bytes. Those are allocated as data arrives, so
+  that a peer has to send bytes to make us hold them.
+- A client's answers come in the order of its requests; any other correlation id means that the two ends disagree about
+  what was said, and the connection must be closed.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from parley.protocol.codec import decode, request_frame
+from parley.protocol.errors import ErrorCode, MalformedMessage
+from parley.protocol.messages import APIS
+from parley.protocol.primitives import read_tags, read_uvarint
+from parley.protocol.schema import Buffer, Request, Response
+
+__all__ = ["Answer", "ClientConnection", "FrameReader", "FrameTooLarge", "RequestHeader", "parse_request_header"]
+
+_SIZE: Final = struct.Struct(">i")
+_HEADER: Final = struct.Struct(">hhih")
+_CORRELATION: Final = struct.Struct(">i")
+_UNSUPPORTED_VERSION: Final = struct.pack(">h", ErrorCode.UNSUPPORTED_VERSION)
+
+_READ_BYTES_MIN: Final = 4 * 1024
+_READ_BYTES_MAX: Final = 128 * 1024
+_FRAME_BYTES_FIRST: Final = 1024 * 1024  # what is allocated for a large frame before any more of it has arrived
+_SMALL_READS: Final = 256  # in a row, before the buffer is halved
+
+_PRODUCE_KEY: Final = 0
+_API_VERSIONS_KEY: Final = 18
+_NEVER: Final = 1 << 15
+_HEADER_TAGS_MAX: Final = 1024
+
+
+class FrameTooLarge(MalformedMessage):
+    """A frame claims more bytes than allowed; the connection must be closed."""
+
+
+class FrameReader:
+    """Cuts a stream of bytes into frames of at most `max_frame_bytes`.
+
+    Made for `asyncio.BufferedProtocol`: receive into what `get_buffer` returns, then tell `buffer_updated` how many
+    bytes came and take the frames from it.
+    """
+
+    __slots__ = ("_buffer", "_end", "_filled", "_frame", "_limit", "_size", "_small_reads", "_view")
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        self._limit = max_frame_bytes
+        self._resize(_READ_BYTES_MIN, b"")
+        self._frame: bytearray | None = None  # the large frame that is being received
+        self._size = 0  # of that frame, in bytes
+        self._filled = 0  # bytes of it that are there
+        self._small_reads = 0
+
+    def _resize(self, size: int, content: Buffer) -> None:
+        self._buffer = bytearray(size)
+        self._view = memoryview(self._buffer)
+        self._buffer[: len(content)] = content
+        self._end = len(content)
+
+    @property
+    def is_between_frames(self) -> bool:
+        """Whether no part of a frame has come that is still incomplete; the stream may end here."""
+        return self._frame is None and self._end == 0
+
+    @property
+    def large_frame_bytes(self) -> int:
+        """The size of the large frame that has begun and is not complete, for which memory is taken; 0 if none is."""
+        return self._size if self._frame is not None else 0
+
+    def get_buffer(self, hint: int = -1) -> memoryview:
+        """Where to receive into, never empty. Valid until the next call of any method."""
+        frame = self._frame
+        if frame is None:
+            return self._view[self._end :]
+        if self._filled == len(frame):
+            self._frame = bytearray(min(self._size, 2 * len(frame)))
+            self._frame[: self._filled] = frame
+            frame = self._frame
+        return memoryview(frame)[self._filled :]
+
+    def buffer_updated(self, received: int) -> Iterator[memoryview]:
+        """The frames that `received` more bytes complete, without their sizes. To be exhausted before anything else.
+
+        Raises FrameTooLarge or MalformedMessage after the frames before the bad one; the stream cannot be read further.
+        """
+        if self._frame is not None:
+            self._filled += received
+            if self._filled == self._size:
+                frame, self._frame = self._frame, None
+                yield memoryview(frame)
+            return
+        buffer, pos, end = self._buffer, 0, self._end + received
+        needed = 0
+        while end - pos >= 4:
+            size: int = _SIZE.unpack_from(buffer, pos)[0]
+            if not 0 <= size <= self._limit:
+                self._refuse(size, pos)
+            if pos + 4 + size > end:
+                needed = size + 4
+                break
+            yield memoryview(buffer[pos + 4 : pos + 4 + size])
+            pos += 4 + size
+        if needed > _READ_BYTES_MAX:
+            self._begin_large(needed - 4, buffer[pos + 4 : end])
+        else:
+            self._keep(pos, end, needed, received)
+
+    def _begin_large(self, size: int, content: bytearray) -> None:
+        """Receive the rest of this frame into bytes of its own."""
+        self._frame = bytearray(min(size, _FRAME_BYTES_FIRST))
+        self._frame[: len(content)] = content
+        self._size, self._filled = size, len(content)
+        self._end = 0
+
+    def _keep(self, pos: int, end: int, needed: int, received: int) -> None:
+        """Move the incomplete frame to the buffer's beginning, and fit the buffer to the traffic."""
+        buffer = self._buffer
+        length = len(buffer)
+        if received * 4 < length:
+            self._small_reads += 1
+        else:
+            self._small_reads = 0
+        if length < _READ_BYTES_MAX and (end == length or needed > length):
+            self._resize(min(max(2 * length, needed), _READ_BYTES_MAX), buffer[pos:end])
+        elif self._small_reads > _SMALL_READS and pos == end and length > _READ_BYTES_MIN:
+            self._resize(max(length // 2, _READ_BYTES_MIN), b"")
+            self._small_reads = 0
+        elif pos:
+            buffer[: end - pos] = buffer[pos:end]
+            self._end = end - pos
+        else:
+            self._end = end
+
+    def _refuse(self, size: int, pos: int) -> None:
+        start = bytes(self._buffer[pos : pos + 4])
+        hint = ""
+        if start[:2] == b"\x16\x03":
+            hint = "; this looks like TLS on a port without it"
+        elif start in (b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"HTTP", b"CONN"):
+            hint = "; this looks like HTTP"
+        if size < 0:
+            raise MalformedMessage(f"a frame claims {size} bytes{hint}")
+        raise FrameTooLarge(f"a frame claims {size} bytes, {self._limit} are allowed{hint}")
+
+
+class RequestHeader(NamedTuple):
+    """What stands before a request, and where in the frame its body begins."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body_offset: int
+
+
+# API key -> the first version with a flexible header, and so with tagged fields
+_FLEXIBLE_FROM: Final[dict[int, int]] = {}
+
+
+def parse_request_header(frame: Buffer) -> RequestHeader:
+    """The header of a request frame (without its size).
+
+    It can be read for versions we do not know, and for unknown API keys as if they were not flexible; the caller must
+    check both before decoding the body. Raises MalformedMessage.
+    """
+    try:
+        api_key, version, correlation_id, length = _HEADER.unpack_from(frame)
+    except struct.error:
+        raise MalformedMessage(f"{len(frame)} bytes are too few for a request") from None
+    pos = _HEADER.size
+    client_id = None
+    if length >= 0:
+        pos += length
+        if pos > len(frame):
+            raise MalformedMessage(f"client_id claims {length} bytes of a frame of {len(frame)}")
+        try:
+            client_id = str(frame[_HEADER.size : pos], "utf-8")
+        except UnicodeDecodeError:
+            raise MalformedMessage("client_id is not UTF-8") from None
+    elif length != -1:
+        raise MalformedMessage(f"client_id has length {length}")
+    first_flexible = _FLEXIBLE_FROM.get(api_key)
+    if first_flexible is None:
+        first_flexible = _first_flexible(api_key)
+    if version >= first_flexible:
+        pos = _skip_tags(frame, pos)
+    return RequestHeader(api_key, version, correlation_id, client_id, pos)
+
+
+def _first_flexible(api_key: int) -> int:
+    if api_key not in APIS:
+        return _NEVER
+    flexible = APIS[api_key].request.FLEXIBLE
+    first = _FLEXIBLE_FROM[api_key] = flexible.min if flexible.max >= flexible.min else _NEVER
+    return first
+
+
+def _skip_tags(frame: Buffer, pos: int) -> int:
+    """The position after a header's tagged fields; Kafka has defined none."""
+    try:
+        if frame[pos] == 0:
+            return pos + 1
+        count, pos = read_uvarint(frame, pos)
+        if count > _HEADER_TAGS_MAX:
+            raise MalformedMessage(f"a header claims {count} tagged fields")
+        return read_tags(frame, pos, count)[1]
+    except IndexError:
+        raise MalformedMessage("a header ends early") from None
+
+
+class Answer(NamedTuple):
+    """A response, and the correlation id of the request it answers."""
+
+    correlation_id: int
+    response: Response
+
+
+class ClientConnection:
+    """The client's end of a connection: makes the frames of requests and matches the answers.
+
+    Any number of requests may be in flight. A `MalformedMessage` from it ends the connection.
+    """
+
+    def __init__(self, client_id: str | None, max_frame_bytes: int) -> None:
+        self._client_id = client_id
+        self._reader = FrameReader(max_frame_bytes)
+        self._next_correlation_id = 0
+        self._in_flight: deque[tuple[int, type[Response], int]] = deque()
+        self.get_buffer = self._reader.get_buffer
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests wait for their answers."""
+        return len(self._in_flight)
+
+    def send(self, request: Request, version: int) -> tuple[int | None, list[Buffer]]:
+        """The frame of a request, in pieces, and the correlation id of its answer.
+
+        None if there will be no answer: a produce request with ``acks=0``. Raises ValueError if the request cannot be
+        encoded in this version; nothing has happened then.
+        """
+        correlation_id = self._next_correlation_id
+        frame = request_frame(request, version, correlation_id, self._client_id)
+        self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
+        if request.API_KEY == _PRODUCE_KEY and getattr(request, "acks", None) == 0:
+            return None, frame
+        self._in_flight.append((correlation_id, APIS[request.API_KEY].response, version))
+        return correlation_id, frame
+
+    def buffer_updated(self, received: int) -> Iterator[Answer]:
+        """The answers that `received` more bytes in the buffer of `get_buffer` complete; to be exhausted."""
+        for frame in self._reader.buffer_updated(received):
+            yield self._match(frame)
+
+    def _match(self, frame: memoryview) -> Answer:
+        if len(frame) < _CORRELATION.size:
+            raise MalformedMessage(f"a response of {len(frame)} bytes")
+        correlation_id: int = _CORRELATION.unpack_from(frame)[0]
+        if not self._in_flight:
+            raise MalformedMessage(f"an answer to request {correlation_id}, which was not asked")
+        expected, response, version = self._in_flight.popleft()
+        if correlation_id != expected:
+            raise MalformedMessage(f"an answer to request {correlation_id} instead of {expected}")
+        pos = _CORRELATION.size
+        if response.header_version(version) >= 1:
+            pos = _skip_tags(frame, pos)
+        return Answer(correlation_id, _decode_response(response, version, frame, pos))
+
+
+def _decode_response(response: type[Response], version: int, frame: memoryview, pos: int) -> Response:
+    """Decode a body; a broker that does not know a version of ApiVersions answers it in version 0 (KIP-511)."""
+    if response.API_KEY == _API_VERSIONS_KEY and frame[pos : pos + 2] == _UNSUPPORTED_VERSION:
+        version = 0
+    return decode(response, version, frame, pos)

@@ -1,0 +1,294 @@
+"""Writes the encoder of one version of one message as straight-line Python, and compiles it.
+
+An encoder is a function ``(message, out, parts) -> out``: it appends to the bytearray `out`. Records are not copied
+into it unless they are small: `out` so far and the records go to the list `parts` and a new `out` is begun, so that one
+`writev` can send all of it.
+
+Fields of fixed width that follow each other are packed at once, together with the length or count that comes next and
+with an empty section of tagged fields.
+
+A message that cannot be encoded (a null or a number out of range where the schema forbids it, a value in a field that
+the version lacks) makes the encoder fail in one way or another; `fault` then says what is wrong and where.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, Final, NoReturn, TypeAlias
+from uuid import UUID
+
+from parley.protocol.decoding import FIXED, STRING_BYTES_MAX, Source, present, tagged
+from parley.protocol.primitives import tag_section, uvarint
+from parley.protocol.schema import Buffer, Field, FieldType, Message, Struct
+
+Encoder: TypeAlias = Callable[[Any, bytearray, list[Buffer]], bytearray]
+
+COPIED_BYTES_MAX: Final = 1024  # records up to this size are copied: cheaper than one more element of a writev
+
+
+def compile_encoder(cls: type[Message], version: int) -> Encoder:
+    """The encoder of one version of a message."""
+    encoder: Encoder = _EncoderWriter(cls, version).write()
+    return encoder
+
+
+class _EncoderWriter:
+    def __init__(self, cls: type[Message], version: int) -> None:
+        self._cls = cls
+        self._version = version
+        self._flexible = cls.is_flexible(version)
+        self._source = Source("def run(m, out, parts):")
+        self._run: list[tuple[str, str]] = []  # letter, expression: packed together at the next flush
+        self._out = "out"
+
+    def write(self) -> Any:
+        title = f"{self._cls.__name__} v{self._version}"
+        self._struct(self._cls, "m")
+        self._flush()
+        self._source.line("return out")
+        return self._source.compiled(f"<encoder of {title}>", _SCOPE)
+
+    # Runs of fixed width
+
+    def _emit(self, *run: tuple[str, str]) -> None:
+        letters = "".join(letter for letter, _ in run)
+        if letters in ("B", "x"):
+            self._source.line(f"{self._out}.append({run[0][1] or 0})")
+        elif letters:
+            pack = self._source.keep("pack", struct.Struct(">" + letters).pack, letters)
+            values = ", ".join(expression for _, expression in run if expression)
+            self._source.line(f"{self._out} += {pack}({values})")
+
+    def _flush(self) -> None:
+        self._emit(*self._run)
+        self._run = []
+
+    def _length(self, kind: str, length: str, compact: bool) -> None:
+        """Write a length or a count that is not null."""
+        if not compact:
+            self._run.append(("h" if kind == "str" else "i", length))
+            self._flush()
+            return
+        self._source.open(f"if {length} < 127:")
+        self._emit(*self._run, ("B", f"{length} + 1"))
+        self._source.close()
+        self._source.open("else:")
+        if kind == "str":
+            self._source.line(f"if {length} > {STRING_BYTES_MAX}: refuse()")
+        self._flush()
+        self._source.line(f"{self._out} += uvarint({length} + 1)")
+        self._source.close()
+
+    # Fields
+
+    def _struct(self, cls: type[Struct], this: str) -> None:
+        for declared in cls.fields():
+            if self._version not in declared.versions:
+                self._forbid(declared, this)
+            elif present(declared, self._version):
+                self._field(declared, f"{this}.{declared.name}")
+        if self._flexible:
+            self._tags(cls, this)
+        else:
+            self._source.line(f"if {this}.unknown_tags: refuse()")
+
+    def _is_default(self, declared: Field, this: str) -> str:
+        """An expression that says whether the field has its default value."""
+        value = f"{this}.{declared.name}"
+        default = declared.default()
+        if default is None:
+            return f"{value} is None"
+        if isinstance(default, Struct):
+            kept = self._source.keep("default", default)
+            return f"({value} is {kept} or {value} == {kept})"
+        if isinstance(default, str | int | float | bytes | list):
+            return f"{value} == {default!r}"
+        return f"{value} == {self._source.keep('default', default)}"
+
+    def _forbid(self, declared: Field, this: str) -> None:
+        """Refuse a value that this version cannot carry."""
+        if not declared.ignorable:
+            self._source.line(f"if not {self._is_default(declared, this)}: refuse()")
+
+    def _field(self, declared: Field, value: str) -> None:
+        kind = declared.type
+        nullable = self._version in declared.nullable
+        if kind.kind == "struct" and nullable:
+            self._nullable_struct(kind, value)
+        else:
+            self._value(kind, value, nullable, self._flexible and declared.compact)
+
+    def _nullable_struct(self, kind: FieldType, value: str) -> None:
+        assert kind.struct is not None
+        this = self._source.local("m")
+        self._flush()
+        self._source.line(f"{this} = {value}")
+        self._source.open(f"if {this} is None:")
+        self._emit(("b", "-1"))
+        self._source.close()
+        self._source.open("else:")
+        self._run.append(("b", "1"))
+        self._struct(kind.struct, this)
+        self._flush()
+        self._source.close()
+
+    def _value(self, kind: FieldType, value: str, nullable: bool, compact: bool) -> None:
+        if kind.kind == "uuid":
+            self._run.append(("16s", f"{value}.bytes"))
+        elif kind.kind in FIXED:
+            self._run.append((FIXED[kind.kind][0], value))
+        elif kind.struct is not None:
+            this = self._source.local("m")
+            self._source.line(f"{this} = {value}")
+            self._struct(kind.struct, this)
+        else:
+            self._sized(kind, value, nullable, compact)
+
+    def _sized(self, kind: FieldType, value: str, nullable: bool, compact: bool) -> None:
+        """Encode what begins with a length: a string, bytes, records or an array."""
+        source = self._source
+        content, length = source.local("v"), source.local("n")
+        source.line(f"{content} = {value}")
+        if nullable:
+            source.open(f"if {content} is None:")
+            self._emit(*self._run, ("B", "0") if compact else ("h" if kind.kind == "str" else "i", "-1"))
+            source.close()
+            source.open("else:")
+        if kind.kind == "str":
+            source.line(f"{content} = {content}.encode()")
+        if kind.kind == "records":
+            source.line(f"{length}, {content} = measured({content})")
+        else:
+            source.line(f"{length} = len({content})")
+        self._length(kind.kind, length, compact)
+        self._run = []
+        if kind.kind == "records":
+            self._records(content, length)
+        elif kind.element is None:
+            source.line(f"{self._out} += {content}")
+        else:
+            self._array(kind.element, content, length, compact)
+        source.close(int(nullable))
+
+    def _records(self, content: str, length: str) -> None:
+        source = self._source
+        source.open(f"if {length} <= {COPIED_BYTES_MAX}:")
+        source.line(f"for piece in {content}: out += piece")
+        source.close()
+        source.open("else:")
+        source.line("parts.append(out)")
+        source.line(f"parts.extend({content})")
+        source.line("out = bytearray()")
+        source.close()
+
+    def _array(self, element: FieldType, items: str, length: str, compact: bool) -> None:
+        source = self._source
+        if element.kind in FIXED and element.kind != "uuid":
+            source.line(f"{self._out} += pack(f'>{{{length}}}{FIXED[element.kind][0]}', *{items})")
+            return
+        item = source.local("m")
+        source.open(f"for {item} in {items}:")
+        if element.struct is not None:
+            self._struct(element.struct, item)
+        else:
+            self._value(element, item, False, compact)
+        self._flush()
+        source.close()
+
+    # Tagged fields
+
+    def _tags(self, cls: type[Struct], this: str) -> None:
+        """Encode the tagged section at the end of a struct."""
+        source = self._source
+        known = tagged(cls, self._version)
+        plain = [f"not {this}.unknown_tags", *(self._is_default(declared, this) for declared in known)]
+        source.open(f"if {' and '.join(plain)}:")
+        self._emit(*self._run, ("x", ""))
+        source.close()
+        source.open("else:")
+        self._flush()
+        section = source.local("s")
+        source.line(f"{section} = list({this}.unknown_tags)")
+        around = self._out
+        for declared in known:
+            source.open(f"if not {self._is_default(declared, this)}:")
+            self._out = source.local("t")
+            source.line(f"{self._out} = bytearray()")
+            self._field(declared, f"{this}.{declared.name}")
+            self._flush()
+            source.line(f"{section}.append(({declared.tag}, {self._out}))")
+            source.close()
+            self._out = around
+        source.line(f"{self._out} += tag_section({section})")
+        source.close()
+        self._run = []
+
+
+def _measured(records: Any) -> tuple[int, Any]:
+    """The size in bytes of a buffer or a sequence of buffers, and the buffers."""
+    if isinstance(records, bytes | bytearray | memoryview):
+        return len(records), (records,)
+    return sum(map(len, records)), records
+
+
+def _refuse() -> NoReturn:
+    raise ValueError("this version cannot carry it")
+
+
+def fault(this: Struct, version: int, flexible: bool) -> str:
+    """What keeps this from being encoded in this version, beginning with the path to the field; "" if nothing does."""
+    for declared in type(this).fields():
+        value = getattr(this, declared.name)
+        if version not in declared.versions:
+            wrong = "" if declared.ignorable or value == declared.default() else f" has a value, {value!r}"
+        elif value is None:
+            wrong = "" if version in declared.nullable else " must not be null"
+        else:
+            wrong = _fault_of_value(declared.type, value, version, flexible)
+        if wrong:
+            return declared.name + wrong
+    tags = [tag for tag, _ in this.unknown_tags]
+    if tags and not flexible:
+        return "unknown_tags must be empty"
+    known = {declared.tag for declared in tagged(type(this), version)}
+    return "unknown_tags has a tag twice" if len({*tags, *known}) < len(tags) + len(known) else ""
+
+
+def _fault_of_value(kind: FieldType, value: Any, version: int, flexible: bool) -> str:
+    if not isinstance(value, _PYTHON_TYPES.get(kind.kind, object)):
+        return f" is a {type(value).__name__}, not {kind.kind}"
+    if kind.struct is not None:
+        inner = fault(value, version, flexible)
+        return inner and f".{inner}"
+    if kind.element is not None:
+        inner_faults = (_fault_of_value(kind.element, item, version, flexible) for item in value)
+        return next((f"[{index}]{wrong}" for index, wrong in enumerate(inner_faults) if wrong), "")
+    if kind.kind == "str" and len(value.encode(errors="replace")) > STRING_BYTES_MAX:
+        return f" is longer than {STRING_BYTES_MAX} bytes"
+    if kind.kind == "str" and value.encode(errors="replace") != value.encode(errors="surrogatepass"):
+        return " cannot be written as UTF-8"
+    if kind.kind in FIXED and kind.kind != "uuid":
+        try:
+            struct.pack(f">{FIXED[kind.kind][0]}", value)
+        except struct.error:
+            return f" is {value!r}, out of the range of {kind.kind}"
+    return ""
+
+
+_PYTHON_TYPES: Final[dict[str, Any]] = {
+    **dict.fromkeys(("i8", "i16", "i32", "i64", "u16", "u32", "bool"), int),
+    "f64": int | float,
+    "str": str,
+    "uuid": UUID,
+    "bytes": bytes | bytearray | memoryview,
+    "array": list | tuple,
+    "struct": Struct,
+}
+_SCOPE: Final[dict[str, Any]] = {
+    "measured": _measured,
+    "pack": struct.pack,
+    "refuse": _refuse,
+    "tag_section": tag_section,
+    "uvarint": uvarint,
+}

@@ -1,0 +1,68 @@
+"""ApiVersions: what a client asks first, to learn what the broker speaks."""
+
+from __future__ import annotations
+
+from parley.protocol.schema import Request, Response, Struct, field, i16, i32, i64
+
+
+class ApiVersionsRequest(Request, key=18, versions="0-4", flexible="3+"):
+    """Ask which APIs and versions the broker supports (KIP-35).
+
+    A broker that does not know the version asked with answers in version 0 with UNSUPPORTED_VERSION (KIP-511).
+
+    Versions:
+        1: the answer says how long the client was throttled (KIP-124).
+        2: the client itself waits out throttle_time_ms (KIP-219).
+        3: the client names its software (KIP-511); flexible encoding (KIP-482).
+        4: the asker accepts features whose lowest version is 0 (KAFKA-17011).
+    """
+
+    # letters, digits, dots and dashes; anything else is INVALID_REQUEST
+    client_software_name: str = field("3+", default="", ignorable=True)
+    client_software_version: str = field("3+", default="", ignorable=True)
+
+
+class ApiVersionsResponse(Response, key=18, versions="0-4", flexible="3+"):
+    """The versions of each API the broker supports, and the cluster's features.
+
+    Its header is version 0 whatever the body's version: the asker does not know yet what the broker speaks (KIP-511).
+
+    Versions:
+        1: throttle_time_ms (KIP-124).
+        2: sent before the throttling, not after it (KIP-219).
+        3: flexible encoding (KIP-482), and with it the features of the cluster (KIP-584) and zk_migration_ready
+            (KIP-866).
+        4: supported features may start at version 0, which older clients fail to read (KAFKA-17011).
+    """
+
+    class ApiVersion(Struct):
+        """One API; both ends of the range are included."""
+
+        api_key: i16
+        min_version: i16
+        max_version: i16
+
+    class SupportedFeatureKey(Struct):
+        """A feature this broker could run with."""
+
+        name: str
+        min_version: i16
+        max_version: i16
+
+    class FinalizedFeatureKey(Struct):
+        """A feature the whole cluster runs with."""
+
+        name: str
+        max_version_level: i16
+        min_version_level: i16
+
+    error_code: i16 = 0
+    api_keys: list[ApiVersion]
+    throttle_time_ms: i32 = field("1+", default=0, ignorable=True)
+    supported_features: list[SupportedFeatureKey] = field("3+", tag=0, tagged="3+", default=[], ignorable=True)
+    # grows with each change; -1: unknown
+    finalized_features_epoch: i64 = field("3+", tag=1, tagged="3+", default=-1, ignorable=True)
+    # valid only with an epoch >= 0
+    finalized_features: list[FinalizedFeatureKey] = field("3+", tag=2, tagged="3+", default=[], ignorable=True)
+    # of a KRaft controller during Kafka's own migration from ZooKeeper
+    zk_migration_ready: bool = field("3+", tag=3, tagged="3+", default=False, ignorable=True)

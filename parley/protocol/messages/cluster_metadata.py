@@ -1,0 +1,77 @@
+"""FetchMetadata, ReportOfflineReplicas: what the brokers of a Parley cluster and their controller tell each other.
+
+Not APIs of Apache Kafka: their keys lie far above Kafka's, and clients have no use for them. Brokers pull, nothing is
+pushed, so nothing arrives out of order; the same call tells the controller that the broker lives, and what it has
+applied. A cluster is updated broker by broker: what is added belongs to a new version.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from parley.protocol.schema import Request, Response, Struct, field, i16, i32, i64
+
+
+class FetchMetadataRequest(Request, key=1000, versions="0-1", flexible="0+"):
+    """Ask the controller for what has changed since the image the sender has; waits until something does.
+
+    Versions:
+        1: a broker that is asked says how long the controller has been silent for it
+    """
+
+    broker_id: i32
+    broker_epoch: i64 = -1  # of the sender's registration; -1: not registered yet
+    controller_epoch: i32 = -1  # of the image the sender has; -1: it has none, and wants a whole one
+    version: i64 = -1  # of that image
+    max_wait_ms: i32
+
+
+class FetchMetadataResponse(Response, key=1000, versions="0-1", flexible="0+"):
+    """The changes in order, or a whole image where the sender's is too old or of another controller's term.
+
+    Errors: NOT_CONTROLLER, STALE_BROKER_EPOCH (a later incarnation of the sender is registered). With NOT_CONTROLLER a
+    broker says which controller it follows, and how long it has not heard of it.
+
+    Versions:
+        1: how long that is
+    """
+
+    class Step(Struct):
+        """The changes that lead to the image of one version."""
+
+        version: i64
+        changes: bytes  # JSON
+
+    throttle_time_ms: i32 = 0
+    error_code: i16 = 0
+    error_message: str | None = None
+    controller_id: i32 = -1
+    controller_epoch: i32 = -1
+    is_snapshot: bool = field("0+", default=False)  # the one step leads from an empty image, not from the sender's
+    steps: list[Step] = field("0+", default=[])
+    silent_ms: i64 = field("1+", default=-1, ignorable=True)  # since controller_epoch's last answer to the one asked
+
+
+class ReportOfflineReplicasRequest(Request, key=1002, versions="0", flexible="0+"):
+    """Tell the controller of replicas whose disk has failed while their broker lives."""
+
+    class Topic(Struct):
+        """The partitions of one topic."""
+
+        topic_id: UUID
+        partitions: list[i32]
+
+    broker_id: i32
+    broker_epoch: i64
+    topics: list[Topic]
+
+
+class ReportOfflineReplicasResponse(Response, key=1002, versions="0", flexible="0+"):
+    """Leaders have moved, and the replicas have left every ISR that has another member.
+
+    Errors: NOT_CONTROLLER, STALE_BROKER_EPOCH.
+    """
+
+    throttle_time_ms: i32 = 0
+    error_code: i16 = 0
+    error_message: str | None = None

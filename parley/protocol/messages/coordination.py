@@ -1,0 +1,35 @@
+"""MigrateCoordination: a Parley cluster is moved from one coordination store to another while it runs.
+
+Not an API of Apache Kafka: its key lies far above Kafka's.
+"""
+
+from __future__ import annotations
+
+from parley.protocol.schema import Request, Response, i8, i16, i32
+
+START, STATUS, ABORT = 0, 1, 2
+"""What may be asked for."""
+
+
+class MigrateCoordinationRequest(Request, key=1001, versions="0", flexible="0+"):
+    """Begin a move, ask how the latest one stands, or give up the one under way."""
+
+    action: i8
+    url: str | None = None  # of the store to move to; for START only
+
+
+class MigrateCoordinationResponse(Response, key=1001, versions="0", flexible="0+"):
+    """How the latest move stands.
+
+    Errors: NOT_CONTROLLER, COORDINATOR_NOT_AVAILABLE (the store does not answer), INVALID_REQUEST (a bad address, or a
+    move is under way, or none).
+    """
+
+    throttle_time_ms: i32 = 0
+    error_code: i16 = 0
+    error_message: str | None = None
+    move: str = ""  # its id
+    state: str = ""  # none, under way, done, failed
+    step: str = ""
+    detail: str = ""  # for people
+    store: str = ""  # the address of the store in charge, as the controller knows it

@@ -1,0 +1,137 @@
+"""ElectLeaders, AlterPartitionReassignments, ListPartitionReassignments: moving leaders and replicas."""
+
+from __future__ import annotations
+
+from parley.protocol.schema import Request, Response, Struct, field, i8, i16, i32
+
+
+class ElectLeadersRequest(Request, key=43, versions="0-2", flexible="2+"):
+    """Have partitions elect a leader: the preferred replica, or any live one (KIP-183).
+
+    Versions:
+        1: election_type; before, only the preferred replica could be elected (KIP-460).
+        2: flexible encoding (KIP-482).
+    """
+
+    class TopicPartitions(Struct):
+        """The partitions of one topic."""
+
+        topic: str
+        partitions: list[i32]
+
+    election_type: i8 = field("1+", default=0)  # 0: preferred; 1: unclean
+    topic_partitions: list[TopicPartitions] | None  # None: all
+    timeout_ms: i32 = 60000
+
+
+class ElectLeadersResponse(Response, key=43, versions="0-2", flexible="2+"):
+    """What became of each partition.
+
+    Versions:
+        1: error_code for the request as a whole (KIP-460).
+        2: flexible encoding (KIP-482).
+    """
+
+    class ReplicaElectionResult(Struct):
+        """The outcome for one topic."""
+
+        topic: str
+        partition_result: list[ElectLeadersResponse.PartitionResult]
+
+    class PartitionResult(Struct):
+        """The outcome for one partition; ELECTION_NOT_NEEDED if the leader is the right one."""
+
+        partition_id: i32
+        error_code: i16 = 0
+        error_message: str | None = None
+
+    throttle_time_ms: i32 = 0
+    error_code: i16 = field("1+", default=0)
+    replica_election_results: list[ReplicaElectionResult]
+
+
+class AlterPartitionReassignmentsRequest(Request, key=45, versions="0-1", flexible="0+"):
+    """Move partitions to other replicas, or stop doing so (KIP-455).
+
+    Versions:
+        1: allow_replication_factor_change, to be sure of moving only (KIP-860).
+    """
+
+    class ReassignableTopic(Struct):
+        """The partitions of one topic."""
+
+        name: str
+        partitions: list[AlterPartitionReassignmentsRequest.ReassignablePartition]
+
+    class ReassignablePartition(Struct):
+        """One partition."""
+
+        partition_index: i32
+        replicas: list[i32] | None = None  # None: stop the move under way
+
+    timeout_ms: i32 = 60000
+    allow_replication_factor_change: bool = field("1+", default=True)  # False: refuse a list of another length
+    topics: list[ReassignableTopic]
+
+
+class AlterPartitionReassignmentsResponse(Response, key=45, versions="0-1", flexible="0+"):
+    """Whether each move was begun or stopped; ListPartitionReassignments tells how it goes on.
+
+    Versions:
+        1: allow_replication_factor_change, as the request had it (KIP-860).
+    """
+
+    class ReassignableTopicResponse(Struct):
+        """The outcome for one topic."""
+
+        name: str
+        partitions: list[AlterPartitionReassignmentsResponse.ReassignablePartitionResponse]
+
+    class ReassignablePartitionResponse(Struct):
+        """The outcome for one partition."""
+
+        partition_index: i32
+        error_code: i16 = 0
+        error_message: str | None = None
+
+    throttle_time_ms: i32 = 0
+    allow_replication_factor_change: bool = field("1+", default=True, ignorable=True)
+    error_code: i16 = 0
+    error_message: str | None = None
+    responses: list[ReassignableTopicResponse]
+
+
+class ListPartitionReassignmentsRequest(Request, key=46, versions="0", flexible="0+"):
+    """Ask for the moves under way (KIP-455)."""
+
+    class ListPartitionReassignmentsTopics(Struct):
+        """The partitions of one topic."""
+
+        name: str
+        partition_indexes: list[i32]
+
+    timeout_ms: i32 = 60000
+    topics: list[ListPartitionReassignmentsTopics] | None = None  # None: all
+
+
+class ListPartitionReassignmentsResponse(Response, key=46, versions="0", flexible="0+"):
+    """The moves under way."""
+
+    class OngoingTopicReassignment(Struct):
+        """The moves in one topic."""
+
+        name: str
+        partitions: list[ListPartitionReassignmentsResponse.OngoingPartitionReassignment]
+
+    class OngoingPartitionReassignment(Struct):
+        """The move of one partition."""
+
+        partition_index: i32
+        replicas: list[i32]  # all that hold it now, the adding and the removing ones too
+        adding_replicas: list[i32]
+        removing_replicas: list[i32]
+
+    throttle_time_ms: i32 = 0
+    error_code: i16 = 0
+    error_message: str | None = None
+    topics: list[OngoingTopicReassignment]

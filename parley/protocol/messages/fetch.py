@@ -1,0 +1,173 @@
+"""Fetch: reading record batches, by consumers and by following replicas."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from parley.protocol.schema import ZERO, ZERO_UUID, Records, Request, Response, Struct, field, i8, i16, i32, i64
+
+
+class FetchRequest(Request, key=1, versions="0-18", flexible="12+"):
+    """Read batches from partitions led by the receiving broker, waiting for enough bytes if need be.
+
+    Consumers and followers use the same request; a follower names itself by its replica id.
+
+    Versions:
+        1: the answer says how long the client was throttled (KIP-13).
+        2: the reader understands message format v1 (KIP-32).
+        3: max_bytes for the whole answer; partitions are served in the order given (KIP-74).
+        4: isolation_level; the reader understands record batches of format v2 (KIP-98).
+        5: followers report their log_start_offset, for the deletion of records (KIP-107).
+        6: the reader understands KAFKA_STORAGE_ERROR (KIP-112).
+        7: incremental fetch sessions: session id and epoch, forgotten topics (KIP-227).
+        8: the client itself waits out throttle_time_ms (KIP-219).
+        9: current_leader_epoch fences readers with old metadata (KIP-320).
+        10: batches may be compressed with zstd (KIP-110).
+        11: rack_id, to read from the nearest replica (KIP-392).
+        12: last_fetched_epoch finds a diverged log during the fetch itself (KIP-595); flexible encoding (KIP-482).
+        13: topics by id instead of name (KIP-516).
+        14: the reader understands OFFSET_MOVED_TO_TIERED_STORAGE (KIP-405).
+        15: replica_state with the broker's epoch replaces replica_id, to fence restarted followers (KIP-903).
+        16: the answer may give the address of the new leader (KIP-951).
+        17: replica_directory_id, for metadata quorum voters (KIP-853).
+        18: followers report the high watermark they know, so that a new one reaches them at once (KIP-1166).
+    """
+
+    class ReplicaState(Struct):
+        """The follower that fetches."""
+
+        replica_id: i32 = -1
+        replica_epoch: i64 = -1  # broker epoch
+
+    class FetchTopic(Struct):
+        """The partitions of one topic."""
+
+        topic: str = field("0-12", default="", ignorable=True)
+        topic_id: UUID = field("13+", default=ZERO_UUID, ignorable=True)
+        partitions: list[FetchRequest.FetchPartition]
+
+    class FetchPartition(Struct):
+        """Where to read one partition."""
+
+        partition: i32
+        current_leader_epoch: i32 = field("9+", default=-1, ignorable=True)  # -1: do not check
+        fetch_offset: i64
+        # leader epoch of the record before fetch_offset; -1: unknown
+        last_fetched_epoch: i32 = field("12+", default=-1)
+        log_start_offset: i64 = field("5+", default=-1, ignorable=True)  # of the follower's log; -1 from a consumer
+        partition_max_bytes: i32  # soft, as max_bytes is
+        replica_directory_id: UUID = field("17+", tag=0, tagged="17+", default=ZERO_UUID, ignorable=True)
+        # -1: unknown; the greatest value: the follower does not tell
+        high_watermark: i64 = field("18+", tag=1, tagged="18+", default=0x7FFF_FFFF_FFFF_FFFF, ignorable=True)
+
+    class ForgottenTopic(Struct):
+        """Partitions to take out of the session."""
+
+        topic: str = field("7-12", default="", ignorable=True)
+        topic_id: UUID = field("13+", default=ZERO_UUID, ignorable=True)
+        partitions: list[i32]
+
+    # checked by the metadata quorum only
+    cluster_id: str | None = field("12+", tag=0, tagged="12+", default=None, ignorable=True)
+    # -1: a consumer; -2: a debugging consumer that may read past the high watermark
+    replica_id: i32 = field("0-14", default=-1)
+    replica_state: ReplicaState = field("15+", tag=1, tagged="15+", default=ZERO)
+    max_wait_ms: i32  # how long to wait for min_bytes
+    min_bytes: i32
+    # soft: the first batch is sent whole even if larger
+    max_bytes: i32 = field("3+", default=0x7FFF_FFFF, ignorable=True)
+    # 0: read uncommitted; 1: read committed, up to the last stable offset
+    isolation_level: i8 = field("4+", default=0, ignorable=True)
+    session_id: i32 = field("7+", default=0, ignorable=True)  # 0: no session, or a wish for a new one
+    # -1: no session; 0: open one; n: the nth incremental fetch
+    session_epoch: i32 = field("7+", default=-1, ignorable=True)
+    topics: list[FetchTopic]
+    forgotten_topics_data: list[ForgottenTopic] = field("7+", default=[])
+    rack_id: str = field("11+", default="", ignorable=True)  # of the consumer
+
+
+class FetchResponse(Response, key=1, versions="0-18", flexible="12+"):
+    """The batches read, and how far each partition may be read.
+
+    Versions:
+        1: throttle_time_ms (KIP-13).
+        2: message sets of format v1 (KIP-32).
+        3: same layout; bounded by max_bytes (KIP-74).
+        4: last_stable_offset and aborted_transactions; batches of format v2 (KIP-98).
+        5: log_start_offset (KIP-107).
+        6: KAFKA_STORAGE_ERROR may occur (KIP-112).
+        7: a top-level error and session_id; partitions without news are left out of a session's answer (KIP-227).
+        8: sent before the throttling, not after it (KIP-219).
+        9: FENCED_LEADER_EPOCH and UNKNOWN_LEADER_EPOCH may occur (KIP-320).
+        10: batches may be compressed with zstd (KIP-110).
+        11: preferred_read_replica (KIP-392).
+        12: diverging_epoch, current_leader, snapshot_id (KIP-595); flexible encoding (KIP-482).
+        13: topics by id instead of name (KIP-516).
+        14: OFFSET_MOVED_TO_TIERED_STORAGE may occur (KIP-405).
+        15: same layout; the request names its replica otherwise (KIP-903).
+        16: node_endpoints, with current_leader (KIP-951).
+        17: same layout; directory ids in the request (KIP-853).
+        18: same layout; high watermarks in the request (KIP-1166).
+    """
+
+    class FetchableTopicResponse(Struct):
+        """What was read of one topic."""
+
+        topic: str = field("0-12", default="", ignorable=True)
+        topic_id: UUID = field("13+", default=ZERO_UUID, ignorable=True)
+        partitions: list[FetchResponse.PartitionData]
+
+    class PartitionData(Struct):
+        """What was read of one partition."""
+
+        partition_index: i32
+        error_code: i16 = 0
+        high_watermark: i64
+        # all transactions below it are decided; -1: not given
+        last_stable_offset: i64 = field("4+", default=-1, ignorable=True)
+        log_start_offset: i64 = field("5+", default=-1, ignorable=True)  # -1: not given
+        diverging_epoch: FetchResponse.EpochEndOffset = field("12+", tag=0, tagged="12+", default=ZERO)
+        current_leader: FetchResponse.LeaderIdAndEpoch = field("12+", tag=1, tagged="12+", default=ZERO)
+        snapshot_id: FetchResponse.SnapshotId = field("12+", tag=2, tagged="12+", default=ZERO)
+        # None: read uncommitted
+        aborted_transactions: list[FetchResponse.AbortedTransaction] | None = field("4+", default=None, ignorable=True)
+        preferred_read_replica: i32 = field("11+", default=-1)  # broker to read from instead, with no records; -1: none
+        records: Records
+
+    class EpochEndOffset(Struct):
+        """The last epoch both logs may share; the follower truncates to end_offset."""
+
+        epoch: i32 = -1
+        end_offset: i64 = -1
+
+    class LeaderIdAndEpoch(Struct):
+        """Who leads the partition now."""
+
+        leader_id: i32 = -1
+        leader_epoch: i32 = -1
+
+    class SnapshotId(Struct):
+        """A metadata quorum snapshot to load instead of records."""
+
+        end_offset: i64 = -1
+        epoch: i32 = -1
+
+    class AbortedTransaction(Struct):
+        """A transaction whose records a read-committed consumer must skip."""
+
+        producer_id: i64
+        first_offset: i64  # skip the producer's records from here to its abort marker
+
+    class NodeEndpoint(Struct):
+        """Address of a broker named as current leader."""
+
+        node_id: i32
+        host: str
+        port: i32
+        rack: str | None = None
+
+    throttle_time_ms: i32 = field("1+", default=0, ignorable=True)
+    error_code: i16 = field("7+", default=0, ignorable=True)  # errors of the session; a partition's own are beside it
+    session_id: i32 = field("7+", default=0)  # 0: the answer to a full fetch that opened no session
+    responses: list[FetchableTopicResponse]
+    node_endpoints: list[NodeEndpoint] = field("16+", tag=0, tagged="16+", default=[])

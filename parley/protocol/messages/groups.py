@@ -1,0 +1,365 @@
+"""The classic group protocol: finding the coordinator, membership, and a look at the groups.
+
+Members join, one of them (the leader) shares out the work, all fetch their share by SyncGroup and then show life by
+Heartbeat. The coordinator never reads what members say in `metadata` and `assignment`.
+"""
+
+from __future__ import annotations
+
+from parley.protocol.schema import Request, Response, Struct, field, i8, i16, i32
+
+
+class FindCoordinatorRequest(Request, key=10, versions="0-6", flexible="3+"):
+    """Ask which broker coordinates a group, a transactional id or a share group's partition.
+
+    Versions:
+        1: key_type, as transactional ids have coordinators too (KIP-98).
+        2: the client itself waits out throttle_time_ms (KIP-219).
+        3: flexible encoding (KIP-482).
+        4: several keys at once (KIP-699).
+        5: the sender understands TRANSACTION_ABORTABLE (KIP-890).
+        6: key type 2, a share group's partition, written `group:topic id:partition` (KIP-932).
+    """
+
+    key: str = field("0-3", default="")  # group id or transactional id
+    key_type: i8 = field("1+", default=0)  # 0: group; 1: transactional id; 2: share group's partition
+    coordinator_keys: list[str] = field("4+", default=[])  # of the type key_type
+
+
+class FindCoordinatorResponse(Response, key=10, versions="0-6", flexible="3+"):
+    """The coordinators asked for.
+
+    Versions:
+        1: throttle_time_ms (KIP-124) and error_message (KIP-98).
+        2: sent before the throttling, not after it (KIP-219).
+        3: flexible encoding (KIP-482).
+        4: one answer per key, each with its own error (KIP-699).
+        5: TRANSACTION_ABORTABLE may occur (KIP-890).
+        6: same layout; share groups (KIP-932).
+    """
+
+    class Coordinator(Struct):
+        """The coordinator of one key."""
+
+        key: str
+        node_id: i32  # -1 on error
+        host: str
+        port: i32
+        error_code: i16 = 0
+        error_message: str | None = field(default=None, ignorable=True)
+
+    throttle_time_ms: i32 = field("1+", default=0, ignorable=True)
+    error_code: i16 = field("0-3", default=0)
+    error_message: str | None = field("1-3", default=None, ignorable=True)
+    node_id: i32 = field("0-3", default=0)  # -1 on error
+    host: str = field("0-3", default="")
+    port: i32 = field("0-3", default=0)
+    coordinators: list[Coordinator] = field("4+", default=[])
+
+
+class JoinGroupRequest(Request, key=11, versions="0-9", flexible="6+"):
+    """Enter a group, or enter again for a rebalance; answered when all members have joined or time is up.
+
+    Versions:
+        1: rebalance_timeout_ms, apart from the time within which a death is noticed (KIP-62).
+        2: the answer says how long the client was throttled (KIP-124).
+        3: the client itself waits out throttle_time_ms (KIP-219).
+        4: a new member is told its id with MEMBER_ID_REQUIRED and joins again with it (KIP-394).
+        5: group_instance_id: static members keep their place over a restart (KIP-345).
+        6: flexible encoding (KIP-482).
+        7: the answer names the protocol type (KIP-559).
+        8: reason, for the broker's log (KIP-800).
+        9: a static leader that came back can be told to keep the assignment (KIP-814).
+    """
+
+    class JoinGroupRequestProtocol(Struct):
+        """A way of sharing out the work that the member supports."""
+
+        name: str
+        metadata: bytes  # for consumers: a ConsumerProtocolSubscription
+
+    group_id: str
+    session_timeout_ms: i32  # a member silent for so long is taken out
+    # how long a rebalance waits for this member; -1: as the session timeout
+    rebalance_timeout_ms: i32 = field("1+", default=-1, ignorable=True)
+    member_id: str  # empty: a new member
+    group_instance_id: str | None = field("5+", default=None)  # None: a dynamic member
+    protocol_type: str  # "consumer" for consumers, "connect" for Connect workers
+    protocols: list[JoinGroupRequestProtocol]  # in the order of the member's preference
+    reason: str | None = field("8+", default=None, ignorable=True)  # why the member joins
+
+
+class JoinGroupResponse(Response, key=11, versions="0-9", flexible="6+"):
+    """The new generation; for its leader, also the members whose work it must share out.
+
+    Versions:
+        1: same layout; the request has rebalance_timeout_ms (KIP-62).
+        2: throttle_time_ms (KIP-124).
+        3: sent before the throttling, not after it (KIP-219).
+        4: MEMBER_ID_REQUIRED may occur, with the id to join again with (KIP-394).
+        5: the members' group_instance_id (KIP-345).
+        6: flexible encoding (KIP-482).
+        7: protocol_type; protocol_name may be None (KIP-559).
+        8: same layout; the request gives a reason (KIP-800).
+        9: skip_assignment: a static leader came back and nothing changed (KIP-814).
+    """
+
+    class JoinGroupResponseMember(Struct):
+        """A member, as the leader sees it."""
+
+        member_id: str
+        group_instance_id: str | None = field("5+", default=None, ignorable=True)
+        metadata: bytes  # what the member gave for the protocol chosen
+
+    throttle_time_ms: i32 = field("2+", default=0, ignorable=True)
+    error_code: i16 = 0
+    generation_id: i32 = -1  # -1 on error
+    protocol_type: str | None = field("7+", default=None, ignorable=True)
+    protocol_name: str | None = field(nullable="7+")
+    leader: str  # member id of the leader
+    skip_assignment: bool = field("9+", default=False)
+    member_id: str
+    members: list[JoinGroupResponseMember]  # empty for all but the leader
+
+
+class HeartbeatRequest(Request, key=12, versions="0-4", flexible="4+"):
+    """Show that a member is alive, and learn of a rebalance.
+
+    Versions:
+        1: the answer says how long the client was throttled (KIP-124).
+        2: the client itself waits out throttle_time_ms (KIP-219).
+        3: group_instance_id, to fence a second member under the same one (KIP-345).
+        4: flexible encoding (KIP-482).
+    """
+
+    group_id: str
+    generation_id: i32
+    member_id: str
+    group_instance_id: str | None = field("3+", default=None)  # None: a dynamic member
+
+
+class HeartbeatResponse(Response, key=12, versions="0-4", flexible="4+"):
+    """No error, or REBALANCE_IN_PROGRESS: join again; or another reason to leave or join anew.
+
+    Versions:
+        1: throttle_time_ms (KIP-124).
+        2: sent before the throttling, not after it (KIP-219).
+        3: FENCED_INSTANCE_ID may occur (KIP-345).
+        4: flexible encoding (KIP-482).
+    """
+
+    throttle_time_ms: i32 = field("1+", default=0, ignorable=True)
+    error_code: i16 = 0
+
+
+class LeaveGroupRequest(Request, key=13, versions="0-5", flexible="4+"):
+    """Take members out of a group without waiting for their sessions to end.
+
+    Versions:
+        1: the answer says how long the client was throttled (KIP-124).
+        2: the client itself waits out throttle_time_ms (KIP-219).
+        3: several members at once, static ones by group_instance_id (KIP-345).
+        4: flexible encoding (KIP-482).
+        5: reason, for the broker's log (KIP-800).
+    """
+
+    class MemberIdentity(Struct):
+        """One member to take out."""
+
+        member_id: str  # empty: whoever holds the group_instance_id
+        group_instance_id: str | None = None
+        reason: str | None = field("5+", default=None, ignorable=True)  # why the member leaves
+
+    group_id: str
+    member_id: str = field("0-2", default="")
+    members: list[MemberIdentity] = field("3+", default=[])
+
+
+class LeaveGroupResponse(Response, key=13, versions="0-5", flexible="4+"):
+    """What became of each leave.
+
+    Versions:
+        1: throttle_time_ms (KIP-124).
+        2: sent before the throttling, not after it (KIP-219).
+        3: one outcome per member (KIP-345).
+        4: flexible encoding (KIP-482).
+        5: same layout; the request gives a reason (KIP-800).
+    """
+
+    class MemberResponse(Struct):
+        """What became of one member."""
+
+        member_id: str
+        group_instance_id: str | None
+        error_code: i16 = 0
+
+    throttle_time_ms: i32 = field("1+", default=0, ignorable=True)
+    error_code: i16 = 0
+    members: list[MemberResponse] = field("3+", default=[])
+
+
+class SyncGroupRequest(Request, key=14, versions="0-5", flexible="4+"):
+    """Fetch a member's share of the work; the leader's request brings the shares of all.
+
+    Versions:
+        1: the answer says how long the client was throttled (KIP-124).
+        2: the client itself waits out throttle_time_ms (KIP-219).
+        3: group_instance_id, to fence a second member under the same one (KIP-345).
+        4: flexible encoding (KIP-482).
+        5: the member says which protocol it takes part in, and the broker checks it (KIP-559).
+    """
+
+    class SyncGroupRequestAssignment(Struct):
+        """One member's share."""
+
+        member_id: str
+        assignment: bytes  # for consumers: a ConsumerProtocolAssignment
+
+    group_id: str
+    generation_id: i32
+    member_id: str
+    group_instance_id: str | None = field("3+", default=None)  # None: a dynamic member
+    protocol_type: str | None = field("5+", default=None, ignorable=True)
+    protocol_name: str | None = field("5+", default=None, ignorable=True)
+    assignments: list[SyncGroupRequestAssignment]  # empty from all but the leader
+
+
+class SyncGroupResponse(Response, key=14, versions="0-5", flexible="4+"):
+    """The member's share of the work.
+
+    Versions:
+        1: throttle_time_ms (KIP-124).
+        2: sent before the throttling, not after it (KIP-219).
+        3: FENCED_INSTANCE_ID may occur (KIP-345).
+        4: flexible encoding (KIP-482).
+        5: the protocol it belongs to; INCONSISTENT_GROUP_PROTOCOL may occur (KIP-559).
+    """
+
+    throttle_time_ms: i32 = field("1+", default=0, ignorable=True)
+    error_code: i16 = 0
+    protocol_type: str | None = field("5+", default=None, ignorable=True)
+    protocol_name: str | None = field("5+", default=None, ignorable=True)
+    assignment: bytes  # for consumers: a ConsumerProtocolAssignment
+
+
+class DescribeGroupsRequest(Request, key=15, versions="0-6", flexible="5+"):
+    """Ask for the state and the members of classic groups.
+
+    Versions:
+        1: the answer says how long the client was throttled (KIP-124).
+        2: the client itself waits out throttle_time_ms (KIP-219).
+        3: authorized operations on request (KIP-430).
+        4: the answer has group_instance_id (KIP-345).
+        5: flexible encoding (KIP-482).
+        6: an unknown group is GROUP_ID_NOT_FOUND, no longer a group in state Dead (KIP-1043).
+    """
+
+    groups: list[str]
+    include_authorized_operations: bool = field("3+", default=False)
+
+
+class DescribeGroupsResponse(Response, key=15, versions="0-6", flexible="5+"):
+    """The state and the members of the groups asked for.
+
+    Versions:
+        1: throttle_time_ms (KIP-124).
+        2: sent before the throttling, not after it (KIP-219).
+        3: authorized_operations (KIP-430).
+        4: group_instance_id of static members (KIP-345).
+        5: flexible encoding (KIP-482).
+        6: error_message; GROUP_ID_NOT_FOUND may occur (KIP-1043).
+    """
+
+    class DescribedGroup(Struct):
+        """One group."""
+
+        error_code: i16 = 0
+        error_message: str | None = field("6+", default=None)
+        group_id: str
+        group_state: str  # Empty, PreparingRebalance, CompletingRebalance, Stable or Dead
+        protocol_type: str
+        protocol_data: str  # the protocol chosen; empty unless the group is Stable
+        members: list[DescribeGroupsResponse.DescribedGroupMember]
+        # bit n: operation n is allowed; the lowest int32: not asked for
+        authorized_operations: i32 = field("3+", default=-0x8000_0000)
+
+    class DescribedGroupMember(Struct):
+        """One member of the group."""
+
+        member_id: str
+        group_instance_id: str | None = field("4+", default=None, ignorable=True)
+        client_id: str
+        client_host: str
+        member_metadata: bytes  # what the member gave when joining; empty unless the group is Stable
+        member_assignment: bytes  # what the leader gave it; empty unless the group is Stable
+
+    throttle_time_ms: i32 = field("1+", default=0, ignorable=True)
+    groups: list[DescribedGroup]
+
+
+class ListGroupsRequest(Request, key=16, versions="0-5", flexible="3+"):
+    """Ask a broker for the groups it coordinates.
+
+    Versions:
+        1: the answer says how long the client was throttled (KIP-124).
+        2: the client itself waits out throttle_time_ms (KIP-219).
+        3: flexible encoding (KIP-482).
+        4: states_filter (KIP-518).
+        5: types_filter, as there is more than the classic type (KIP-848).
+    """
+
+    states_filter: list[str] = field("4+", default=[])  # empty: all states
+    types_filter: list[str] = field("5+", default=[])  # empty: all types
+
+
+class ListGroupsResponse(Response, key=16, versions="0-5", flexible="3+"):
+    """The groups this broker coordinates.
+
+    Versions:
+        1: throttle_time_ms (KIP-124).
+        2: sent before the throttling, not after it (KIP-219).
+        3: flexible encoding (KIP-482).
+        4: group_state (KIP-518).
+        5: group_type (KIP-848).
+    """
+
+    class ListedGroup(Struct):
+        """One group."""
+
+        group_id: str
+        protocol_type: str
+        group_state: str = field("4+", default="", ignorable=True)
+        group_type: str = field("5+", default="", ignorable=True)  # classic, consumer, share or streams
+
+    throttle_time_ms: i32 = field("1+", default=0, ignorable=True)
+    error_code: i16 = 0
+    groups: list[ListedGroup]
+
+
+class DeleteGroupsRequest(Request, key=42, versions="0-2", flexible="2+"):
+    """Delete groups without members, and their committed offsets (KIP-229).
+
+    Versions:
+        1: the client itself waits out throttle_time_ms (KIP-219).
+        2: flexible encoding (KIP-482).
+    """
+
+    groups_names: list[str]
+
+
+class DeleteGroupsResponse(Response, key=42, versions="0-2", flexible="2+"):
+    """What became of each group to be deleted.
+
+    Versions:
+        1: sent before the throttling, not after it (KIP-219).
+        2: flexible encoding (KIP-482).
+    """
+
+    class DeletableGroupResult(Struct):
+        """What became of one group."""
+
+        group_id: str
+        error_code: i16 = 0
+
+    throttle_time_ms: i32 = 0
+    results: list[DeletableGroupResult]

@@ -1,0 +1,112 @@
+"""DescribeLogDirs and AlterReplicaLogDirs: which disk holds which partition (KIP-113)."""
+
+from __future__ import annotations
+
+from parley.protocol.schema import Request, Response, Struct, field, i16, i32, i64
+
+
+class AlterReplicaLogDirsRequest(Request, key=34, versions="0-2", flexible="2+"):
+    """Move replicas held by the receiving broker to other log directories, or say where to create them (KIP-113).
+
+    Versions:
+        1: the client itself waits out throttle_time_ms (KIP-219).
+        2: flexible encoding (KIP-482).
+    """
+
+    class AlterReplicaLogDir(Struct):
+        """One directory and the partitions it shall hold."""
+
+        path: str  # absolute, one of the broker's `log.dirs`
+        topics: list[AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic]
+
+    class AlterReplicaLogDirTopic(Struct):
+        """The partitions of one topic."""
+
+        name: str
+        partitions: list[i32]
+
+    dirs: list[AlterReplicaLogDir]
+
+
+class AlterReplicaLogDirsResponse(Response, key=34, versions="0-2", flexible="2+"):
+    """What became of each partition; a move may still be under way.
+
+    Versions:
+        1: sent before the throttling, not after it (KIP-219).
+        2: flexible encoding (KIP-482).
+    """
+
+    class AlterReplicaLogDirTopicResult(Struct):
+        """The outcome for one topic."""
+
+        topic_name: str
+        partitions: list[AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult]
+
+    class AlterReplicaLogDirPartitionResult(Struct):
+        """The outcome for one partition."""
+
+        partition_index: i32
+        error_code: i16 = 0
+
+    throttle_time_ms: i32 = 0
+    results: list[AlterReplicaLogDirTopicResult]
+
+
+class DescribeLogDirsRequest(Request, key=35, versions="0-5", flexible="2+"):
+    """Ask a broker for the contents of its log directories (KIP-113).
+
+    Versions:
+        1: the client itself waits out throttle_time_ms (KIP-219).
+        2: flexible encoding (KIP-482).
+        3: the answer has a top-level error (KIP-784).
+        4: the answer has the sizes of the volumes (KIP-827).
+        5: the answer says which directories take no new replicas (KIP-1066).
+    """
+
+    class DescribableLogDirTopic(Struct):
+        """The partitions of one topic."""
+
+        topic: str
+        partitions: list[i32]
+
+    topics: list[DescribableLogDirTopic] | None  # None: all
+
+
+class DescribeLogDirsResponse(Response, key=35, versions="0-5", flexible="2+"):
+    """The log directories of the broker, and how much of each partition they hold.
+
+    Versions:
+        1: sent before the throttling, not after it (KIP-219).
+        2: flexible encoding (KIP-482).
+        3: error_code for the request as a whole (KIP-784).
+        4: total_bytes and usable_bytes (KIP-827).
+        5: is_cordoned (KIP-1066).
+    """
+
+    class DescribeLogDirsResult(Struct):
+        """One log directory."""
+
+        error_code: i16 = 0
+        log_dir: str
+        topics: list[DescribeLogDirsResponse.DescribeLogDirsTopic]
+        total_bytes: i64 = field("4+", default=-1, ignorable=True)  # of the volume the directory is on; -1: not told
+        usable_bytes: i64 = field("4+", default=-1, ignorable=True)  # free on that volume; -1: not told
+        is_cordoned: bool = field("5+", default=False, ignorable=True)  # takes no new replicas
+
+    class DescribeLogDirsTopic(Struct):
+        """The partitions of one topic."""
+
+        name: str
+        partitions: list[DescribeLogDirsResponse.DescribeLogDirsPartition]
+
+    class DescribeLogDirsPartition(Struct):
+        """One replica."""
+
+        partition_index: i32
+        partition_size: i64  # of all its segments, in bytes
+        offset_lag: i64  # behind the high watermark, or a future replica behind the current one
+        is_future_key: bool  # the copy being made by a move between directories
+
+    throttle_time_ms: i32 = 0
+    error_code: i16 = field("3+", default=0, ignorable=True)
+    results: list[DescribeLogDirsResult]

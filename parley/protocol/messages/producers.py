@@ -1,0 +1,89 @@
+"""InitProducerId and DescribeProducers: who may append exactly once, and who does."""
+
+from __future__ import annotations
+
+from parley.protocol.schema import Request, Response, Struct, field, i16, i32, i64
+
+
+class InitProducerIdRequest(Request, key=22, versions="0-6", flexible="2+"):
+    """Get a producer id and epoch; with a transactional id, fence older instances and end what they left open (KIP-98).
+
+    Versions:
+        1: the client itself waits out throttle_time_ms (KIP-219).
+        2: flexible encoding (KIP-482).
+        3: a producer may ask for a higher epoch of the id it has, to go on after an error (KIP-360).
+        4: the sender understands PRODUCER_FENCED (KIP-588).
+        5: the sender understands TRANSACTION_ABORTABLE (KIP-890).
+        6: transactions of an outside coordinator, with prepare and commit (KIP-939).
+    """
+
+    transactional_id: str | None  # None: idempotent only
+    transaction_timeout_ms: i32  # after which the coordinator aborts an open transaction
+    producer_id: i64 = field("3+", default=-1)  # -1: a new one
+    producer_epoch: i16 = field("3+", default=-1)  # -1: a new one
+    # the transaction takes part in a two-phase commit and never times out
+    enable2_pc: bool = field("6+", default=False)
+    keep_prepared_txn: bool = field("6+", default=False)  # leave a prepared transaction open, to decide it later
+
+
+class InitProducerIdResponse(Response, key=22, versions="0-6", flexible="2+"):
+    """The producer id and epoch to append with.
+
+    Versions:
+        1: sent before the throttling, not after it (KIP-219).
+        2: flexible encoding (KIP-482).
+        3: same layout; a higher epoch of the same id (KIP-360).
+        4: PRODUCER_FENCED may occur (KIP-588).
+        5: TRANSACTION_ABORTABLE may occur (KIP-890).
+        6: the transaction kept open (KIP-939).
+    """
+
+    throttle_time_ms: i32 = field(default=0, ignorable=True)
+    error_code: i16 = 0
+    producer_id: i64 = -1
+    producer_epoch: i16
+    ongoing_txn_producer_id: i64 = field("6+", default=-1)  # -1: no transaction was kept open
+    ongoing_txn_producer_epoch: i16 = field("6+", default=-1)
+
+
+class DescribeProducersRequest(Request, key=61, versions="0", flexible="0+"):
+    """Ask the leaders of partitions for the producers they know (KIP-664)."""
+
+    class TopicRequest(Struct):
+        """The partitions of one topic."""
+
+        name: str
+        partition_indexes: list[i32]
+
+    topics: list[TopicRequest]
+
+
+class DescribeProducersResponse(Response, key=61, versions="0", flexible="0+"):
+    """The producers that appended to each partition lately."""
+
+    class TopicResponse(Struct):
+        """The producers of one topic."""
+
+        name: str
+        partitions: list[DescribeProducersResponse.PartitionResponse]
+
+    class PartitionResponse(Struct):
+        """The producers of one partition."""
+
+        partition_index: i32
+        error_code: i16 = 0
+        error_message: str | None = None
+        active_producers: list[DescribeProducersResponse.ProducerState]
+
+    class ProducerState(Struct):
+        """One producer."""
+
+        producer_id: i64
+        producer_epoch: i32
+        last_sequence: i32 = -1  # -1: none yet
+        last_timestamp: i64 = -1  # of its last batch, in milliseconds since 1970; -1: none yet
+        coordinator_epoch: i32  # of the last transaction marker
+        current_txn_start_offset: i64 = -1  # -1: no open transaction here
+
+    throttle_time_ms: i32 = 0
+    topics: list[TopicResponse]

@@ -1,0 +1,154 @@
+"""The metadata quorum and its brokers as an administrator sees them: DescribeQuorum, AddRaftVoter, RemoveRaftVoter,
+UnregisterBroker.
+
+Parley keeps its metadata in a coordination store and has no such quorum, but tools ask for it.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from parley.protocol.schema import ZERO_UUID, Request, Response, Struct, field, i16, i32, i64, u16
+
+
+class DescribeQuorumRequest(Request, key=55, versions="0-2", flexible="0+"):
+    """Ask how far the voters and observers of the metadata log are (KIP-595).
+
+    Versions:
+        1: the answer has times (KIP-836).
+        2: the answer has error messages, directory ids and addresses (KIP-853).
+    """
+
+    class TopicData(Struct):
+        """The partitions of one topic."""
+
+        topic_name: str
+        partitions: list[DescribeQuorumRequest.PartitionData]
+
+    class PartitionData(Struct):
+        """One partition."""
+
+        partition_index: i32
+
+    topics: list[TopicData]
+
+
+class DescribeQuorumResponse(Response, key=55, versions="0-2", flexible="0+"):
+    """The leader, voters and observers of the metadata log.
+
+    Versions:
+        1: last_fetch_timestamp and last_caught_up_timestamp (KIP-836).
+        2: error messages, replica_directory_id and nodes (KIP-853).
+    """
+
+    class TopicData(Struct):
+        """The partitions of one topic."""
+
+        topic_name: str
+        partitions: list[DescribeQuorumResponse.PartitionData]
+
+    class PartitionData(Struct):
+        """The quorum of one partition."""
+
+        partition_index: i32
+        error_code: i16 = 0
+        error_message: str | None = field("2+", default=None, ignorable=True)
+        leader_id: i32
+        leader_epoch: i32
+        high_watermark: i64
+        current_voters: list[DescribeQuorumResponse.ReplicaState]
+        observers: list[DescribeQuorumResponse.ReplicaState]
+
+    class ReplicaState(Struct):
+        """How far one replica is."""
+
+        replica_id: i32
+        replica_directory_id: UUID = field("2+", default=ZERO_UUID)
+        log_end_offset: i64
+        # leader's clock, in milliseconds since 1970; -1: never
+        last_fetch_timestamp: i64 = field("1+", default=-1, ignorable=True)
+        # leader's clock, in milliseconds since 1970; -1: never
+        last_caught_up_timestamp: i64 = field("1+", default=-1, ignorable=True)
+
+    class Node(Struct):
+        """Where one replica listens."""
+
+        node_id: i32
+        listeners: list[DescribeQuorumResponse.Listener]
+
+    class Listener(Struct):
+        """One listener of the node."""
+
+        name: str
+        host: str
+        port: u16
+
+    error_code: i16 = 0
+    error_message: str | None = field("2+", default=None, ignorable=True)
+    topics: list[TopicData]
+    nodes: list[Node] = field("2+", default=[])
+
+
+class UnregisterBrokerRequest(Request, key=64, versions="0", flexible="0+"):
+    """Forget a broker that will not come back (KIP-631)."""
+
+    broker_id: i32
+
+
+class UnregisterBrokerResponse(Response, key=64, versions="0", flexible="0+"):
+    """Whether the broker was forgotten."""
+
+    throttle_time_ms: i32 = 0
+    error_code: i16 = 0
+    error_message: str | None = None
+
+
+class AddRaftVoterRequest(Request, key=80, versions="0-1", flexible="0+"):
+    """Make a controller a voter of the metadata quorum (KIP-853).
+
+    Versions:
+        1: ack_when_committed (KIP-1186).
+    """
+
+    class Listener(Struct):
+        """One listener of the new voter."""
+
+        name: str
+        host: str
+        port: u16
+
+    cluster_id: str | None
+    timeout_ms: i32
+    voter_id: i32
+    voter_directory_id: UUID
+    listeners: list[Listener]
+    # False: answer as soon as the leader has the change in its log
+    ack_when_committed: bool = field("1+", default=True)
+
+
+class AddRaftVoterResponse(Response, key=80, versions="0-1", flexible="0+"):
+    """Whether the controller became a voter.
+
+    Versions:
+        1: same layout; ack_when_committed in the request (KIP-1186).
+    """
+
+    throttle_time_ms: i32 = 0
+    error_code: i16 = 0
+    error_message: str | None = field(default=None, ignorable=True)
+
+
+class RemoveRaftVoterRequest(Request, key=81, versions="0", flexible="0+"):
+    """Take a voter out of the metadata quorum (KIP-853)."""
+
+    cluster_id: str | None
+    voter_id: i32
+    voter_directory_id: UUID
+
+
+class RemoveRaftVoterResponse(Response, key=81, versions="0", flexible="0+"):
+    """Whether the voter was taken out."""
+
+    throttle_time_ms: i32 = 0
+    error_code: i16 = 0
+    error_message: str | None = field(default=None, ignorable=True)

@@ -1,0 +1,51 @@
+"""SaslHandshake and SaslAuthenticate: proving who the client is."""
+
+from __future__ import annotations
+
+from parley.protocol.schema import Request, Response, field, i16, i64
+
+
+class SaslHandshakeRequest(Request, key=17, versions="0-1"):
+    """Name the SASL mechanism the client wants to use (KIP-43).
+
+    Versions:
+        1: the tokens that follow travel in SaslAuthenticate, no longer bare on the connection (KIP-152).
+    """
+
+    mechanism: str  # PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, GSSAPI, OAUTHBEARER, ...
+
+
+class SaslHandshakeResponse(Response, key=17, versions="0-1"):
+    """The mechanisms the broker offers; UNSUPPORTED_SASL_MECHANISM if the wanted one is not among them.
+
+    Versions:
+        1: same layout; see the request (KIP-152).
+    """
+
+    error_code: i16 = 0
+    mechanisms: list[str]
+
+
+class SaslAuthenticateRequest(Request, key=36, versions="0-2", flexible="2+"):
+    """Carry one token of the mechanism from client to broker (KIP-152).
+
+    Versions:
+        1: the answer limits the session's life (KIP-368).
+        2: flexible encoding (KIP-482).
+    """
+
+    auth_bytes: bytes
+
+
+class SaslAuthenticateResponse(Response, key=36, versions="0-2", flexible="2+"):
+    """Carry one token of the mechanism from broker to client, or say why the client is refused.
+
+    Versions:
+        1: session_lifetime_ms, after which the client must prove itself again (KIP-368).
+        2: flexible encoding (KIP-482).
+    """
+
+    error_code: i16 = 0
+    error_message: str | None = None
+    auth_bytes: bytes
+    session_lifetime_ms: i64 = field("1+", default=0, ignorable=True)  # 0: no limit

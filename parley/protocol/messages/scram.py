@@ -1,0 +1,78 @@
+"""DescribeUserScramCredentials and AlterUserScramCredentials (KIP-554).
+
+Mechanisms: 1 SCRAM-SHA-256, 2 SCRAM-SHA-512.
+"""
+
+from __future__ import annotations
+
+from parley.protocol.schema import Request, Response, Struct, i8, i16, i32
+
+
+class DescribeUserScramCredentialsRequest(Request, key=50, versions="0", flexible="0+"):
+    """Ask which SCRAM mechanisms users have credentials for; the credentials are never told."""
+
+    class UserName(Struct):
+        """One user."""
+
+        name: str
+
+    users: list[UserName] | None  # None: all
+
+
+class DescribeUserScramCredentialsResponse(Response, key=50, versions="0", flexible="0+"):
+    """The mechanisms and iterations of each user."""
+
+    class DescribeUserScramCredentialsResult(Struct):
+        """One user."""
+
+        user: str
+        error_code: i16 = 0
+        error_message: str | None = None
+        credential_infos: list[DescribeUserScramCredentialsResponse.CredentialInfo]
+
+    class CredentialInfo(Struct):
+        """One credential."""
+
+        mechanism: i8
+        iterations: i32
+
+    throttle_time_ms: i32 = 0
+    error_code: i16 = 0
+    error_message: str | None = None
+    results: list[DescribeUserScramCredentialsResult]
+
+
+class AlterUserScramCredentialsRequest(Request, key=51, versions="0", flexible="0+"):
+    """Set and delete SCRAM credentials. The client salts the password; the broker never sees it."""
+
+    class ScramCredentialDeletion(Struct):
+        """One credential to delete."""
+
+        name: str
+        mechanism: i8
+
+    class ScramCredentialUpsertion(Struct):
+        """One credential to set."""
+
+        name: str
+        mechanism: i8
+        iterations: i32
+        salt: bytes
+        salted_password: bytes
+
+    deletions: list[ScramCredentialDeletion]
+    upsertions: list[ScramCredentialUpsertion]
+
+
+class AlterUserScramCredentialsResponse(Response, key=51, versions="0", flexible="0+"):
+    """What became of each user."""
+
+    class AlterUserScramCredentialsResult(Struct):
+        """What became of one user."""
+
+        user: str
+        error_code: i16 = 0
+        error_message: str | None = None
+
+    throttle_time_ms: i32 = 0
+    results: list[AlterUserScramCredentialsResult]

@@ -1,0 +1,399 @@
+"""Share groups: consumers that take single records of the same partitions and acknowledge each (KIP-932).
+
+Kinds of acknowledgement: 0 there is no such record, 1 accept, 2 release to others, 3 reject for good, 4 renew the
+lock.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from parley.protocol.schema import Records, Request, Response, Struct, field, i8, i16, i32, i64
+
+
+class ShareGroupHeartbeatRequest(Request, key=76, versions="1", flexible="1+"):
+    """Join, stay in or leave a share group; what did not change since the last heartbeat is left out (KIP-932)."""
+
+    group_id: str
+    member_id: str  # a UUID the member made itself
+    member_epoch: i32  # 0: join; -1: leave
+    rack_id: str | None = None  # None: none, or unchanged
+    subscribed_topic_names: list[str] | None = None  # None: unchanged
+
+
+class ShareGroupHeartbeatResponse(Response, key=76, versions="1", flexible="1+"):
+    """The member's epoch, and its assignment if that changed."""
+
+    class Assignment(Struct):
+        """All partitions of the member."""
+
+        topic_partitions: list[ShareGroupHeartbeatResponse.TopicPartitions]
+
+    class TopicPartitions(Struct):
+        """The member's partitions of one topic."""
+
+        topic_id: UUID
+        partitions: list[i32]
+
+    throttle_time_ms: i32 = 0
+    error_code: i16 = 0
+    error_message: str | None = None
+    member_id: str | None = None  # None on error
+    member_epoch: i32
+    heartbeat_interval_ms: i32  # when to send the next heartbeat
+    assignment: Assignment | None = None  # None: unchanged
+
+
+class ShareGroupDescribeRequest(Request, key=77, versions="1", flexible="1+"):
+    """Ask for the state and the members of share groups (KIP-932)."""
+
+    group_ids: list[str]
+    include_authorized_operations: bool = False
+
+
+class ShareGroupDescribeResponse(Response, key=77, versions="1", flexible="1+"):
+    """The state and the members of the groups asked for."""
+
+    class DescribedGroup(Struct):
+        """One group."""
+
+        error_code: i16 = 0
+        error_message: str | None = None
+        group_id: str
+        group_state: str  # Empty, Stable or Dead
+        group_epoch: i32
+        assignment_epoch: i32
+        assignor_name: str
+        members: list[ShareGroupDescribeResponse.Member]
+        authorized_operations: i32 = -0x8000_0000  # bit n: operation n is allowed; the lowest int32: not asked for
+
+    class Member(Struct):
+        """One member."""
+
+        member_id: str
+        rack_id: str | None = None
+        member_epoch: i32
+        client_id: str
+        client_host: str
+        subscribed_topic_names: list[str]
+        assignment: ShareGroupDescribeResponse.Assignment
+
+    class Assignment(Struct):
+        """The partitions of one member."""
+
+        topic_partitions: list[ShareGroupDescribeResponse.TopicPartitions]
+
+    class TopicPartitions(Struct):
+        """Partitions of one topic."""
+
+        topic_id: UUID
+        topic_name: str
+        partitions: list[i32]
+
+    throttle_time_ms: i32 = 0
+    groups: list[DescribedGroup]
+
+
+class ShareFetchRequest(Request, key=78, versions="1-2", flexible="1+"):
+    """Acquire records for a time, and acknowledge those acquired before (KIP-932).
+
+    Versions:
+        2: share_acquire_mode, to get exactly as many records as wanted (KIP-1206); renewal of locks (KIP-1222).
+    """
+
+    class FetchTopic(Struct):
+        """The partitions of one topic."""
+
+        topic_id: UUID
+        partitions: list[ShareFetchRequest.FetchPartition]
+
+    class FetchPartition(Struct):
+        """One partition."""
+
+        partition_index: i32
+        acknowledgement_batches: list[ShareFetchRequest.AcknowledgementBatch]
+
+    class AcknowledgementBatch(Struct):
+        """Neighbouring records to acknowledge, both ends included."""
+
+        first_offset: i64
+        last_offset: i64
+        acknowledge_types: list[i8]  # one for each record, or a single one for all
+
+    class ForgottenTopic(Struct):
+        """Partitions to take out of the session."""
+
+        topic_id: UUID
+        partitions: list[i32]
+
+    group_id: str | None = None
+    member_id: str | None
+    share_session_epoch: i32  # 0: open a session; -1: close it; n: the nth request
+    max_wait_ms: i32
+    min_bytes: i32
+    max_bytes: i32 = 0x7FFF_FFFF  # soft: the first batch is sent whole even if larger
+    max_records: i32  # soft in mode 0, as batches are not split
+    batch_size: i32  # records per batch of acquired records that suit the consumer best
+    share_acquire_mode: i8 = field("2+", default=0, ignorable=True)  # 0: whole batches; 1: never more than max_records
+    is_renew_ack: bool = field("2+", default=False)  # the acknowledgements renew locks; nothing is fetched
+    topics: list[FetchTopic]
+    forgotten_topics_data: list[ForgottenTopic]
+
+
+class ShareFetchResponse(Response, key=78, versions="1-2", flexible="1+"):
+    """The records acquired, and what became of the acknowledgements.
+
+    Versions:
+        2: same layout; modes and renewal in the request (KIP-1206, KIP-1222).
+    """
+
+    class ShareFetchableTopicResponse(Struct):
+        """What was acquired from one topic."""
+
+        topic_id: UUID
+        partitions: list[ShareFetchResponse.PartitionData]
+
+    class PartitionData(Struct):
+        """What was acquired from one partition."""
+
+        partition_index: i32
+        error_code: i16 = 0
+        error_message: str | None = None
+        acknowledge_error_code: i16
+        acknowledge_error_message: str | None = None
+        current_leader: ShareFetchResponse.LeaderIdAndEpoch
+        records: Records = field(nullable="none")  # whole batches, in which only acquired_records are the consumer's
+        acquired_records: list[ShareFetchResponse.AcquiredRecords]
+
+    class LeaderIdAndEpoch(Struct):
+        """Who leads the partition now."""
+
+        leader_id: i32
+        leader_epoch: i32
+
+    class AcquiredRecords(Struct):
+        """Neighbouring records acquired, both ends included."""
+
+        first_offset: i64
+        last_offset: i64
+        delivery_count: i16  # how many times they have been handed out
+
+    class NodeEndpoint(Struct):
+        """Address of a broker named as current leader."""
+
+        node_id: i32
+        host: str
+        port: i32
+        rack: str | None = None
+
+    throttle_time_ms: i32 = 0
+    error_code: i16 = 0
+    error_message: str | None = None
+    acquisition_lock_timeout_ms: i32  # after which records not acknowledged go to others
+    responses: list[ShareFetchableTopicResponse]
+    node_endpoints: list[NodeEndpoint]
+
+
+class ShareAcknowledgeRequest(Request, key=79, versions="1-2", flexible="1+"):
+    """Acknowledge records without fetching more (KIP-932).
+
+    Versions:
+        2: renewal of locks (KIP-1222).
+    """
+
+    class AcknowledgeTopic(Struct):
+        """The partitions of one topic."""
+
+        topic_id: UUID
+        partitions: list[ShareAcknowledgeRequest.AcknowledgePartition]
+
+    class AcknowledgePartition(Struct):
+        """One partition."""
+
+        partition_index: i32
+        acknowledgement_batches: list[ShareAcknowledgeRequest.AcknowledgementBatch]
+
+    class AcknowledgementBatch(Struct):
+        """Neighbouring records to acknowledge, both ends included."""
+
+        first_offset: i64
+        last_offset: i64
+        acknowledge_types: list[i8]  # one for each record, or a single one for all
+
+    group_id: str | None = None
+    member_id: str | None
+    share_session_epoch: i32  # -1: close the session; n: the nth request
+    is_renew_ack: bool = field("2+", default=False)  # the acknowledgements renew locks
+    topics: list[AcknowledgeTopic]
+
+
+class ShareAcknowledgeResponse(Response, key=79, versions="1-2", flexible="1+"):
+    """What became of the acknowledgements.
+
+    Versions:
+        2: acquisition_lock_timeout_ms, for locks renewed (KIP-1222).
+    """
+
+    class ShareAcknowledgeTopicResponse(Struct):
+        """The outcome for one topic."""
+
+        topic_id: UUID
+        partitions: list[ShareAcknowledgeResponse.PartitionData]
+
+    class PartitionData(Struct):
+        """The outcome for one partition."""
+
+        partition_index: i32
+        error_code: i16 = 0
+        error_message: str | None = None
+        current_leader: ShareAcknowledgeResponse.LeaderIdAndEpoch
+
+    class LeaderIdAndEpoch(Struct):
+        """Who leads the partition now."""
+
+        leader_id: i32
+        leader_epoch: i32
+
+    class NodeEndpoint(Struct):
+        """Address of a broker named as current leader."""
+
+        node_id: i32
+        host: str
+        port: i32
+        rack: str | None = None
+
+    throttle_time_ms: i32 = 0
+    error_code: i16 = 0
+    error_message: str | None = None
+    acquisition_lock_timeout_ms: i32 = field("2+", default=0, ignorable=True)
+    responses: list[ShareAcknowledgeTopicResponse]
+    node_endpoints: list[NodeEndpoint]
+
+
+class DescribeShareGroupOffsetsRequest(Request, key=90, versions="0-1", flexible="0+"):
+    """Ask where share groups are in their partitions (KIP-932).
+
+    Versions:
+        1: the answer has the lag (KIP-1226).
+    """
+
+    class DescribeShareGroupOffsetsRequestGroup(Struct):
+        """One group."""
+
+        group_id: str
+        topics: list[DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestTopic] | None  # None: all
+
+    class DescribeShareGroupOffsetsRequestTopic(Struct):
+        """The partitions of one topic."""
+
+        topic_name: str
+        partitions: list[i32]
+
+    groups: list[DescribeShareGroupOffsetsRequestGroup]
+
+
+class DescribeShareGroupOffsetsResponse(Response, key=90, versions="0-1", flexible="0+"):
+    """Where the share groups are.
+
+    Versions:
+        1: lag (KIP-1226).
+    """
+
+    class DescribeShareGroupOffsetsResponseGroup(Struct):
+        """One group."""
+
+        group_id: str
+        topics: list[DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseTopic]
+        error_code: i16 = 0
+        error_message: str | None = None
+
+    class DescribeShareGroupOffsetsResponseTopic(Struct):
+        """The partitions of one topic."""
+
+        topic_name: str
+        topic_id: UUID
+        partitions: list[DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponsePartition]
+
+    class DescribeShareGroupOffsetsResponsePartition(Struct):
+        """Where the group is in one partition."""
+
+        partition_index: i32
+        start_offset: i64  # first record not yet done with
+        leader_epoch: i32
+        lag: i64 = field("1+", default=-1, ignorable=True)  # records not yet delivered for good; -1: unknown
+        error_code: i16 = 0
+        error_message: str | None = None
+
+    throttle_time_ms: i32 = 0
+    groups: list[DescribeShareGroupOffsetsResponseGroup]
+
+
+class AlterShareGroupOffsetsRequest(Request, key=91, versions="0", flexible="0+"):
+    """Set where a share group without members goes on (KIP-932)."""
+
+    class AlterShareGroupOffsetsRequestTopic(Struct):
+        """The partitions of one topic."""
+
+        topic_name: str
+        partitions: list[AlterShareGroupOffsetsRequest.AlterShareGroupOffsetsRequestPartition]
+
+    class AlterShareGroupOffsetsRequestPartition(Struct):
+        """One partition."""
+
+        partition_index: i32
+        start_offset: i64
+
+    group_id: str
+    topics: list[AlterShareGroupOffsetsRequestTopic]
+
+
+class AlterShareGroupOffsetsResponse(Response, key=91, versions="0", flexible="0+"):
+    """What became of each partition."""
+
+    class AlterShareGroupOffsetsResponseTopic(Struct):
+        """The outcome for one topic."""
+
+        topic_name: str
+        topic_id: UUID
+        partitions: list[AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponsePartition]
+
+    class AlterShareGroupOffsetsResponsePartition(Struct):
+        """The outcome for one partition."""
+
+        partition_index: i32
+        error_code: i16 = 0
+        error_message: str | None = None
+
+    throttle_time_ms: i32 = 0
+    error_code: i16 = 0
+    error_message: str | None = None
+    responses: list[AlterShareGroupOffsetsResponseTopic]
+
+
+class DeleteShareGroupOffsetsRequest(Request, key=92, versions="0", flexible="0+"):
+    """Make a share group without members forget topics (KIP-932)."""
+
+    class DeleteShareGroupOffsetsRequestTopic(Struct):
+        """One topic."""
+
+        topic_name: str
+
+    group_id: str
+    topics: list[DeleteShareGroupOffsetsRequestTopic]
+
+
+class DeleteShareGroupOffsetsResponse(Response, key=92, versions="0", flexible="0+"):
+    """What became of each topic."""
+
+    class DeleteShareGroupOffsetsResponseTopic(Struct):
+        """The outcome for one topic."""
+
+        topic_name: str
+        topic_id: UUID
+        error_code: i16 = 0
+        error_message: str | None = None
+
+    throttle_time_ms: i32 = 0
+    error_code: i16 = 0
+    error_message: str | None = None
+    responses: list[DeleteShareGroupOffsetsResponseTopic]

@@ -1,0 +1,44 @@
+"""GetTelemetrySubscriptions and PushTelemetry: clients' own metrics, sent to the broker (KIP-714)."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from parley.protocol.schema import Request, Response, i8, i16, i32
+
+
+class GetTelemetrySubscriptionsRequest(Request, key=71, versions="0", flexible="0+"):
+    """Ask which metrics the broker wants."""
+
+    client_instance_id: UUID  # all zero: give me one
+
+
+class GetTelemetrySubscriptionsResponse(Response, key=71, versions="0", flexible="0+"):
+    """Which metrics to push, how often and how."""
+
+    throttle_time_ms: i32 = 0
+    error_code: i16 = 0
+    client_instance_id: UUID
+    subscription_id: i32  # to be given with each push; changes with the subscription
+    accepted_compression_types: list[i8]  # as in record batches, the most welcome first
+    push_interval_ms: i32  # also how long to wait before asking again
+    telemetry_max_bytes: i32  # of one push, compressed
+    delta_temporality: bool  # True: the change since the last push; False: totals
+    requested_metrics: list[str]  # prefixes of names; empty: none; a single empty string: all
+
+
+class PushTelemetryRequest(Request, key=72, versions="0", flexible="0+"):
+    """Send metrics in the OTLP MetricsData format, version 1."""
+
+    client_instance_id: UUID
+    subscription_id: i32
+    terminating: bool  # the last push of this client
+    compression_type: i8  # as in record batches
+    metrics: bytes
+
+
+class PushTelemetryResponse(Response, key=72, versions="0", flexible="0+"):
+    """Whether the metrics were taken."""
+
+    throttle_time_ms: i32 = 0
+    error_code: i16 = 0

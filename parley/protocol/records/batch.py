@@ -1,0 +1,267 @@
+"""Record batches of magic 2: building, checking and reading them.
+
+What the header alone tells is in `parley.protocol.records.header`; this module knows the records too. `records` reads
+batches of the older magics as well (`parley.protocol.records.legacy`), since a log may hold them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from parley.protocol.records import legacy
+from parley.protocol.records._walk import Walk, encode_records, read_records
+from parley.protocol.records.compression import PIECE_BYTES, Compression, compress, decompress, pieces
+from parley.protocol.records.errors import CorruptRecord, DecompressedTooLarge, InvalidRecord
+from parley.protocol.records.header import (
+    COMPRESSION_MASK,
+    CONTROL_BIT,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC_V2,
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    Buffer,
+    TimestampType,
+    assign,
+    headers,
+    read_header,
+    seal,
+    verify_crc,
+    write_header,
+)
+from parley.protocol.records.record import Record
+
+__all__ = [
+    "DECOMPRESSED_BYTES_MAX",
+    "HEADER_SIZE",
+    "NO_TIMESTAMP",
+    "BatchHeader",
+    "Buffer",
+    "Compression",
+    "CorruptRecord",
+    "DecompressedTooLarge",
+    "InvalidRecord",
+    "Record",
+    "TimestampType",
+    "assemble",
+    "assign",
+    "build",
+    "headers",
+    "payload",
+    "read_header",
+    "records",
+    "validate",
+    "verify_crc",
+    "walk",
+]
+
+DECOMPRESSED_BYTES_MAX: Final = 1 << 30
+"""What the records of one batch may come to by default. `validate` keeps no more than a piece of it in memory."""
+_RECORDS_AT_ONCE: Final = 512
+_RECORD_BYTES_MIN: Final = 7
+
+_new = tuple.__new__
+
+
+def records(buf: Buffer, pos: int = 0, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> Iterator[Record]:
+    """The records of the one batch at ``pos``, of any magic, decompressed.
+
+    The checksum is not looked at (`verify_crc`). Raises CorruptRecord, InvalidRecord or, when the records exceed
+    ``max_bytes``, DecompressedTooLarge; before the first record wherever that can be known then.
+    """
+    header = read_header(buf, pos)
+    if pos + header.size_bytes > len(buf):
+        raise CorruptRecord("the bytes end inside a batch")
+    if header.magic < MAGIC_V2:
+        return legacy.messages(buf, pos, header, max_bytes=max_bytes)
+    return _records(header, payload(buf, pos, header, max_bytes))
+
+
+def payload(buf: Buffer, pos: int, header: BatchHeader, max_bytes: int) -> bytes:
+    """The record bytes of the v2 batch at ``pos``, decompressed. Raises InvalidRecord and DecompressedTooLarge."""
+    return decompress(header.compression, memoryview(buf)[pos + HEADER_SIZE : pos + header.size_bytes], max_bytes)
+
+
+def _records(header: BatchHeader, payload: bytes) -> Iterator[Record]:
+    fixed = header.max_timestamp if header.timestamp_type is TimestampType.APPEND else None
+    left = header.record_count
+    pos = 0
+    try:
+        while left > 0:
+            some, pos = read_records(
+                payload,
+                pos,
+                min(left, _RECORDS_AT_ONCE),
+                header.base_offset,
+                header.base_timestamp,
+                fixed,
+                _new,
+                Record,
+            )
+            left -= len(some)
+            yield from some
+    except ValueError as error:
+        raise InvalidRecord(str(error)) from None
+    if left < 0 or pos != len(payload):
+        raise InvalidRecord("a batch holds other than the number of records that it says")
+
+
+def walk(
+    buf: Buffer, pos: int, header: BatchHeader, *, consecutive: bool, max_bytes: int = DECOMPRESSED_BYTES_MAX
+) -> Walk:
+    """Check the records of the v2 batch at ``pos`` against each other and against its count; say what they are.
+
+    The memory it takes does not grow with the batch, except for a single record larger than a piece.
+    Raises InvalidRecord and DecompressedTooLarge.
+    """
+    seen = Walk(header.base_timestamp, consecutive)
+    count = header.record_count
+    begin, end = pos + HEADER_SIZE, pos + LOG_OVERHEAD + header.length
+    plain = header.attributes & COMPRESSION_MASK == 0
+    if count < 0 or (plain and count > (end - begin) // _RECORD_BYTES_MIN):
+        raise InvalidRecord(f"a batch says that it has {count} records, which cannot be")
+    try:
+        if not plain:
+            left = _walk_pieces(seen, pieces(header.compression, memoryview(buf)[begin:end], max_bytes), count)
+        elif end - begin <= PIECE_BYTES:
+            left = end - begin - seen.feed(bytes(buf[begin:end]), 0, end - begin, count)
+        else:
+            left = _walk_plain(seen, memoryview(buf)[begin:end], count)
+    except ValueError as error:
+        raise InvalidRecord(f"{error} (record {seen.count})") from None
+    if left or seen.count != count:
+        raise InvalidRecord(f"a batch says that it has {count} records, and holds {seen.count}")
+    return seen
+
+
+def _walk_plain(seen: Walk, body: memoryview, count: int) -> int:
+    """Feed the records as they are; the number of bytes left over."""
+    pos = 0
+    size = PIECE_BYTES
+    while pos < len(body):
+        piece = bytes(body[pos : pos + size])
+        used = seen.feed(piece, 0, len(piece), count)
+        if used == 0:
+            if pos + size >= len(body):
+                break
+            size = max(size * 2, seen.wanted)
+        else:
+            size = PIECE_BYTES
+        pos += used
+    return len(body) - pos
+
+
+def _walk_pieces(seen: Walk, decompressed: Iterator[bytes], count: int) -> int:
+    """Feed the records as they come out of a decoder; the number of bytes left over."""
+    held = bytearray()
+    for piece in decompressed:
+        if held:
+            held += piece
+            if len(held) < seen.wanted:
+                continue
+            piece = bytes(held)
+        used = seen.feed(piece, 0, len(piece), count)
+        held = bytearray(piece[used:])
+    return len(held)
+
+
+def validate(
+    buf: Buffer,
+    pos: int,
+    header: BatchHeader,
+    *,
+    consecutive: bool = False,
+    max_bytes: int = DECOMPRESSED_BYTES_MAX,
+) -> None:
+    """Everything in the batch at ``pos`` agrees: checksum, record count, offsets, timestamps, lengths.
+
+    ``consecutive``: the offsets must be without gaps, as a producer sends them; else they must only rise and stay
+    inside the header's range, as compaction leaves them. Raises CorruptRecord, InvalidRecord, DecompressedTooLarge.
+    """
+    verify_crc(buf, pos, header)
+    if header.magic < MAGIC_V2:
+        for _ in legacy.messages(buf, pos, header, max_bytes=max_bytes):
+            pass
+        return
+    seen = walk(buf, pos, header, consecutive=consecutive, max_bytes=max_bytes)
+    if seen.last_delta > header.last_offset_delta or (consecutive and seen.last_delta != header.last_offset_delta):
+        raise InvalidRecord("the offsets of the records are outside the range of their batch")
+    if header.timestamp_type is TimestampType.CREATE and seen.max_timestamp > max(header.max_timestamp, NO_TIMESTAMP):
+        raise InvalidRecord("a record is later than the maximum timestamp of its batch")
+
+
+def build(
+    records: Iterable[Record | tuple[Any, ...]],
+    *,
+    base_offset: int = 0,
+    keep_offsets: bool = False,
+    compression: Compression = Compression.NONE,
+    level: int | None = None,
+    timestamp_type: TimestampType = TimestampType.CREATE,
+    append_time: int | None = None,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    partition_leader_epoch: int = NO_LEADER_EPOCH,
+    transactional: bool = False,
+    control: bool = False,
+) -> bytearray:
+    """A v2 batch of the records, sealed.
+
+    Offsets run on from ``base_offset``, whatever the records' own are; with ``keep_offsets`` those are kept, and
+    must rise from ``base_offset`` on. ``append_time`` (ms) makes it a batch of LogAppendTime with that timestamp.
+    Raises InvalidRecord for timestamps too far apart for the format.
+    """
+    listed: list[Any] = records if isinstance(records, list) else list(records)
+    base_timestamp = listed[0][1] if listed else NO_TIMESTAMP
+    max_timestamp = max((record[1] for record in listed), default=NO_TIMESTAMP)
+    max_timestamp = max(max_timestamp, NO_TIMESTAMP)
+    if append_time is not None:
+        timestamp_type = TimestampType.APPEND
+        max_timestamp = append_time
+    try:
+        body: Buffer = encode_records(listed, base_offset if keep_offsets else None, base_timestamp)
+    except ValueError as error:
+        raise InvalidRecord(str(error)) from None
+    last_delta = len(listed) - 1
+    if keep_offsets and listed:
+        last_delta = listed[-1][0] - base_offset
+    if compression is not Compression.NONE:
+        body = compress(compression, body, level)
+    attributes = int(compression)
+    attributes |= TIMESTAMP_TYPE_BIT if timestamp_type is TimestampType.APPEND else 0
+    attributes |= (TRANSACTIONAL_BIT if transactional else 0) | (CONTROL_BIT if control else 0)
+    return assemble(
+        BatchHeader(
+            base_offset=base_offset,
+            length=HEADER_SIZE - LOG_OVERHEAD + len(body),
+            partition_leader_epoch=partition_leader_epoch,
+            magic=MAGIC_V2,
+            crc=0,
+            attributes=attributes,
+            last_offset_delta=last_delta,
+            base_timestamp=base_timestamp,
+            max_timestamp=max_timestamp,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            record_count=len(listed),
+        ),
+        body,
+    )
+
+
+def assemble(header: BatchHeader, body: Buffer) -> bytearray:
+    """A v2 batch of this header and these record bytes (compressed as the header says), sealed."""
+    out = bytearray(HEADER_SIZE)
+    out += body
+    write_header(out, 0, header)
+    seal(out, 0, len(out))
+    return out

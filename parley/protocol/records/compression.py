@@ -1,0 +1,296 @@
+"""The compression types of record batches, to and fro, within bounds.
+
+=====  ======  ==========================================================  ==========================
+value  name    format                                                      written as
+=====  ======  ==========================================================  ==========================
+1      gzip    RFC 1952, any number of members                             one member
+2      snappy  xerial framing (blocks behind a 16-byte header), or raw     xerial, blocks of 32 KiB
+3      lz4     LZ4 frame; magic 0 has its header checksum wrong (KIP-57)   independent 64 KiB blocks
+4      zstd    RFC 8878 frames (KIP-110)                                   one frame
+=====  ======  ==========================================================  ==========================
+
+Rules of this module:
+
+* Output is bounded before it exists: no call makes more than ``max_bytes``, whatever the input promises, and
+  `pieces` holds no more than one piece.
+* Whatever is wrong with the input is InvalidRecord; too much of it is DecompressedTooLarge.
+* A codec's library is imported when the codec is first used.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+from typing import Any, Final
+
+from parley.protocol.records.errors import DecompressedTooLarge, InvalidRecord
+
+Buffer = bytes | bytearray | memoryview
+
+PIECE_BYTES: Final = 1 << 17
+"""About what `pieces` yields at a time: small enough to stay in the processor's cache."""
+ZSTD_WINDOW_BYTES_MAX: Final = 1 << 27
+"""The window a zstd frame may ask for; the limit of zstd's own tools."""
+
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+_XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK_BYTES: Final = 1 << 15
+_SNAPPY_RATIO_MAX: Final = 64
+"""More than any snappy block can expand: an element of three bytes copies 64."""
+_LZ4_INPUT_BYTES: Final = 1 << 12
+"""What the lz4 decoder is fed at a time: it makes at most 255 times as much of it, and a block it held back."""
+LZ4_LEVEL_FAST: Final = 9
+"""Kafka's default level of lz4 means the fast compressor, all others the high compressor (KIP-390)."""
+_LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
+
+
+class Compression(IntEnum):
+    """How the records of a batch are compressed; the value in the batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+    @classmethod
+    def named(cls, name: str) -> Compression:
+        """The codec by its name in configurations (``none``, ``gzip``, ...). Raises ValueError."""
+        try:
+            return cls[name.upper()]
+        except KeyError:
+            raise ValueError(f"{name!r} is no compression type") from None
+
+
+def compress(codec: Compression, data: Buffer, level: int | None = None, *, magic: int = 2) -> bytes:
+    """Compress what is to stand in a batch (or, of ``magic`` 0 or 1, in a message) of this codec.
+
+    ``level`` is the codec's own (gzip 1-9, lz4 1-17, zstd -131072-22; None: its default); snappy has none.
+    """
+    if codec is Compression.NONE:
+        return bytes(data)
+    if codec is Compression.LZ4 and magic == 0:
+        return _with_wrong_checksum(_compress_lz4(data, level))
+    return _COMPRESSORS[codec](data, level)
+
+
+def decompress(codec: Compression, data: Buffer, max_bytes: int, *, magic: int = 2) -> bytes:
+    """All of it at once. Raises InvalidRecord for bytes the codec cannot have written, DecompressedTooLarge."""
+    return b"".join(pieces(codec, data, max_bytes, magic=magic))
+
+
+def pieces(codec: Compression, data: Buffer, max_bytes: int, *, magic: int = 2) -> Iterator[bytes]:
+    """What ``data`` decompresses to, bit by bit. Raises as `decompress` does, from the iteration."""
+    if codec is Compression.LZ4 and magic == 0:
+        data = _with_right_checksum(data)
+    total = 0
+    for piece in _DECOMPRESSORS[codec](data, max_bytes):
+        total += len(piece)
+        if total > max_bytes:
+            raise DecompressedTooLarge(max_bytes)
+        yield piece
+
+
+def _uncompressed(data: Buffer, max_bytes: int) -> Iterator[bytes]:
+    if len(data) > max_bytes:
+        raise DecompressedTooLarge(max_bytes)
+    yield bytes(data)
+
+
+# gzip
+
+
+def _compress_gzip(data: Buffer, level: int | None) -> bytes:
+    compressor = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, 31)
+    return compressor.compress(data) + compressor.flush()
+
+
+def _gzip_pieces(data: Buffer, max_bytes: int) -> Iterator[bytes]:
+    left: Buffer = data
+    try:
+        while True:
+            member = zlib.decompressobj(31)
+            while not member.eof:
+                piece = member.decompress(left, PIECE_BYTES)
+                left = member.unconsumed_tail
+                if not piece and not left and not member.eof:
+                    raise InvalidRecord("gzip data ends too early")
+                yield piece
+            left = member.unused_data
+            if not left:
+                return
+    except zlib.error as error:
+        raise InvalidRecord(f"not gzip data: {error}") from None
+
+
+# snappy
+
+
+def _compress_snappy(data: Buffer, level: int | None) -> bytes:
+    from cramjam import snappy
+
+    view = memoryview(data)
+    out = bytearray(_XERIAL_HEADER)
+    for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
+        block = bytes(snappy.compress_raw(view[start : start + _XERIAL_BLOCK_BYTES]))
+        out += len(block).to_bytes(4, "big")
+        out += block
+    return bytes(out)
+
+
+def _snappy_pieces(data: Buffer, max_bytes: int) -> Iterator[bytes]:
+    view = memoryview(data)
+    if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        yield _snappy_block(view, max_bytes)
+        return
+    pos = len(_XERIAL_HEADER)
+    if pos > len(view):
+        raise InvalidRecord("snappy data ends inside its header")
+    while pos < len(view):
+        size = int.from_bytes(view[pos : pos + 4], "big")
+        pos += 4
+        if size > len(view) - pos:
+            raise InvalidRecord("snappy data ends inside a block")
+        yield _snappy_block(view[pos : pos + size], max_bytes)
+        pos += size
+
+
+def _snappy_block(block: memoryview, max_bytes: int) -> bytes:
+    import cramjam
+
+    if not block:
+        raise InvalidRecord("a block of snappy data is empty")
+    try:
+        size = cramjam.snappy.decompress_raw_len(block)
+        if size > max_bytes:
+            raise DecompressedTooLarge(max_bytes)
+        if size > len(block) * _SNAPPY_RATIO_MAX:
+            raise InvalidRecord("snappy data promises more than it can hold")
+        return bytes(cramjam.snappy.decompress_raw(block))
+    except cramjam.DecompressionError as error:
+        raise InvalidRecord(f"not snappy data: {error}") from None
+
+
+# lz4
+
+
+def _compress_lz4(data: Buffer, level: int | None) -> bytes:
+    import lz4.frame
+
+    # Java's reader wants independent blocks, and what it wants, all readers take.
+    return bytes(
+        lz4.frame.compress(
+            data,
+            compression_level=0 if level in (None, LZ4_LEVEL_FAST) else level,
+            block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+            block_linked=False,
+            store_size=False,
+        )
+    )
+
+
+def _lz4_pieces(data: Buffer, max_bytes: int) -> Iterator[bytes]:
+    import lz4.frame
+
+    view = memoryview(data)
+    decoder = lz4.frame.LZ4FrameDecompressor()
+    try:
+        for start in range(0, len(view), _LZ4_INPUT_BYTES):
+            if decoder.eof:
+                raise InvalidRecord("bytes follow the end of an lz4 frame")
+            yield decoder.decompress(view[start : start + _LZ4_INPUT_BYTES])
+    except RuntimeError as error:
+        raise InvalidRecord(f"not lz4 data: {error}") from None
+    if not decoder.eof or decoder.unused_data:
+        raise InvalidRecord("lz4 data does not end with its frame")
+
+
+def _with_wrong_checksum(frame: bytes) -> bytes:
+    """The frame as writers of magic 0 make it: its header checksum covers the magic number too (KIP-57)."""
+    end = _lz4_descriptor_end(frame)
+    return frame[:end] + _lz4_checksum(frame[:end]) + frame[end + 1 :]
+
+
+def _with_right_checksum(frame: Buffer) -> bytes:
+    """A frame that a writer of magic 0 made, whichever checksum it has, as the decoder wants it."""
+    end = _lz4_descriptor_end(frame)
+    whole = bytes(frame)
+    return whole[:end] + _lz4_checksum(whole[4:end]) + whole[end + 1 :]
+
+
+def _lz4_descriptor_end(frame: Buffer) -> int:
+    """Where the header checksum of the frame stands."""
+    if len(frame) < 7 or bytes(frame[:4]) != _LZ4_MAGIC:
+        raise InvalidRecord("not lz4 data: no frame")
+    flags = frame[4]
+    end = 6 + (8 if flags & 0x08 else 0)
+    if flags & 0x01 or len(frame) <= end:
+        raise InvalidRecord("not lz4 data: the frame's header is wrong")
+    return end
+
+
+def _lz4_checksum(descriptor: bytes) -> bytes:
+    """The second byte of the descriptor's xxHash32; written out for the few bytes a descriptor has (below 16)."""
+    mask = 0xFFFFFFFF
+    prime1, prime2, prime3, prime4, prime5 = 2654435761, 2246822519, 3266489917, 668265263, 374761393
+    value = prime5 + len(descriptor)
+    words = len(descriptor) // 4 * 4
+    for (word,) in struct.iter_unpack("<I", descriptor[:words]):
+        value = (value + word * prime3) & mask
+        value = (value << 17 | value >> 15) & mask
+        value = value * prime4 & mask
+    for byte in descriptor[words:]:
+        value = (value + byte * prime5) & mask
+        value = (value << 11 | value >> 21) & mask
+        value = value * prime1 & mask
+    value = (value ^ value >> 15) * prime2 & mask
+    value = (value ^ value >> 13) * prime3 & mask
+    value ^= value >> 16
+    return bytes((value >> 8 & 0xFF,))
+
+
+# zstd
+
+
+def _compress_zstd(data: Buffer, level: int | None) -> bytes:
+    import zstandard
+
+    return zstandard.ZstdCompressor(level=3 if level is None else level).compress(data)
+
+
+_idle_zstd_decoders: list[Any] = []
+"""Making a decoder costs more than a small batch. One serves one iteration at a time, in whichever thread."""
+
+
+def _zstd_pieces(data: Buffer, max_bytes: int) -> Iterator[bytes]:
+    import zstandard
+
+    try:
+        decoder = _idle_zstd_decoders.pop()
+    except IndexError:
+        decoder = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_MAX)
+    try:
+        with decoder.stream_reader(data, read_across_frames=True) as reader:
+            while piece := reader.read(PIECE_BYTES):
+                yield piece
+    except zstandard.ZstdError as error:
+        raise InvalidRecord(f"not zstd data: {error}") from None
+    finally:
+        _idle_zstd_decoders.append(decoder)
+
+
+_COMPRESSORS: Final[dict[Compression, Callable[[Buffer, int | None], bytes]]] = {
+    Compression.GZIP: _compress_gzip,
+    Compression.SNAPPY: _compress_snappy,
+    Compression.LZ4: _compress_lz4,
+    Compression.ZSTD: _compress_zstd,
+}
+_DECOMPRESSORS: Final[dict[Compression, Callable[[Buffer, int], Iterator[bytes]]]] = {
+    Compression.NONE: _uncompressed,
+    Compression.GZIP: _gzip_pieces,
+    Compression.SNAPPY: _snappy_pieces,
+    Compression.LZ4: _lz4_pieces,
+    Compression.ZSTD: _zstd_pieces,
+}

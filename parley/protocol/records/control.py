@@ -1,0 +1,90 @@
+"""Control batches: records that tell readers something and are no data of the topic.
+
+A control batch has the control bit in its attributes and one record. Its key is a version and a type (two 16-bit
+numbers), its value depends on the type (`EndTxnMarker` and `LeaderChangeMessage` in `parley.protocol.messages.stored`).
+Only the markers that end a transaction (KIP-98) matter to a partition; other types are passed over by readers.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from parley.protocol.records.batch import Buffer, InvalidRecord, Record, build, records
+
+_KEY: Final = struct.Struct(">hh")
+_END_TXN: Final = struct.Struct(">hi")
+_KEY_VERSION: Final = 0
+_END_TXN_VERSION: Final = 0
+
+
+class ControlType(IntEnum):
+    """What a control record says; the second number of its key."""
+
+    ABORT = 0
+    COMMIT = 1
+    LEADER_CHANGE = 2
+    SNAPSHOT_HEADER = 3
+    SNAPSHOT_FOOTER = 4
+    KRAFT_VERSION = 5
+    KRAFT_VOTERS = 6
+
+
+class ControlMarker(NamedTuple):
+    """The end of a transaction: COMMIT or ABORT, and the epoch of the coordinator that wrote it."""
+
+    type: ControlType
+    coordinator_epoch: int
+
+
+def control_type(record: Record) -> ControlType | None:
+    """What a record of a control batch says; None for a type of a later time. Raises InvalidRecord."""
+    if record.key is None or len(record.key) < _KEY.size:
+        raise InvalidRecord("the key of a control record is too short")
+    version, kind = _KEY.unpack_from(record.key)
+    if version < _KEY_VERSION:
+        raise InvalidRecord(f"there is no version {version} of the key of a control record")
+    try:
+        return ControlType(kind)
+    except ValueError:
+        return None
+
+
+def marker_of(record: Record) -> ControlMarker | None:
+    """The transaction's end that a record of a control batch says; None for all others. Raises InvalidRecord."""
+    kind = control_type(record)
+    if kind not in (ControlType.ABORT, ControlType.COMMIT):
+        return None
+    if record.value is None or len(record.value) < _END_TXN.size:
+        raise InvalidRecord("the value of a transaction marker is too short")
+    version, epoch = _END_TXN.unpack_from(record.value)
+    if version < _END_TXN_VERSION:
+        raise InvalidRecord(f"there is no version {version} of a transaction marker")
+    return ControlMarker(kind, epoch)
+
+
+def read_marker(buf: Buffer, pos: int = 0) -> ControlMarker | None:
+    """The end of a transaction in the control batch at ``pos``.
+
+    None where it says something else, or nothing since compaction emptied it. Raises CorruptRecord, InvalidRecord.
+    """
+    for record in records(buf, pos):
+        return marker_of(record)
+    return None
+
+
+def build_marker(
+    marker: ControlMarker, *, producer_id: int, producer_epoch: int, timestamp: int, base_offset: int = 0
+) -> bytearray:
+    """The control batch that ends the transaction of a producer at ``timestamp`` (ms)."""
+    key = _KEY.pack(_KEY_VERSION, marker.type)
+    value = _END_TXN.pack(_END_TXN_VERSION, marker.coordinator_epoch)
+    return build(
+        [Record(base_offset, timestamp, key, value)],
+        base_offset=base_offset,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transactional=True,
+        control=True,
+    )

@@ -1,0 +1,258 @@
+"""The header of a record batch, and what can be done knowing no more than it.
+
+A log is a row of batches. A v2 batch (magic 2) begins with 61 bytes (protocol guide, "Record Batch")::
+
+    base offset 8 | length 4 | leader epoch 4 | magic 1 | crc 4 | attributes 2 | last offset delta 4 | base timestamp 8
+    max timestamp 8 | producer id 8 | producer epoch 2 | base sequence 4 | record count 4 | records ...
+
+The length counts from the leader epoch on; the CRC (Castagnoli) covers everything from the attributes on, so that a
+broker may patch base offset and leader epoch without computing it anew. The messages of the older formats (magic 0
+and 1) share the first 12 bytes and the place of the magic byte; here each of them is a batch of its own.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from parley.protocol.records.compression import Compression
+from parley.protocol.records.errors import CorruptRecord, InvalidRecord
+
+Buffer = bytes | bytearray | memoryview
+
+HEADER_SIZE: Final = 61
+"""Bytes before the records of a v2 batch."""
+LOG_OVERHEAD: Final = 12
+"""Bytes before what a batch's length field counts: base offset and length."""
+LEGACY_HEADER_SIZE: Final = (26, 34)
+"""Bytes of the least message of magic 0 and 1: empty key and value."""
+MAGIC_V2: Final = 2
+
+COMPRESSION_MASK: Final = 0x07
+TIMESTAMP_TYPE_BIT: Final = 0x08
+TRANSACTIONAL_BIT: Final = 0x10
+CONTROL_BIT: Final = 0x20
+DELETE_HORIZON_BIT: Final = 0x40
+"""The base timestamp is the moment from which compaction may drop the batch's tombstones (KIP-534)."""
+
+NO_TIMESTAMP: Final = -1
+NO_PRODUCER_ID: Final = -1
+NO_PRODUCER_EPOCH: Final = -1
+NO_SEQUENCE: Final = -1
+NO_LEADER_EPOCH: Final = -1
+
+_V2: Final = struct.Struct(">qiiBIhiqqqhii")
+_PREFIX: Final = struct.Struct(">qi")
+_LEGACY: Final = struct.Struct(">qiIBb")
+_ASSIGNED: Final = struct.Struct(">qii")
+_MAGIC_AT: Final = 16
+_CRC_AT: Final = 17
+_ATTRIBUTES_AT: Final = 21
+_MAX_TIMESTAMP_AT: Final = 35
+INT32_MAX: Final = 0x7FFF_FFFF
+INT64_MAX: Final = 0x7FFF_FFFF_FFFF_FFFF
+
+
+class TimestampType(IntEnum):
+    """Whose clock a record's timestamp is (KIP-32)."""
+
+    CREATE = 0
+    APPEND = 1
+
+
+class BatchHeader(NamedTuple):
+    """The fields of a v2 batch header in the order of the wire, read from any magic by `read_header`.
+
+    For a message of magic 0 or 1: ``base_offset`` is its last offset (a compressed message holds several records and
+    names the last of them; only decompressing tells the first), ``record_count`` is 1, and there is no producer.
+    """
+
+    base_offset: int
+    length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size_bytes(self) -> int:
+        """The whole batch, with the 12 bytes of offset and length."""
+        return self.length + LOG_OVERHEAD
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence number of the last record; it wraps from 2^31 - 1 to 0. -1 when there is none."""
+        if self.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return (self.base_sequence + self.last_offset_delta) & INT32_MAX
+
+    @property
+    def compression(self) -> Compression:
+        """Raises InvalidRecord for a codec that does not exist."""
+        try:
+            return Compression(self.attributes & COMPRESSION_MASK)
+        except ValueError:
+            raise InvalidRecord(f"there is no compression type {self.attributes & COMPRESSION_MASK}") from None
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        return TimestampType.APPEND if self.attributes & TIMESTAMP_TYPE_BIT else TimestampType.CREATE
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.attributes & TRANSACTIONAL_BIT != 0
+
+    @property
+    def is_control(self) -> bool:
+        return self.attributes & CONTROL_BIT != 0
+
+    @property
+    def has_producer(self) -> bool:
+        """Whether an idempotent or transactional producer sent it."""
+        return self.producer_id > NO_PRODUCER_ID
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """From when on compaction may drop the batch's tombstones, if that is decided (KIP-534)."""
+        return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
+
+
+_new = tuple.__new__
+
+
+def read_header(buf: Buffer, pos: int = 0) -> BatchHeader:
+    """The header of the batch at ``pos``, of any magic.
+
+    Raises CorruptRecord where fewer bytes are left than a header has, the length is impossible or the magic unknown.
+    That the whole batch is there, the caller knows or compares ``size_bytes``.
+    """
+    if len(buf) - pos < HEADER_SIZE:
+        return _read_short(buf, pos)
+    magic = buf[pos + _MAGIC_AT]
+    if magic != MAGIC_V2:
+        return _read_legacy(buf, pos)
+    header: BatchHeader = _new(BatchHeader, _V2.unpack_from(buf, pos))
+    if header.length < HEADER_SIZE - LOG_OVERHEAD:
+        raise CorruptRecord(f"a batch says that it has {header.length} bytes, which is less than its header")
+    return header
+
+
+def _read_short(buf: Buffer, pos: int) -> BatchHeader:
+    if pos < 0 or len(buf) - pos <= _MAGIC_AT or buf[pos + _MAGIC_AT] == MAGIC_V2:
+        raise CorruptRecord("the bytes end inside the header of a batch")
+    return _read_legacy(buf, pos)
+
+
+def _read_legacy(buf: Buffer, pos: int) -> BatchHeader:
+    magic = buf[pos + _MAGIC_AT]
+    if magic > 1:
+        raise CorruptRecord(f"there is no record format of magic {magic}")
+    if len(buf) - pos < LEGACY_HEADER_SIZE[magic]:
+        raise CorruptRecord("the bytes end inside the header of a message")
+    offset, length, crc, _, attributes = _LEGACY.unpack_from(buf, pos)
+    if length < LEGACY_HEADER_SIZE[magic] - LOG_OVERHEAD:
+        raise CorruptRecord(f"a message says that it has {length} bytes, which is less than its header")
+    timestamp = int.from_bytes(buf[pos + 18 : pos + 26], "big", signed=True) if magic == 1 else NO_TIMESTAMP
+    return BatchHeader(
+        base_offset=offset,
+        length=length,
+        partition_leader_epoch=NO_LEADER_EPOCH,
+        magic=magic,
+        crc=crc,
+        attributes=attributes & (0x0F if magic == 1 else 0x07),
+        last_offset_delta=0,
+        base_timestamp=timestamp,
+        max_timestamp=timestamp,
+        producer_id=NO_PRODUCER_ID,
+        producer_epoch=NO_PRODUCER_EPOCH,
+        base_sequence=NO_SEQUENCE,
+        record_count=1,
+    )
+
+
+def headers(buf: Buffer, pos: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each whole batch in ``buf[pos:end]``; stops before a batch that is cut off.
+
+    Raises CorruptRecord for a length or magic that cannot be. `partial_tail` tells whether bytes were left over.
+    """
+    if end is None:
+        end = len(buf)
+    while end - pos > _MAGIC_AT:
+        length = _PREFIX.unpack_from(buf, pos)[1]
+        if length > end - pos - LOG_OVERHEAD:
+            return
+        header = read_header(buf, pos)
+        yield pos, header
+        pos += header.size_bytes
+
+
+def verify_crc(buf: Buffer, pos: int, header: BatchHeader) -> None:
+    """Raises CorruptRecord unless the whole batch is in ``buf`` and its checksum is right."""
+    end = pos + header.length + LOG_OVERHEAD
+    if end > len(buf):
+        raise CorruptRecord("the bytes end inside a batch")
+    view = memoryview(buf)
+    if header.magic == MAGIC_V2:
+        actual = crc32c(view[pos + _ATTRIBUTES_AT : end])
+    else:
+        actual = zlib.crc32(view[pos + _MAGIC_AT : end])
+    if actual != header.crc:
+        raise CorruptRecord(f"the checksum of a batch is {actual:08x}, it says {header.crc:08x}")
+
+
+def assign(
+    buf: bytearray | memoryview,
+    pos: int,
+    base_offset: int,
+    leader_epoch: int,
+    append_time: int | None = None,
+) -> None:
+    """Patch base offset and leader epoch of the v2 batch at ``pos``, in place.
+
+    With ``append_time`` (ms) the batch also becomes one of LogAppendTime with that timestamp, which costs computing
+    its checksum anew.
+    """
+    length = _PREFIX.unpack_from(buf, pos)[1]
+    _ASSIGNED.pack_into(buf, pos, base_offset, length, leader_epoch)
+    if append_time is None:
+        return
+    buf[pos + _ATTRIBUTES_AT + 1] |= TIMESTAMP_TYPE_BIT
+    struct.pack_into(">q", buf, pos + _MAX_TIMESTAMP_AT, append_time)
+    seal(buf, pos, length + LOG_OVERHEAD)
+
+
+def set_max_timestamp(buf: bytearray | memoryview, pos: int, max_timestamp: int) -> None:
+    """Correct the maximum timestamp of the v2 batch at ``pos``, in place, and its checksum."""
+    struct.pack_into(">q", buf, pos + _MAX_TIMESTAMP_AT, max_timestamp)
+    seal(buf, pos, _PREFIX.unpack_from(buf, pos)[1] + LOG_OVERHEAD)
+
+
+def seal(buf: bytearray | memoryview, pos: int, size_bytes: int) -> None:
+    """Compute the checksum of the v2 batch at ``pos`` and write it where it belongs."""
+    with memoryview(buf) as view, view[pos + _ATTRIBUTES_AT : pos + size_bytes] as covered:
+        struct.pack_into(">I", buf, pos + _CRC_AT, crc32c(covered))
+
+
+def write_header(buf: bytearray | memoryview, pos: int, header: BatchHeader) -> None:
+    """Write the 61 bytes of a v2 header; the checksum is not computed (`seal` does)."""
+    _V2.pack_into(buf, pos, *header)

@@ -1,0 +1,169 @@
+"""Messages of magic 0 and 1, as clients before KIP-98 write them and old logs hold them.
+
+A message set is a row of messages::
+
+    offset 8 | size 4 | crc 4 | magic 1 | attributes 1 | [timestamp 8, magic 1 only] | key length 4, key | value ...
+
+A compressed message set is one wrapper message whose value is the compressed row of inner messages. The wrapper's
+offset is that of the last inner message; inner offsets are absolute in magic 0 and count from 0 in magic 1 (KIP-31).
+A wrapper inside a wrapper is refused. With LogAppendTime, the wrapper's timestamp is that of all its messages (KIP-32).
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from parley.protocol.records.compression import Compression, compress, decompress
+from parley.protocol.records.errors import CorruptRecord, InvalidRecord
+from parley.protocol.records.header import (
+    COMPRESSION_MASK,
+    INT64_MAX,
+    LEGACY_HEADER_SIZE,
+    LOG_OVERHEAD,
+    NO_TIMESTAMP,
+    TIMESTAMP_TYPE_BIT,
+    BatchHeader,
+    Buffer,
+    TimestampType,
+)
+from parley.protocol.records.record import Record
+
+_PREFIX: Final = struct.Struct(">qiI")
+_FIELDS: Final = (struct.Struct(">bb"), struct.Struct(">bbq"))
+"""Magic, attributes and, in magic 1, the timestamp."""
+_MESSAGE: Final = (struct.Struct(">qiIbbi"), struct.Struct(">qiIbbqi"))
+"""All up to the length of the key, by magic."""
+_MAGIC_AT: Final = 16
+_LENGTH: Final = struct.Struct(">i")
+_OFFSET_AND_LENGTH: Final = struct.Struct(">qi")
+
+_new = tuple.__new__
+
+
+def messages(buf: Buffer, pos: int, header: BatchHeader, *, max_bytes: int) -> Iterator[Record]:
+    """What the message at ``pos`` holds: itself, or its inner messages if it is a wrapper.
+
+    The message's own checksum is not looked at; those inside are. Raises CorruptRecord, InvalidRecord and, beyond
+    ``max_bytes`` decompressed, DecompressedTooLarge.
+    """
+    codec = header.compression
+    key, value = _key_and_value(bytes(buf[pos : pos + header.size_bytes]), header)
+    if codec is Compression.NONE:
+        yield Record(header.base_offset, header.max_timestamp, key, value)
+        return
+    if codec is Compression.ZSTD:
+        raise InvalidRecord("messages of the old formats cannot be compressed with zstd")
+    if value is None:
+        raise InvalidRecord("a compressed message is null")
+    yield from _inner(header, decompress(codec, value, max_bytes, magic=header.magic))
+
+
+def _key_and_value(message: bytes, header: BatchHeader) -> tuple[bytes | None, bytes | None]:
+    if len(message) < header.size_bytes:
+        raise CorruptRecord("the bytes end inside a message")
+    pos = _MESSAGE[header.magic].size
+    return _split(message, pos, len(message), _LENGTH.unpack_from(message, pos - 4)[0])
+
+
+def _split(data: bytes, pos: int, end: int, key_size: int) -> tuple[bytes | None, bytes | None]:
+    """Key and value of the message that ends at ``end``; the key begins at ``pos``."""
+    key = None
+    if key_size >= 0:
+        key = data[pos : pos + key_size]
+        pos += key_size
+    if end - pos < 4:
+        raise InvalidRecord("the key of a message is longer than it")
+    value_size: int = _LENGTH.unpack_from(data, pos)[0]
+    pos += 4
+    if pos + max(0, value_size) != end:
+        raise InvalidRecord("the fields of a message do not fill its length")
+    return key, None if value_size < 0 else data[pos:end]
+
+
+def _inner(wrapper: BatchHeader, data: bytes) -> Iterator[Record]:
+    magic = wrapper.magic
+    # In magic 1 the inner offsets are relative, and the wrapper's offset is that of the last. A producer leaves the
+    # wrapper's at 0; then there is nothing to relate them to.
+    shift = max(0, wrapper.base_offset - _last_offset(data)) if magic == 1 else 0
+    timestamp = NO_TIMESTAMP
+    fixed = wrapper.timestamp_type is TimestampType.APPEND
+    unpack = _MESSAGE[magic].unpack_from
+    view = memoryview(data)
+    if not data:
+        raise InvalidRecord("a compressed message holds no messages")
+    pos = 0
+    while pos < len(data):
+        if len(data) - pos < LEGACY_HEADER_SIZE[magic]:
+            raise InvalidRecord("the bytes end inside a message")
+        if magic == 1:
+            offset, length, crc, own_magic, attributes, timestamp, key_size = unpack(data, pos)
+        else:
+            offset, length, crc, own_magic, attributes, key_size = unpack(data, pos)
+        end = pos + LOG_OVERHEAD + length
+        if own_magic != magic:
+            raise InvalidRecord("the messages in a compressed message are of another magic than it")
+        if attributes & COMPRESSION_MASK:
+            raise InvalidRecord("a compressed message holds compressed messages")
+        if length < LEGACY_HEADER_SIZE[magic] - LOG_OVERHEAD or end > len(data):
+            raise InvalidRecord("the length of a message inside a compressed message cannot be")
+        if zlib.crc32(view[pos + _MAGIC_AT : end]) != crc:
+            raise CorruptRecord("the checksum of a message inside a compressed message is wrong")
+        key, value = _split(data, pos + _MESSAGE[magic].size, end, key_size)
+        if offset + shift > INT64_MAX:
+            raise InvalidRecord("the offset of a message is out of range")
+        yield _new(Record, (offset + shift, wrapper.max_timestamp if fixed else timestamp, key, value, ()))
+        pos = end
+
+
+def _last_offset(data: bytes) -> int:
+    """The offset of the last message in a set that should be whole."""
+    offset = pos = 0
+    while len(data) - pos >= LOG_OVERHEAD:
+        offset, length = _OFFSET_AND_LENGTH.unpack_from(data, pos)
+        if length < 0:
+            raise InvalidRecord("the length of a message inside a compressed message cannot be")
+        pos += LOG_OVERHEAD + length
+    return offset
+
+
+def build(
+    records: Iterable[Record],
+    magic: int,
+    *,
+    compression: Compression = Compression.NONE,
+    level: int | None = None,
+    append_time: int | None = None,
+) -> bytearray:
+    """The records, in rising order of offset, as a message set: one message each, or one wrapper for all of them.
+
+    Headers are dropped. ``append_time`` (ms): the set is one of LogAppendTime with that timestamp (in magic 1; magic 0
+    knows no timestamps).
+    """
+    out = bytearray()
+    base: int | None = 0 if compression is Compression.NONE or magic == 0 else None
+    last = 0
+    latest = NO_TIMESTAMP
+    attributes = TIMESTAMP_TYPE_BIT if append_time is not None and magic == 1 else 0
+    for last, own_time, key, value, _ in records:
+        timestamp = own_time if append_time is None else append_time
+        latest = max(latest, timestamp)
+        base = last if base is None else base
+        out += message(last - base, magic, attributes, timestamp, key, value)
+    if compression is Compression.NONE or not out:
+        return out
+    body = compress(compression, out, level, magic=magic)
+    return bytearray(message(last, magic, attributes | compression, latest, None, body))
+
+
+def message(offset: int, magic: int, attributes: int, timestamp: int, key: bytes | None, value: bytes | None) -> bytes:
+    """One message, with its checksum. ``timestamp`` does not matter in magic 0."""
+    fields = _FIELDS[magic].pack(magic, attributes) if magic == 0 else _FIELDS[magic].pack(magic, attributes, timestamp)
+    body = b"".join((fields, _sized(key), _sized(value)))
+    return _PREFIX.pack(offset, 4 + len(body), zlib.crc32(body)) + body
+
+
+def _sized(content: bytes | None) -> bytes:
+    return b"\xff\xff\xff\xff" if content is None else _LENGTH.pack(len(content)) + content

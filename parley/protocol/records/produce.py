@@ -1,0 +1,302 @@
+"""What a produce request brought for one partition, checked and made ready for the log.
+
+`prepare` takes the records as they came and gives whole v2 batches back, the same bytes wherever that is possible:
+
+* A v2 batch (produce v3 and later: exactly one) is checked against itself and the topic's rules. Only its maximum
+  timestamp may be corrected in place, and its records compressed anew where the topic names another codec.
+* Messages of magic 0 or 1 (produce before v3) become one v2 batch, compressed as they were.
+
+Offsets, leader epoch and, for LogAppendTime, the timestamp are the log's to set.
+
+The checks, in order, and how each is refused:
+
+=======================================================================  =======================================
+no records; a cut-off batch; several batches; v0/v1 with produce v3+     INVALID_RECORD
+length, magic or checksum that cannot be                                 CORRUPT_MESSAGE
+zstd with produce before v7 (KIP-110)                                    UNSUPPORTED_COMPRESSION_TYPE
+larger than ``max.message.bytes``; decompressed beyond its limit         MESSAGE_TOO_LARGE
+base offset not 0, count and offsets disagree, control batch, producer   INVALID_RECORD
+id without sequence or epoch, transaction without producer id
+LogAppendTime set by the client                                          INVALID_TIMESTAMP
+records that do not agree with their header                              INVALID_RECORD
+no key where the topic is compacted                                      INVALID_RECORD and which records
+timestamps outside the topic's bounds                                    INVALID_TIMESTAMP and which records
+=======================================================================  =======================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.records import batch, legacy
+from parley.protocol.records._walk import Walk
+from parley.protocol.records.compression import Compression, compress
+from parley.protocol.records.errors import DecompressedTooLarge, InvalidRecord
+from parley.protocol.records.header import (
+    COMPRESSION_MASK,
+    CONTROL_BIT,
+    DELETE_HORIZON_BIT,
+    HEADER_SIZE,
+    LEGACY_HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC_V2,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    Buffer,
+    TimestampType,
+    headers,
+    read_header,
+    set_max_timestamp,
+    verify_crc,
+)
+from parley.protocol.records.record import Record
+
+ONE_BATCH_VERSION: Final = 3
+"""From this version of the request on, records are exactly one v2 batch (KIP-98)."""
+ZSTD_VERSION: Final = 7
+"""From this version of the request on, the client may compress with zstd (KIP-110)."""
+RECORD_ERRORS_MAX: Final = 100
+"""How many of the records that are wrong an answer names."""
+
+LEGACY_DECOMPRESSED_RATIO_MAX: Final = 8
+"""Messages of the old formats may decompress to so many times ``max.message.bytes``; they are converted as objects."""
+
+_UNBOUNDED: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceRules:
+    """What a topic demands of records, by its configuration. Times in ms."""
+
+    max_message_bytes: int = 1048588
+    """A batch, as it is stored, may have so many bytes (``max.message.bytes``)."""
+    decompressed_bytes_max: int = 128 << 20
+    """The records of a batch, decompressed, may have so many bytes. They are never in memory all at once."""
+    timestamp_type: TimestampType = TimestampType.CREATE
+    timestamp_before_max_ms: int = _UNBOUNDED
+    """How far a record's timestamp may lie before now (``message.timestamp.before.max.ms``)."""
+    timestamp_after_max_ms: int = _UNBOUNDED
+    compression: Compression | None = None
+    """The codec of the topic; None: as the producer compressed (``compression.type=producer``)."""
+    compression_level: int | None = None
+    require_keys: bool = False
+    """Whether the topic is compacted."""
+
+
+class Prepared(NamedTuple):
+    """Records ready to be appended: one v2 batch from offset 0.
+
+    ``batches`` is writable; where nothing had to be rewritten it is the very buffer that came in.
+    """
+
+    batches: bytearray | memoryview
+    record_count: int
+    max_timestamp: int
+    """The latest CreateTime of the records, ms; -1 when they have none."""
+    conversions: int
+    """How many records were rewritten in another format or codec; 0 when the bytes are as they came."""
+
+
+class RecordErrors(KafkaError):
+    """Some records of a batch break the topic's rules, so that the whole batch is refused (KIP-467).
+
+    ``record_errors`` names the first of them: index in the batch, and what is wrong.
+    """
+
+    def __init__(self, code: ErrorCode, message: str, record_errors: tuple[tuple[int, str], ...]) -> None:
+        super().__init__(code, message)
+        self.record_errors = record_errors
+
+
+def prepare(records: Buffer | None, rules: ProduceRules, *, now_ms: int, version: int) -> Prepared:
+    """Check what a produce request of ``version`` brought for one partition.
+
+    Raises KafkaError with the code that the table above says; `RecordErrors` where single records are to blame. The
+    records are then unchanged. Runs as long as decompressing takes: not on an event loop for much compressed data.
+    """
+    if records is None or len(records) <= LOG_OVERHEAD:
+        raise InvalidRecord("there is no record batch")
+    header = _first_header(records)
+    if header.magic != MAGIC_V2:
+        if version >= ONE_BATCH_VERSION:
+            raise InvalidRecord(f"produce version {version} carries batches of magic 2, not {header.magic}")
+        return _prepare_legacy(records, rules, now_ms)
+    if len(records) != header.length + LOG_OVERHEAD:
+        records = _only_batch(records, header)
+    _check_header(header, rules, version)
+    verify_crc(records, 0, header)
+    seen = batch.walk(records, 0, header, consecutive=True, max_bytes=rules.decompressed_bytes_max)
+    if _breaks_rules(seen, rules, now_ms):
+        _check_records(batch.records(records, max_bytes=rules.decompressed_bytes_max), rules, now_ms)
+    source = header.attributes & COMPRESSION_MASK
+    if rules.compression is not None and rules.compression != source:
+        return _recompressed(records, header, seen, rules)
+    if isinstance(records, bytes) or (isinstance(records, memoryview) and records.readonly):
+        records = bytearray(records)
+    if seen.max_timestamp != header.max_timestamp:
+        set_max_timestamp(records, 0, seen.max_timestamp)
+    return Prepared(records, seen.count, seen.max_timestamp, 0)
+
+
+def _first_header(records: Buffer) -> BatchHeader:
+    """The first header, if its batch is whole. Raises CorruptRecord, InvalidRecord."""
+    if len(records) >= HEADER_SIZE:
+        header = read_header(records)
+        if header.length + LOG_OVERHEAD <= len(records):
+            return header
+    for _, header in headers(records):
+        return header
+    raise InvalidRecord("the record batch is cut off")
+
+
+def _only_batch(records: Buffer, header: BatchHeader) -> Buffer:
+    """The records without a cut-off batch behind the first. Raises InvalidRecord where a second is whole."""
+    for _ in headers(records, header.size_bytes):
+        raise InvalidRecord("there is more than one record batch for a partition")
+    return memoryview(records)[: header.size_bytes]
+
+
+def _check_header(header: BatchHeader, rules: ProduceRules, version: int) -> None:
+    """What the header alone shows to be wrong."""
+    attributes = header.attributes
+    if attributes & COMPRESSION_MASK == Compression.ZSTD and version < ZSTD_VERSION:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"produce version {version} cannot carry zstd; {ZSTD_VERSION} can"
+        )
+    if header.length + LOG_OVERHEAD > rules.max_message_bytes:
+        raise _too_large(header.size_bytes, rules)
+    if header.base_offset != 0:
+        raise InvalidRecord(f"the base offset of a batch that is produced must be 0, and is {header.base_offset}")
+    if header.record_count <= 0 or header.last_offset_delta != header.record_count - 1:
+        raise InvalidRecord(
+            f"a batch says that it has {header.record_count} records, and that the last one's offset delta is "
+            f"{header.last_offset_delta}"
+        )
+    if attributes & CONTROL_BIT:
+        raise InvalidRecord("clients must not write control batches")
+    if attributes & DELETE_HORIZON_BIT:
+        raise InvalidRecord("clients must not set the delete horizon of a batch")
+    if header.producer_id > NO_PRODUCER_ID:
+        if header.base_sequence < 0 or header.producer_epoch < 0:
+            raise InvalidRecord(
+                f"a batch of producer {header.producer_id} has the epoch {header.producer_epoch} and the sequence "
+                f"number {header.base_sequence}"
+            )
+    elif attributes & TRANSACTIONAL_BIT:
+        raise InvalidRecord("a transactional batch has no producer id")
+    if attributes & TIMESTAMP_TYPE_BIT:
+        raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "clients must not set the timestamp type to LogAppendTime")
+
+
+def _too_large(size: int, rules: ProduceRules) -> KafkaError:
+    return KafkaError(
+        ErrorCode.MESSAGE_TOO_LARGE,
+        f"a batch of {size} bytes exceeds the topic's max.message.bytes of {rules.max_message_bytes}",
+    )
+
+
+def _breaks_rules(seen: Walk, rules: ProduceRules, now_ms: int) -> bool:
+    """Whether `_record_error` finds something among the records."""
+    if rules.require_keys and seen.first_null_key >= 0:
+        return True
+    # The least timestamp is above the greatest only when no record has one.
+    return (
+        rules.timestamp_type is TimestampType.CREATE
+        and seen.min_timestamp <= seen.max_timestamp
+        and (
+            seen.max_timestamp - now_ms > rules.timestamp_after_max_ms
+            or now_ms - seen.min_timestamp > rules.timestamp_before_max_ms
+        )
+    )
+
+
+def _record_error(timestamp: int, key: bytes | None, rules: ProduceRules, now_ms: int) -> tuple[ErrorCode, str] | None:
+    """How a record breaks the topic's rules, if it does."""
+    if rules.require_keys and key is None:
+        return ErrorCode.INVALID_RECORD, "A record of a compacted topic must have a key."
+    if rules.timestamp_type is TimestampType.APPEND or timestamp == NO_TIMESTAMP:
+        return None
+    least, most = now_ms - rules.timestamp_before_max_ms, now_ms + rules.timestamp_after_max_ms
+    if least <= timestamp <= most:
+        return None
+    return ErrorCode.INVALID_TIMESTAMP, f"The timestamp {timestamp} is outside of [{least}, {most}]."
+
+
+def _check_records(records: Iterable[Record], rules: ProduceRules, now_ms: int) -> None:
+    """Raises RecordErrors for the records that break the topic's rules."""
+    errors: list[tuple[int, str]] = []
+    code = ErrorCode.INVALID_RECORD
+    for index, record in enumerate(records):
+        error = _record_error(record.timestamp, record.key, rules, now_ms)
+        if error is None:
+            continue
+        if error[0] is ErrorCode.INVALID_TIMESTAMP:
+            code = error[0]
+        errors.append((index, error[1]))
+        if len(errors) == RECORD_ERRORS_MAX:
+            break
+    if errors:
+        more = " or more" if len(errors) == RECORD_ERRORS_MAX else ""
+        raise RecordErrors(code, f"{len(errors)}{more} records break the topic's rules. {errors[0][1]}", tuple(errors))
+
+
+def _recompressed(records: Buffer, header: BatchHeader, seen: Walk, rules: ProduceRules) -> Prepared:
+    """The batch in the topic's codec; its record bytes are the same ones."""
+    assert rules.compression is not None
+    payload = batch.payload(records, 0, header, max_bytes=rules.decompressed_bytes_max)
+    body = compress(rules.compression, payload, rules.compression_level)
+    rebuilt = batch.assemble(
+        header._replace(
+            length=HEADER_SIZE - LOG_OVERHEAD + len(body),
+            attributes=header.attributes & ~COMPRESSION_MASK | rules.compression,
+            max_timestamp=seen.max_timestamp,
+        ),
+        body,
+    )
+    if len(rebuilt) > rules.max_message_bytes:
+        raise _too_large(len(rebuilt), rules)
+    return Prepared(rebuilt, seen.count, seen.max_timestamp, seen.count)
+
+
+def _prepare_legacy(records: Buffer, rules: ProduceRules, now_ms: int) -> Prepared:
+    """One v2 batch of all messages of the old formats; their offsets do not matter."""
+    source, found = _legacy_records(records, rules)
+    _check_records(found, rules, now_ms)
+    codec = source if rules.compression is None else rules.compression
+    rebuilt = batch.build(found, compression=codec, level=rules.compression_level)
+    if len(rebuilt) > rules.max_message_bytes:
+        raise _too_large(len(rebuilt), rules)
+    return Prepared(rebuilt, len(found), read_header(rebuilt).max_timestamp, len(found))
+
+
+def _legacy_records(records: Buffer, rules: ProduceRules) -> tuple[Compression, list[Record]]:
+    """How they are compressed, and what all whole messages of the old formats hold."""
+    found: list[Record] = []
+    source = Compression.NONE
+    magic: int | None = None
+    left = limit = min(rules.decompressed_bytes_max, LEGACY_DECOMPRESSED_RATIO_MAX * rules.max_message_bytes)
+    for pos, header in headers(records):
+        if magic not in (None, header.magic):
+            raise InvalidRecord("messages of several formats are mixed")
+        magic = header.magic
+        if header.size_bytes > rules.max_message_bytes:
+            raise _too_large(header.size_bytes, rules)
+        verify_crc(records, pos, header)
+        if header.attributes & TIMESTAMP_TYPE_BIT:
+            raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "clients must not set the timestamp type to LogAppendTime")
+        if header.compression is not Compression.NONE:
+            source = header.compression
+        for record in legacy.messages(records, pos, header, max_bytes=left):
+            found.append(record)
+            left -= LEGACY_HEADER_SIZE[header.magic] + len(record.key or b"") + len(record.value or b"")
+        if left < 0:
+            raise DecompressedTooLarge(limit)
+    if not found:
+        raise InvalidRecord("there is no whole message")
+    return source, found

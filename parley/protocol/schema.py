@@ -1,0 +1,485 @@
+"""The notation every message is written in, and what a message object is.
+
+A message is a class; its annotations are its fields, in wire order::
+
+    class ProduceRequest(Request, key=0, versions="3-13", flexible="9+"):
+        class TopicProduceData(Struct):
+            name: str = field("0-12", default="")
+            topic_id: UUID = field("13+", default=ZERO_UUID)
+            partition_data: list[ProduceRequest.PartitionProduceData]
+
+        transactional_id: str | None = field("3+", nullable="3+", default=None)
+        acks: i16
+        timeout_ms: i32
+        topic_data: list[TopicProduceData]
+
+Rules:
+
+- `Request` and `Response` have an API key; `Data` (stored records, embedded payloads) and `Header` have none; a
+  `Struct` is a part of one of them, in the versions of the message it stands in.
+- A field without ``=`` must be passed to the constructor. Every field has a default all the same: the declared one,
+  else the zero of its type. A decoded message holds it where the version lacks the field.
+- Encoding a value other than the default in a version that lacks the field is a `ValueError`, unless it is `ignorable`.
+- ``| None`` makes a field nullable in all its versions; ``nullable="3+"`` narrows that. `Records` includes None.
+- A default that is a list is made anew for each instance. A default that is a struct is one shared object that cannot
+  be changed: to have other values there, assign a new struct.
+- Tagged fields (KIP-482) have a `tag` and the versions they are `tagged` in, and are on the wire only when they differ
+  from their default. Tags nobody declared are kept in `unknown_tags` and encoded again.
+
+Classes must import fast, for there are hundreds: annotations are resolved, and constructors and codecs generated, at
+first use.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    TypeAlias,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    overload,
+)
+from uuid import UUID
+
+from parley.protocol.versions import VersionRange
+
+__all__ = [
+    "ZERO",
+    "ZERO_UUID",
+    "Buffer",
+    "Data",
+    "Field",
+    "Header",
+    "Message",
+    "Records",
+    "Request",
+    "Response",
+    "Struct",
+    "VersionRange",
+    "f64",
+    "field",
+    "i8",
+    "i16",
+    "i32",
+    "i64",
+    "u16",
+    "u32",
+]
+
+T = TypeVar("T")
+
+i8: TypeAlias = Annotated[int, "i8"]
+i16: TypeAlias = Annotated[int, "i16"]
+i32: TypeAlias = Annotated[int, "i32"]
+i64: TypeAlias = Annotated[int, "i64"]
+u16: TypeAlias = Annotated[int, "u16"]
+u32: TypeAlias = Annotated[int, "u32"]
+f64: TypeAlias = Annotated[float, "f64"]
+
+Buffer: TypeAlias = bytes | bytearray | memoryview  # a memoryview must be of single bytes
+
+# Record batches as they are: decoded as a slice of the frame (no copy), encoded by reference. A sequence of buffers is
+# their concatenation.
+Records: TypeAlias = Annotated[Buffer | Sequence[Buffer] | None, "records"]
+
+ZERO_UUID: Final = UUID(int=0)
+
+# As a default: the zero of the field's type. For structs, whose class an inner class cannot name while it is made.
+ZERO: Final[Any] = object()
+
+_MISSING: Final = object()
+_API_VERSIONS_KEY: Final = 18
+
+
+_ALL: Final = VersionRange("0+")
+_NONE: Final = VersionRange("none")
+
+
+class FieldType:
+    """A resolved type.
+
+    `kind` is "i8", "i16", "i32", "i64", "u16", "u32", "f64", "bool", "str", "uuid", "bytes", "records", or "array" of
+    `element`, or "struct" of class `struct`.
+    """
+
+    __slots__ = ("element", "kind", "struct")
+
+    def __init__(self, kind: str, element: FieldType | None = None, struct: type[Struct] | None = None) -> None:
+        self.kind = kind
+        self.element = element
+        self.struct = struct
+
+    def zero(self) -> Any:
+        """The value a field of this type has when nothing else is declared; a list is a new object."""
+        if self.kind == "array":
+            return []
+        if self.struct is not None:
+            return self.struct.blank().frozen()
+        return _ZEROS[self.kind]
+
+
+_ZEROS: Final[dict[str, Any]] = {
+    **dict.fromkeys(("i8", "i16", "i32", "i64", "u16", "u32"), 0),
+    "f64": 0.0,
+    "bool": False,
+    "str": "",
+    "uuid": ZERO_UUID,
+    "bytes": b"",
+    "records": None,
+}
+
+
+class Field:
+    """What is known of one field. `type`, `nullable` and `default()` are there once the class is resolved."""
+
+    __slots__ = (
+        "_declared_default",
+        "_declared_nullable",
+        "_default",
+        "compact",
+        "ignorable",
+        "name",
+        "nullable",
+        "tag",
+        "tagged",
+        "type",
+        "versions",
+    )
+
+    def __init__(
+        self,
+        versions: str = "0+",
+        *,
+        default: Any = _MISSING,
+        nullable: str | None = None,
+        tag: int | None = None,
+        tagged: str = "none",
+        ignorable: bool = False,
+        flexible: str = "0+",
+    ) -> None:
+        if (tag is None) != (tagged == "none"):
+            raise TypeError("a tagged field needs both tag= and tagged=")
+        if flexible not in ("0+", "none"):
+            raise TypeError("flexible= of a field is 'none' or left out")
+        self.name = ""
+        self.versions = _ALL if versions == "0+" else VersionRange(versions)
+        self.tag = tag
+        self.tagged = VersionRange(tagged)
+        self.ignorable = ignorable
+        self.compact = flexible != "none"
+        self._declared_default = default
+        self._declared_nullable = nullable
+        self._default: Any = None
+        self.type: FieldType = FieldType("unresolved")
+        self.nullable: VersionRange = _NONE
+
+    @property
+    def required(self) -> bool:
+        """Whether the constructor must be given it."""
+        return self._declared_default is _MISSING
+
+    def default(self) -> Any:
+        """The default value; a list is a new object each time, a struct always the same one."""
+        default = self._default
+        return list(default) if isinstance(default, list) else default
+
+    def resolve(self, annotation: Any, namespace: dict[str, Any]) -> None:
+        """Turn the annotation into `type` and `nullable`; raises TypeError if they contradict each other."""
+        evaluated = eval(annotation, namespace) if isinstance(annotation, str) else annotation
+        self.type, optional = _field_type(evaluated)
+        if self._declared_nullable is not None:
+            self.nullable = VersionRange(self._declared_nullable)
+            if not optional:
+                raise TypeError(f"field {self.name} is nullable but its annotation has no None")
+        else:
+            self.nullable = _ALL if optional else _NONE
+        declared = self._declared_default
+        default = self.type.zero() if declared is _MISSING or declared is ZERO else declared
+        self._default = default.frozen() if isinstance(default, Struct) else default
+
+
+_KINDS: Final[dict[Any, str]] = {bool: "bool", str: "str", UUID: "uuid", bytes: "bytes"}
+
+
+def _field_type(annotation: Any) -> tuple[FieldType, bool]:
+    """The type an annotation means, and whether it may be None."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        kind = annotation.__metadata__[0]
+        return FieldType(kind), kind == "records"
+    if origin is list:
+        return FieldType("array", element=_field_type(get_args(annotation)[0])[0]), False
+    if origin in (Union, UnionType):
+        given = [option for option in get_args(annotation) if option is not NoneType]
+        if len(given) != 1:
+            raise TypeError(f"a field has one type, or one type and None: {annotation}")
+        return _field_type(given[0])[0], True
+    if isinstance(annotation, type) and issubclass(annotation, Struct):
+        return FieldType("struct", struct=annotation), False
+    if annotation in _KINDS:
+        return FieldType(_KINDS[annotation]), False
+    raise TypeError(f"no wire type for {annotation!r}")
+
+
+@overload
+def field(
+    versions: str = ...,
+    *,
+    default: T,
+    nullable: str | None = ...,
+    tag: int | None = ...,
+    tagged: str = ...,
+    ignorable: bool = ...,
+    flexible: str = ...,
+) -> T: ...
+@overload
+def field(
+    versions: str = ...,
+    *,
+    nullable: str | None = ...,
+    tag: int | None = ...,
+    tagged: str = ...,
+    ignorable: bool = ...,
+    flexible: str = ...,
+) -> Any: ...
+def field(
+    versions: str = "0+",
+    *,
+    default: Any = _MISSING,
+    nullable: str | None = None,
+    tag: int | None = None,
+    tagged: str = "none",
+    ignorable: bool = False,
+    flexible: str = "0+",
+) -> Any:
+    """Say more of a field than its type.
+
+    `versions` are those that have it; `nullable` those in which it may be null; `tag` and `tagged` its tag and the
+    versions in which it is a tagged field; `ignorable` whether a value is dropped silently in versions that lack it;
+    ``flexible="none"`` keeps the old, non-compact encoding in flexible versions too.
+    """
+    return Field(
+        versions, default=default, nullable=nullable, tag=tag, tagged=tagged, ignorable=ignorable, flexible=flexible
+    )
+
+
+@dataclass_transform(kw_only_default=True, eq_default=True, field_specifiers=(field, Field))
+class _StructType(type):
+    """Makes the annotations of a class its slots and keeps their `Field`s, nothing more."""
+
+    _declared: dict[str, Field]
+    _annotations: dict[str, Any]
+    _outer: _StructType | None
+    _plain: _StructType  # this class, or of a frozen one that it freezes
+    _resolved: tuple[Field, ...] | None
+
+    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwargs: Any) -> _StructType:
+        annotations: dict[str, Any] = namespace.get("__annotations__", {})
+        declared: dict[str, Field] = {}
+        if bases:
+            for attribute, annotation in annotations.items():
+                if isinstance(annotation, str) and annotation.startswith("ClassVar"):
+                    continue
+                value = namespace.pop(attribute, _MISSING)
+                declared[attribute] = this = value if isinstance(value, Field) else Field(default=value)
+                this.name = attribute
+        else:  # Struct itself: its only slot is there in every class
+            namespace.pop("unknown_tags")
+        namespace["__slots__"] = tuple(declared) if bases else ("unknown_tags",)
+        cls = super().__new__(mcs, name, bases, namespace, **kwargs)
+        cls._declared = declared
+        cls._annotations = annotations
+        cls._outer = None
+        cls._plain = cls
+        cls._resolved = None
+        for inner in namespace.values():
+            if isinstance(inner, _StructType) and inner.__qualname__.startswith(f"{cls.__qualname__}."):
+                inner._outer = cls
+        return cls
+
+    def _names(cls) -> dict[str, Any]:
+        """What an annotation may refer to: the module, the classes around this one and whatever is nested in them."""
+        names = dict(vars(sys.modules[cls.__module__]))
+        around: list[_StructType] = []
+        scope: _StructType | None = cls
+        while scope is not None:
+            around.append(scope)
+            scope = scope._outer
+        for scope in reversed(around):
+            names[scope.__name__] = scope
+            names.update({key: value for key, value in vars(scope).items() if isinstance(value, _StructType)})
+        return names
+
+
+class Struct(metaclass=_StructType):
+    """A part of a message; see the module's rules. Fields are keyword-only; equal when all fields are equal."""
+
+    unknown_tags: tuple[tuple[int, bytes], ...] = ()
+
+    def __init__(self, **values: Any) -> None:
+        cls = type(self)
+        cls.__init__ = _make_init(cls)  # type: ignore[method-assign]
+        cls.__init__(self, **values)
+
+    @classmethod
+    def fields(cls) -> tuple[Field, ...]:
+        """All fields in wire order, resolved."""
+        resolved = cls._resolved
+        if resolved is None:
+            names = cls._names()
+            for name, declared in cls._declared.items():
+                declared.resolve(cls._annotations[name], names)
+            resolved = cls._resolved = tuple(cls._declared.values())
+        return resolved
+
+    @classmethod
+    def blank(cls: type[S]) -> S:
+        """An instance with every field at its default, required ones too."""
+        return cls(**{declared.name: declared.default() for declared in cls.fields()})
+
+    def copy(self: S) -> S:
+        """A copy whose lists and structs are copies too; buffers are shared."""
+        plain: type[S] = type(self)._plain  # type: ignore[assignment]
+        twin = plain.__new__(plain)
+        for name in plain._declared:
+            setattr(twin, name, _copied(getattr(self, name)))
+        twin.unknown_tags = self.unknown_tags
+        return twin
+
+    def frozen(self: S) -> S:
+        """An equal object whose attributes cannot be set."""
+        cls = _frozen_class(type(self))
+        twin: S = object.__new__(cls)
+        for name in (*type(self)._declared, "unknown_tags"):
+            object.__setattr__(twin, name, getattr(self, name))
+        return twin
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Struct) or type(other)._plain is not type(self)._plain:
+            return NotImplemented
+        return self.unknown_tags == other.unknown_tags and all(
+            getattr(self, name) == getattr(other, name) for name in type(self)._declared
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # mutable
+
+    def __repr__(self) -> str:
+        shown = [f"{name}={getattr(self, name)!r}" for name in type(self)._declared]
+        if self.unknown_tags:
+            shown.append(f"unknown_tags={self.unknown_tags!r}")
+        return f"{type(self).__qualname__}({', '.join(shown)})"
+
+
+S = TypeVar("S", bound=Struct)
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_copied(item) for item in value]
+    return value.copy() if isinstance(value, Struct) else value
+
+
+@cache
+def _frozen_class(cls: type[Any]) -> type[Any]:
+    """The class of `cls`'s frozen objects."""
+    if cls._plain is not cls:
+        return cls
+
+    def refuse(self: Struct, name: str, value: object) -> None:
+        raise AttributeError(f"this {cls.__qualname__} is a field's default: assign a new one instead of changing it")
+
+    frozen = _StructType(
+        cls.__name__, (cls,), {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__setattr__": refuse}
+    )
+    frozen._declared, frozen._annotations, frozen._plain = cls._declared, cls._annotations, cls
+    frozen._resolved = cls.fields()
+    return frozen
+
+
+def _make_init(cls: type[Struct]) -> Callable[..., None]:
+    """The constructor of a class, as if written by hand: one keyword-only parameter for each field."""
+    scope: dict[str, Any] = {"_fresh": _MISSING}
+    parameters, body = [], []
+    for declared in cls.fields():
+        name = declared.name
+        if declared.required:
+            parameters.append(name)
+            body.append(f"    self.{name} = {name}")
+            continue
+        default = declared.default()
+        if isinstance(default, list):
+            parameters.append(f"{name}=_fresh")
+            body.append(f"    self.{name} = {default!r} if {name} is _fresh else {name}")
+        else:
+            scope[f"_default_{name}"] = default
+            parameters.append(f"{name}=_default_{name}")
+            body.append(f"    self.{name} = {name}")
+    source = [f"def __init__(self, *, {', '.join([*parameters, 'unknown_tags=()'])}):", *body]
+    exec("\n".join([*source, "    self.unknown_tags = unknown_tags"]), scope)
+    init: Callable[..., None] = scope["__init__"]
+    init.__qualname__ = f"{cls.__qualname__}.__init__"
+    return init
+
+
+class Message(Struct):
+    """A whole message: it knows its versions and which of them are flexible (KIP-482)."""
+
+    VERSIONS: ClassVar[VersionRange] = _NONE
+    FLEXIBLE: ClassVar[VersionRange] = _NONE
+
+    def __init_subclass__(cls, *, versions: str = "none", flexible: str = "none", **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.VERSIONS = VersionRange(versions)
+        cls.FLEXIBLE = VersionRange(flexible)
+
+    @classmethod
+    def is_flexible(cls, version: int) -> bool:
+        """Whether this version has compact lengths and tagged fields."""
+        return version in cls.FLEXIBLE
+
+
+class Header(Message):
+    """What stands before a message in a frame."""
+
+
+class Data(Message):
+    """A message outside a request or response: a stored record's key or value, an embedded payload."""
+
+
+class _ApiMessage(Message):
+    API_KEY: ClassVar[int] = -1
+
+    def __init_subclass__(cls, *, key: int = -1, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.API_KEY = key
+
+
+class Request(_ApiMessage):
+    """What a client asks."""
+
+    @classmethod
+    def header_version(cls, version: int) -> int:
+        """The version of the header before this version of the request."""
+        return 2 if version in cls.FLEXIBLE else 1
+
+
+class Response(_ApiMessage):
+    """What a broker answers."""
+
+    @classmethod
+    def header_version(cls, version: int) -> int:
+        """The version of the header before this version of the response.
+
+        Always 0 for ApiVersions: its reader does not know yet what the broker speaks (KIP-511).
+        """
+        return 1 if version in cls.FLEXIBLE and cls.API_KEY != _API_VERSIONS_KEY else 0

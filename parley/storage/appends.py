@@ -1,0 +1,137 @@
+"""What is appended to a log: where it comes from, what is checked before it is written, and what the caller is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
+from typing import Final, NamedTuple
+
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.records.errors import CorruptRecord, InvalidRecord
+from parley.protocol.records.header import MAGIC_V2, BatchHeader, Buffer, assign, headers, read_header, verify_crc
+from parley.storage.config import LogConfig
+from parley.storage.index import MAX_RELATIVE_OFFSET
+from parley.storage.producers import Duplicate
+
+NO_TIMESTAMP: Final = -1
+LOG_APPEND_TIME: Final = "LogAppendTime"
+
+PlacedBatch = tuple[int, BatchHeader]
+"""Where a batch is in a buffer, and its header."""
+
+
+class Origin(Enum):
+    """Who made the batches of an append."""
+
+    CLIENT = "client"
+    COORDINATOR = "coordinator"
+    """The broker itself: group and transaction state, offset commits, end markers."""
+
+
+class AppendInfo(NamedTuple):
+    """What an append did, or, for a ``duplicate``, what the first append of the same batch did.
+
+    ``log_append_time_ms`` is -1 where records keep their own timestamps. After an append of nothing (a follower's fetch
+    that held no whole batch) ``record_count`` is 0 and the last offset lies before the first.
+    """
+
+    first_offset: int
+    last_offset: int
+    max_timestamp: int
+    log_append_time_ms: int
+    log_start_offset: int
+    duplicate: bool
+    record_count: int
+    size_bytes: int
+
+
+def place(
+    batches: bytearray | memoryview,
+    found: Iterable[PlacedBatch],
+    offset: int,
+    leader_epoch: int,
+    append_time: int | None,
+) -> list[PlacedBatch]:
+    """Patch offsets from ``offset`` on, leader epoch and, if given, the time into the batches; where they are now."""
+    placed = []
+    for at, _ in found:
+        assign(batches, at, offset, leader_epoch, append_time)
+        header = read_header(batches, at)
+        placed.append((at, header))
+        offset = header.next_offset
+    return placed
+
+
+def first_append(known: Duplicate, header: BatchHeader, config: LogConfig, log_start_offset: int) -> AppendInfo:
+    """What to tell of a batch that is in the log already."""
+    own_time = config.message_timestamp_type != LOG_APPEND_TIME
+    return AppendInfo(
+        first_offset=known.first_offset,
+        last_offset=known.last_offset,
+        max_timestamp=known.timestamp,
+        log_append_time_ms=NO_TIMESTAMP if own_time else known.timestamp,
+        log_start_offset=log_start_offset,
+        duplicate=True,
+        record_count=header.record_count,
+        size_bytes=header.size_bytes,
+    )
+
+
+def whole_batches(buffer: Buffer) -> list[PlacedBatch]:
+    """The batches that fill the buffer exactly, all of magic 2.
+
+    Raises ``CorruptRecord`` where they do not fill it or there is none, ``InvalidRecord`` for another magic.
+    """
+    header = read_header(buffer)
+    found = [(0, header)] if header.size_bytes == len(buffer) else list(headers(buffer))
+    if not found or found[-1][0] + found[-1][1].size_bytes != len(buffer):
+        raise CorruptRecord("the bytes end inside a batch")
+    for _, header in found:
+        if header.magic != MAGIC_V2 or header.last_offset_delta < 0:
+            raise InvalidRecord(f"a batch of magic {header.magic} with {header.last_offset_delta + 1} offsets")
+    return found
+
+
+def check_sizes(found: Sequence[PlacedBatch], total_bytes: int, config: LogConfig) -> None:
+    """Raises ``KafkaError`` MESSAGE_TOO_LARGE or RECORD_LIST_TOO_LARGE where a limit of the topic is exceeded."""
+    limit = config.max_message_bytes
+    for _, header in found:
+        if header.size_bytes > limit:
+            raise KafkaError(
+                ErrorCode.MESSAGE_TOO_LARGE, f"a batch has {header.size_bytes} bytes, max.message.bytes is {limit}"
+            )
+    if total_bytes > config.segment_bytes:
+        raise KafkaError(
+            ErrorCode.RECORD_LIST_TOO_LARGE,
+            f"the batches have {total_bytes} bytes, segment.bytes is {config.segment_bytes}",
+        )
+
+
+def fetched_batches(buffer: Buffer, log_end_offset: int) -> list[PlacedBatch]:
+    """The whole batches in what a leader answered to a fetch from ``log_end_offset``.
+
+    Raises ``CorruptRecord`` for a wrong checksum, and where the offsets do not rise from there.
+    """
+    found, expected = [], log_end_offset
+    for at, header in headers(buffer):
+        verify_crc(buffer, at, header)
+        if header.base_offset < expected or header.last_offset_delta < 0:
+            raise CorruptRecord(f"offsets {header.base_offset} to {header.last_offset} follow {expected - 1}")
+        found.append((at, header))
+        expected = header.next_offset
+    return found
+
+
+def runs(found: Sequence[PlacedBatch], segment_bytes: int) -> Iterator[list[PlacedBatch]]:
+    """The batches in groups, each of which fits in one segment; a batch larger than that comes alone."""
+    run: list[PlacedBatch] = []
+    size = 0
+    for at, header in found:
+        too_large = size + header.size_bytes > segment_bytes
+        if run and (too_large or header.last_offset - run[0][1].base_offset > MAX_RELATIVE_OFFSET):
+            yield run
+            run, size = [], 0
+        run.append((at, header))
+        size += header.size_bytes
+    if run:
+        yield run

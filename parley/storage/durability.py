@@ -1,0 +1,110 @@
+"""What of a log is on disk: the recovery point, and what must be synced to move it.
+
+Rules:
+
+1. Everything below ``recovery_point`` is on disk: batches, and of sealed segments the indexes too. After a crash,
+   recovery believes what lies below and scans the rest.
+2. Syncing runs beside appends, in another thread and without the log's lock. Where batches or segments were removed
+   meanwhile, what it synced is no longer what the log holds: then the recovery point stays, and it is done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from threading import RLock
+
+from parley.storage.checkpoints import sync_directory
+from parley.storage.config import LogConfig
+from parley.storage.epochs import LeaderEpochCache
+from parley.storage.producers import ProducerState
+from parley.storage.segment import Segment
+
+
+class Durability:
+    """The recovery point of one log. ``lock`` is the log's: held by the caller of everything but :meth:`sync`."""
+
+    def __init__(self, recovery_point: int, unsynced: Iterable[Segment], lock: RLock, now_ms: int) -> None:
+        self.recovery_point = recovery_point
+        self.checkpointed = recovery_point
+        """What the checkpoint says at least: where recovery believes holes between batches after a crash."""
+        self.removals = 0
+        """How often batches or segments were removed. Counted before their files change."""
+        self._unsynced = list(unsynced)
+        self._lock = lock
+        self._synced_ms = now_ms
+        self._new_names = True
+
+    def sealed(self, segment: Segment) -> None:
+        """The segment takes no more appends; another was begun."""
+        self._unsynced.append(segment)
+        self._new_names = True
+
+    def removed(self, segments: Iterable[Segment]) -> None:
+        """The segments are going away."""
+        self.removals += 1
+        for segment in segments:
+            if segment in self._unsynced:
+                self._unsynced.remove(segment)
+
+    def cut(self, end_offset: int, active: Segment) -> None:
+        """The log was cut to ``end_offset``, inside of ``active``."""
+        self.removed([active])
+        self.recovery_point = min(self.recovery_point, end_offset)
+        self.checkpointed = min(self.checkpointed, end_offset)
+
+    def restart(self, offset: int) -> None:
+        """The log is empty and begins at ``offset``."""
+        self.recovery_point = offset
+        self.checkpointed = min(self.checkpointed, offset)
+        self._new_names = True
+
+    def written(self, offset: int) -> None:
+        """The checkpoint says ``offset``, which was the recovery point a moment ago."""
+        self.checkpointed = min(offset, self.recovery_point)
+
+    def due(self, end_offset: int, config: LogConfig, now_ms: int) -> bool:
+        """Whether ``flush.messages`` or ``flush.ms`` wants the log synced up to ``end_offset`` now."""
+        unsynced = end_offset - self.recovery_point
+        return unsynced >= config.flush_messages or (unsynced > 0 and now_ms - self._synced_ms >= config.flush_ms)
+
+    def sync(
+        self,
+        directory: Path,
+        end_offset: int,
+        active: Segment,
+        producers: ProducerState,
+        epochs: LeaderEpochCache,
+        now_ms: int,
+    ) -> bool:
+        """Bring everything below ``end_offset`` to disk and move the recovery point there. Blocks.
+
+        ``active`` is the active segment as of that offset. False when something was removed meanwhile: the caller looks
+        where the log ends now and tries again. Raises ``OSError``.
+        """
+        with self._lock:
+            sealed, removals, new_names = list(self._unsynced), self.removals, self._new_names
+        try:
+            # Before the recovery point passes them: what recovery does not learn again from the batches.
+            producers.flush()
+            epochs.flush()
+            if end_offset <= self.recovery_point:
+                return True
+            for segment in sealed:
+                segment.sync(indexes=True)
+            if end_offset > active.base_offset and active not in sealed:
+                active.sync(indexes=False)
+            if new_names:
+                sync_directory(directory)
+        except OSError:
+            if removals != self.removals:
+                return False  # a file was removed under our hands
+            raise
+        with self._lock:
+            if removals != self.removals:
+                return False
+            self._unsynced = [segment for segment in self._unsynced if segment not in sealed]
+            self._new_names = self._new_names and not new_names
+            self.recovery_point = max(self.recovery_point, end_offset)
+            self._synced_ms = now_ms
+            return True

@@ -1,0 +1,145 @@
+"""Which leader epoch began at which offset, in one log (KIP-101, KIP-279).
+
+A follower, or a consumer after a rebalance, asks where an epoch ended; the answer tells it where its own log parted
+from the leader's. Rules:
+
+1. Epochs and start offsets both rise from entry to entry. An entry that breaks this is newer than what it
+   contradicts: the contradicted entries go.
+2. An epoch is known from its first record, or from the moment its leader begins.
+3. The table lives in memory; :meth:`LeaderEpochCache.flush` writes it to ``leader-epoch-checkpoint``. It must run
+   before the log's recovery point moves past an epoch's first record: recovery learns later epochs from the batches
+   again. Entries are replaced, never changed, so flushes may run in other threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
+
+from parley.storage.checkpoints import (
+    INT32_MAX,
+    INT64_MAX,
+    MalformedCheckpoint,
+    encode,
+    read,
+    whole_number,
+    write_atomically,
+)
+
+CHECKPOINT = "leader-epoch-checkpoint"
+UNDEFINED_EPOCH = -1
+UNDEFINED_OFFSET = -1
+
+_log = logging.getLogger(__name__)
+_epoch = attrgetter("epoch")
+_start = attrgetter("start_offset")
+
+
+@dataclass(frozen=True, slots=True)
+class EpochStart:
+    """The offset of the first record that a leader of this epoch wrote, or will write."""
+
+    epoch: int
+    start_offset: int
+
+
+class LeaderEpochCache:
+    """The epochs of one log, oldest first. Reads the checkpoint at ``path`` if there is one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._entries: tuple[EpochStart, ...] = ()
+        self._latest = UNDEFINED_EPOCH
+        self._latest_start = UNDEFINED_OFFSET
+        self._flushed: tuple[EpochStart, ...] = ()
+        self._flushing = threading.RLock()
+        for entry in read(path, _entry):
+            self.assign(entry.epoch, entry.start_offset)
+        self._flushed = self._entries
+
+    @property
+    def entries(self) -> tuple[EpochStart, ...]:
+        """All epochs known, oldest first."""
+        return self._entries
+
+    @property
+    def latest_epoch(self) -> int | None:
+        """The newest epoch known, or None in a log that has none."""
+        return self._latest if self._latest != UNDEFINED_EPOCH else None
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """Note that ``epoch`` begins at ``start_offset``; nothing to do when it is the newest already.
+
+        Every batch appended may be passed in: one comparison where nothing changes. Recovery, whose checkpoint may know
+        later epochs than the batch it reads, passes in only those above :attr:`latest_epoch`. An epoch below zero
+        (batches written before leader epochs, KIP-101) is ignored.
+        """
+        if (epoch == self._latest and start_offset >= self._latest_start) or epoch < 0:
+            return
+        kept = self._entries
+        while kept and (kept[-1].epoch >= epoch or kept[-1].start_offset >= start_offset):
+            kept = kept[:-1]
+        dropped = self._entries[len(kept) :]
+        if len(dropped) > 1 or (dropped and dropped[0].start_offset != start_offset):
+            _log.warning("%s: epoch %d from offset %d contradicts %s", self.path, epoch, start_offset, dropped)
+        self._set((*kept, EpochStart(epoch, start_offset)))
+
+    def end_offset_for(self, epoch: int, log_end: int) -> tuple[int, int]:
+        """Where ``epoch`` ended: (the largest known epoch not above it, the start of the next one, or ``log_end``).
+
+        An epoch older than all that are known ends where the first known one starts. (-1, -1) when there is no
+        answer: the epoch is undefined, or newer than any here.
+        """
+        if epoch == UNDEFINED_EPOCH or epoch > self._latest:
+            return UNDEFINED_EPOCH, UNDEFINED_OFFSET
+        if epoch == self._latest:
+            return epoch, log_end
+        entries = self._entries
+        following = bisect_right(entries, epoch, key=_epoch)
+        found = entries[following - 1].epoch if following else epoch
+        return found, entries[following].start_offset
+
+    def epoch_at(self, offset: int) -> int | None:
+        """The epoch that the record at ``offset`` was written in, or None before the first one known."""
+        following = bisect_right(self._entries, offset, key=_start)
+        return self._entries[following - 1].epoch if following else None
+
+    def truncate_from_end(self, offset: int) -> None:
+        """Forget the epochs that begin at ``offset`` or later: the log now ends there."""
+        kept = bisect_left(self._entries, offset, key=_start)
+        if kept < len(self._entries):
+            self._set(self._entries[:kept])
+
+    def truncate_from_start(self, offset: int) -> None:
+        """Forget the epochs that ended at ``offset`` or before; the one in force there now starts there."""
+        in_force = bisect_right(self._entries, offset, key=_start) - 1
+        if in_force > 0 or (in_force == 0 and self._entries[0].start_offset < offset):
+            first = EpochStart(self._entries[in_force].epoch, offset)
+            self._set((first, *self._entries[in_force + 1 :]))
+
+    def clear(self) -> None:
+        """Forget every epoch: the log starts anew."""
+        self._set(())
+
+    def flush(self) -> None:
+        """Write the checkpoint if it no longer says what is known. Blocks for the disk; raises ``OSError``."""
+        with self._flushing:
+            entries = self._entries
+            if entries != self._flushed:
+                write_atomically(self.path, encode(f"{entry.epoch} {entry.start_offset}" for entry in entries))
+                self._flushed = entries
+
+    def _set(self, entries: tuple[EpochStart, ...]) -> None:
+        self._entries = entries
+        last = entries[-1] if entries else EpochStart(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
+        self._latest, self._latest_start = last.epoch, last.start_offset
+
+
+def _entry(words: list[str]) -> EpochStart:
+    if len(words) != 2:
+        raise MalformedCheckpoint(f"{' '.join(words)[:80]!r} is not an epoch and its start offset")
+    return EpochStart(whole_number(words[0], INT32_MAX), whole_number(words[1], INT64_MAX))

@@ -1,0 +1,184 @@
+"""Whose data this is: ``meta.properties`` of a log directory and ``partition.metadata`` of a partition in it.
+
+``meta.properties`` names the cluster and the broker that the directory belongs to. Version 0 is that of brokers with a
+coordination store beside them (``broker.id``; Apache Kafka up to 3.9 with ZooKeeper, and Parley); version 1 is Apache
+Kafka's without one (``node.id``, KIP-631). Both are read; what is there is kept.
+
+``partition.metadata`` holds the topic's id (KIP-516), so that a topic deleted and created again under its name is not
+taken for the old one.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from parley.storage.checkpoints import INT32_MAX, MalformedCheckpoint, whole_number, write_atomically
+
+DIRECTORY_FILE = "meta.properties"
+PARTITION_FILE = "partition.metadata"
+
+_ID_KEYS = {0: "broker.id", 1: "node.id"}
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_KEY_END = re.compile(r"(?<!\\)(?:\s*[=:]\s*|\s+)")
+_PARTITION = re.compile(r"version: ?([0-9]+)\s+topic_id: ?([A-Za-z0-9_-]{22})\s*", re.ASCII)
+
+
+class MalformedIdentity(ValueError):
+    """A file of this module whose text cannot be understood, or that lacks what it must say."""
+
+
+class InconsistentIdentity(ValueError):
+    """A directory that belongs to somebody else. The text says to whom, and what to do."""
+
+
+class InconsistentClusterId(InconsistentIdentity):
+    """The directory belongs to another cluster."""
+
+
+class InconsistentBrokerId(InconsistentIdentity):
+    """The directory belongs to another broker of the cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryIdentity:
+    """What ``meta.properties`` says. ``cluster_id`` is None in directories older than Kafka 0.10.1."""
+
+    cluster_id: str | None
+    broker_id: int
+    version: int = 0
+    directory_id: str | None = None
+
+    @classmethod
+    def read(cls, directory: Path) -> DirectoryIdentity | None:
+        """The identity of ``directory``, or None where no broker has been yet.
+
+        Raises :class:`MalformedIdentity`, and ``OSError`` when the disk fails.
+        """
+        path = directory / DIRECTORY_FILE
+        try:
+            text = path.read_bytes().decode("latin-1")
+        except FileNotFoundError:
+            return None
+        try:
+            return cls._parse(parse_properties(text))
+        except (MalformedIdentity, MalformedCheckpoint) as error:
+            raise MalformedIdentity(
+                f"{path} is malformed: {error}. Restore it from a backup; or, if you know that the directory belongs "
+                "to this broker, remove the file, and it is written again"
+            ) from None
+
+    @classmethod
+    def _parse(cls, properties: dict[str, str]) -> DirectoryIdentity:
+        version = whole_number(properties.get("version", "").strip(), INT32_MAX)
+        if version not in _ID_KEYS:
+            raise MalformedIdentity(f"version {version} is not known")
+        key = _ID_KEYS[version]
+        if key not in properties:
+            raise MalformedIdentity(f"{key} is missing")
+        cluster_id = properties.get("cluster.id") or None
+        if version > 0 and cluster_id is None:
+            raise MalformedIdentity("cluster.id is missing")
+        broker_id = whole_number(properties[key].strip(), INT32_MAX)
+        return cls(cluster_id, broker_id, version, properties.get("directory.id") or None)
+
+    def write(self, directory: Path) -> None:
+        """Write ``meta.properties``. Blocks until it is on disk; raises ``OSError``."""
+        properties = {"version": str(self.version), _ID_KEYS[self.version]: str(self.broker_id)}
+        if self.cluster_id is not None:
+            properties["cluster.id"] = self.cluster_id
+        if self.directory_id is not None:
+            properties["directory.id"] = self.directory_id
+        text = "".join(f"{key}={_escape(value)}\n" for key, value in properties.items())
+        write_atomically(directory / DIRECTORY_FILE, text.encode("latin-1"))
+
+    def require(self, directory: Path, cluster_id: str, broker_id: int) -> None:
+        """Raise :class:`InconsistentIdentity` unless ``directory`` belongs to this broker of this cluster."""
+        if self.cluster_id not in (None, cluster_id):
+            raise InconsistentClusterId(
+                f"{directory} belongs to cluster {self.cluster_id}, but the coordination store is that of cluster "
+                f"{cluster_id}. Correct log.dirs or coordination.url; or empty the directory to give up its data"
+            )
+        if self.broker_id != broker_id:
+            raise InconsistentBrokerId(
+                f"{directory} belongs to broker {self.broker_id}, but this is broker {broker_id}. Correct broker.id or "
+                "log.dirs; or, if its data was moved here from that broker, correct the id in "
+                f"{directory / DIRECTORY_FILE}"
+            )
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """The keys and values of a Java properties file, except values continued over several lines."""
+    properties = {}
+    for line in re.split(r"\r\n|\r|\n", text):
+        stripped = line.lstrip(" \t\f")
+        if stripped and stripped[0] not in "#!":
+            key, *rest = _KEY_END.split(stripped, maxsplit=1)
+            properties[_unescape(key)] = _unescape(rest[0]) if rest else ""
+    return properties
+
+
+def _unescape(text: str) -> str:
+    units = _ESCAPE.sub(lambda match: _unescaped(match[1]), text)
+    return units.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _unescaped(escape: str) -> str:
+    if len(escape) > 1:
+        return chr(int(escape[1:], 16))
+    return {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}.get(escape, escape)
+
+
+def _escape(value: str) -> str:
+    escaped = re.sub(r"([\\#!=:]|^ )", r"\\\1", value)
+    return "".join(
+        character if " " <= character <= "~" else "".join(f"\\u{unit:04X}" for unit in _utf16(character))
+        for character in escaped
+    )
+
+
+def _utf16(character: str) -> list[int]:
+    data = character.encode("utf-16-be", "surrogatepass")
+    return [int.from_bytes(data[at : at + 2], "big") for at in range(0, len(data), 2)]
+
+
+def encode_id(value: UUID) -> str:
+    """The id as Kafka writes it in text: base64url of the 16 bytes, without padding."""
+    return base64.urlsafe_b64encode(value.bytes).decode("ascii").rstrip("=")
+
+
+def decode_id(text: str) -> UUID:
+    """The id that :func:`encode_id` wrote. Raises :class:`MalformedIdentity`."""
+    try:
+        data = base64.b64decode(text + "==", altchars=b"-_", validate=True)
+        return UUID(bytes=data)
+    except (binascii.Error, ValueError):
+        raise MalformedIdentity(f"{text[:40]!r} is not an id of 22 base64url characters") from None
+
+
+def read_topic_id(partition_directory: Path) -> UUID | None:
+    """The topic id in ``partition.metadata``; None where the file is missing (topics older than Kafka 2.8).
+
+    Raises :class:`MalformedIdentity`, and ``OSError`` when the disk fails.
+    """
+    path = partition_directory / PARTITION_FILE
+    try:
+        text = path.read_bytes().decode("latin-1")
+    except FileNotFoundError:
+        return None
+    match = _PARTITION.fullmatch(text)
+    if match is None:
+        raise MalformedIdentity(f"{path} is malformed: it must have a version and a topic_id")
+    if match[1] != "0":
+        raise MalformedIdentity(f"{path} has version {match[1]}, which is not known")
+    return decode_id(match[2])
+
+
+def write_topic_id(partition_directory: Path, topic_id: UUID) -> None:
+    """Write ``partition.metadata``, without waiting for the disk: it is written again if it is lost. ``OSError``."""
+    text = f"version: 0\ntopic_id: {encode_id(topic_id)}"
+    write_atomically(partition_directory / PARTITION_FILE, text.encode(), sync=False)

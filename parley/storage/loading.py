@@ -1,0 +1,187 @@
+"""Opening all logs of one directory at a start, in several threads.
+
+Rules:
+
+1. What the last broker left is read once, before any log is opened: whether it stopped in order, and the checkpoints.
+2. Logs are opened in no order, by as many threads as call :meth:`DirectoryLoader.work`. An ``OSError`` of the disk ends
+   the work on the directory: it is offline. Anything else stops the start.
+3. Two directories may have a log of one partition where its topic was deleted and made anew while one was offline:
+   their ids tell them apart. Where they do not, the start is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from uuid import UUID
+
+from parley.storage.checkpoints import TopicPartition
+from parley.storage.config import LogConfig
+from parley.storage.copies import REPLACES
+from parley.storage.directory import LogDirectory, Mark, is_of_disk, partition_name
+from parley.storage.identity import MalformedIdentity, read_topic_id
+from parley.storage.log import Log
+from parley.storage.recovery import LastKnown
+
+_log = logging.getLogger(__name__)
+
+
+class TwinLogs(RuntimeError):
+    """Two directories have a log of the same partition of the same topic."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """What a log is opened with."""
+
+    config: LogConfig
+    now_ms: Callable[[], int]
+    random: Random
+    producer_expiration_ms: int
+
+    def open(
+        self,
+        path: Path,
+        partition: TopicPartition,
+        topic_id: UUID | None,
+        known: LastKnown,
+        on_io_error: Callable[[OSError], None],
+    ) -> Log:
+        """Open the log in ``path``. Blocks, perhaps for long; raises ``OSError``."""
+        return Log.open(
+            path,
+            *partition,
+            self.config,
+            now_ms=self.now_ms,
+            random=self.random,
+            topic_id=topic_id,
+            known=known,
+            producer_expiration_ms=self.producer_expiration_ms,
+            on_io_error=on_io_error,
+        )
+
+
+class DirectoryLoader:
+    """The opening of the logs in one directory. Every method blocks."""
+
+    def __init__(self, directory: LogDirectory, settings: LogSettings, on_io_error: Callable[[OSError], None]) -> None:
+        self.directory = directory
+        self.logs: dict[TopicPartition, Log] = {}
+        self.partitions: list[TopicPartition] = []
+        """Those that have a log here, opened or not."""
+        self.deleted: list[Path] = []
+        """Partitions that were deleted before, and are still to be removed."""
+        self.copies: dict[TopicPartition, Path] = {}
+        """Copies that were being made here, to take the place of logs elsewhere (``parley.storage.copies``)."""
+        self._settings = settings
+        self._on_io_error = on_io_error
+        self._waiting: deque[tuple[TopicPartition, Path]] = deque()
+        self._clean = False
+        self._recovery_points: dict[TopicPartition, int] = {}
+        self._log_starts: dict[TopicPartition, int] = {}
+        self._high_watermarks: dict[TopicPartition, int] = {}
+
+    def prepare(self, cluster_id: str, broker_id: int) -> None:
+        """Take the directory over and look what is in it; an ``OSError`` takes it offline.
+
+        Raises what :meth:`LogDirectory.open <parley.storage.directory.LogDirectory.open>` raises to stop the broker.
+        """
+        directory = self.directory
+        try:
+            directory.open(cluster_id, broker_id)
+            contents = directory.contents()
+            self._recovery_points = directory.recovery_points.read()
+            self._log_starts = directory.log_start_offsets.read()
+            self._high_watermarks = directory.high_watermarks.read()
+            self._clean = directory.take_clean_shutdown()
+        except OSError as error:
+            self._failed(error)
+            return
+        self.deleted = contents.deleted
+        self.copies = contents.copies
+        self.partitions = list(contents.partitions)
+        self._waiting.extend(contents.partitions.items())
+        if self.partitions and not self._clean:
+            _log.warning("%s was not closed in order: recovering its %d logs", directory, len(self.partitions))
+
+    def work(self) -> None:
+        """Open logs until none waits. Several threads may do so."""
+        while self.directory.online:
+            try:
+                partition, path = self._waiting.popleft()
+            except IndexError:
+                return
+            try:
+                self.logs[partition] = self._open(partition, path)
+            except OSError as error:
+                self._failed(error)
+
+    def give_way(self, partition: TopicPartition, random: Random) -> None:
+        """The log of a partition is out of date, as another directory has its successor. Blocks."""
+        path = self.directory.path / partition_name(*partition)
+        self.deleted.append(self.directory.set_aside(path, random, Mark.DELETE))
+        self.partitions.remove(partition)
+        self._waiting.remove((partition, path))
+
+    def release(self) -> None:
+        """Give back what was opened, as it is; after a start that failed."""
+        for log in self.logs.values():
+            log.release()
+        self.directory.close()
+
+    def _open(self, partition: TopicPartition, path: Path) -> Log:
+        topic_id = _topic_id(path)
+        (path / REPLACES).unlink(missing_ok=True)  # whatever it replaced is out of the way by now
+        known = LastKnown(self._clean, self._recovery_points.get(partition, 0), self._log_starts.get(partition, 0))
+        log = self._settings.open(path, partition, topic_id, known, self._on_io_error)
+        log.high_watermark = self._high_watermarks.get(partition, 0)
+        return log
+
+    def _failed(self, error: OSError) -> None:
+        if not is_of_disk(error):
+            raise error
+        if self.directory.fail(error):
+            _log.error("%s is offline: %s", self.directory, error)
+
+
+def _topic_id(path: Path) -> UUID | None:
+    try:
+        return read_topic_id(path)
+    except MalformedIdentity as error:
+        _log.warning("%s; going on as if it were missing", error)
+        return None
+
+
+def refuse_twins(loaders: Sequence[DirectoryLoader], random: Random) -> None:
+    """Let a log give way that has been moved, and raise :class:`TwinLogs` where nobody could tell which of two logs of
+    a partition is right. Blocks."""
+    seen: dict[TopicPartition, list[DirectoryLoader]] = {}
+    for loader in loaders:
+        for partition in loader.partitions if loader.directory.online else ():
+            seen.setdefault(partition, []).append(loader)
+    for partition, homes in seen.items():
+        name = partition_name(*partition)
+        if len(homes) == 1:
+            continue
+        successors = [home for home in homes if (home.directory.path / name / REPLACES).exists()]
+        if len(successors) == 1:
+            for home in homes:
+                if home is not successors[0]:
+                    home.give_way(partition, random)
+        else:
+            ids = [_topic_id(home.directory.path / name) for home in homes]
+            if None in ids or len(set(ids)) < len(ids):
+                places = " and in ".join(str(home.directory) for home in homes)
+                raise TwinLogs(f"{name} is in {places}: move one of them away")
+
+
+def report(loaders: Sequence[DirectoryLoader]) -> None:
+    """Say how far the opening is."""
+    for loader in loaders:
+        opened, total = len(loader.logs), len(loader.partitions)
+        if opened < total and loader.directory.online:
+            _log.info("%s: %d of %d logs are open", loader.directory, opened, total)

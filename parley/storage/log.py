@@ -1,0 +1,524 @@
+"""The log of one partition: a row of segments that grows at one end, is cut at both, and is read anywhere.
+
+Rules:
+
+1. ``log_start_offset <= high_watermark <= log_end_offset``; ``last_stable_offset`` is at most the high watermark. What
+   lies below the log start is not read, though its segment may still be there.
+2. An append writes whole batches or nothing: a write that fails is cut off again. Every failure of the disk is told
+   to ``on_io_error`` and raised as KAFKA_STORAGE_ERROR.
+3. Nothing waits for the disk but what says "Blocks", which belongs in a thread. ``recovery_point`` is the offset up to
+   which everything is on disk; ``flush_due`` says when the configuration wants it moved.
+4. Any thread may call. Changes take the lock; :meth:`Log.read` does not.
+5. Deleted segments are renamed at once; the caller removes the files after ``file.delete.delay.ms``.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from uuid import UUID
+
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.records.header import BatchHeader, Buffer
+from parley.storage import recovery, retention, timestamps
+from parley.storage.aborted import AbortedTransaction
+from parley.storage.appends import (
+    LOG_APPEND_TIME,
+    NO_TIMESTAMP,
+    AppendInfo,
+    Origin,
+    PlacedBatch,
+    check_sizes,
+    fetched_batches,
+    first_append,
+    place,
+    runs,
+    whole_batches,
+)
+from parley.storage.config import LogConfig
+from parley.storage.durability import Durability
+from parley.storage.effects import marker_of, note
+from parley.storage.epochs import CHECKPOINT, LeaderEpochCache
+from parley.storage.index import MAX_RELATIVE_OFFSET
+from parley.storage.producers import ProducerState
+from parley.storage.reads import LogRead
+from parley.storage.recovery import LastKnown
+from parley.storage.segment import Segment
+from parley.storage.segments import Segments
+from parley.storage.timestamps import FoundRecord
+
+__all__ = ["AppendInfo", "FoundRecord", "LastKnown", "Log", "LogRead", "Origin"]
+
+
+class Log:
+    """A partition's log, made by :meth:`open`. ``config`` may be assigned at any time."""
+
+    def __init__(
+        self,
+        directory: Path,
+        topic: str,
+        partition: int,
+        config: LogConfig,
+        loaded: recovery.LoadedLog,
+        *,
+        topic_id: UUID | None,
+        now_ms: Callable[[], int],
+        random: Random,
+        on_io_error: Callable[[OSError], None],
+    ) -> None:
+        self.directory = directory
+        self.topic = topic
+        self.partition = partition
+        self.topic_id = topic_id
+        self.config = config
+        self.producers: ProducerState = loaded.producers
+        self.leader_epochs: LeaderEpochCache = loaded.epochs
+        self.log_start_offset = loaded.log_start_offset
+        self.log_end_offset = loaded.log_end_offset
+        self._high_watermark = loaded.log_start_offset
+        self._now_ms = now_ms
+        self._on_io_error = on_io_error
+        self._lock = threading.RLock()
+        unsynced = [segment for segment in loaded.segments[:-1] if segment.end_offset > loaded.recovery_point]
+        self._durability = Durability(loaded.recovery_point, unsynced, self._lock, now_ms())
+        self._segments = Segments(
+            directory, loaded.segments, loaded.log_end_offset, self._durability, random, self._failed
+        )
+        self._closed = False
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        topic: str,
+        partition: int,
+        config: LogConfig,
+        *,
+        now_ms: Callable[[], int],
+        random: Random,
+        topic_id: UUID | None = None,
+        known: LastKnown = LastKnown(),  # noqa: B008 (a frozen value)
+        producer_expiration_ms: int = 86_400_000,
+        on_io_error: Callable[[OSError], None] = lambda error: None,
+    ) -> Log:
+        """The log in ``directory``, which exists; an empty one becomes an empty log.
+
+        ``known`` is what the last broker left: whether it closed the log, and its checkpoints. Blocks; after a crash
+        as long as it takes to scan what was not flushed. Raises ``OSError``.
+        """
+        producers = ProducerState(directory, expiration_ms=producer_expiration_ms)
+        epochs = LeaderEpochCache(directory / CHECKPOINT)
+        loaded = recovery.load(directory, config, known, producers, epochs, now_ms())
+        return cls(
+            directory,
+            topic,
+            partition,
+            config,
+            loaded,
+            topic_id=topic_id,
+            now_ms=now_ms,
+            random=random,
+            on_io_error=on_io_error,
+        )
+
+    def __repr__(self) -> str:
+        return f"Log({self.topic}-{self.partition}, {self.log_start_offset} to {self.log_end_offset})"
+
+    # What it is
+
+    def checkpointed(self, recovery_point: int) -> None:
+        """The checkpoint of recovery points says this, which was the log's a moment ago."""
+        with self._lock:
+            self._durability.written(recovery_point)
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments, oldest first; the last one takes the appends."""
+        return self._segments.all
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all segments, without indexes."""
+        return sum(segment.size for segment in self.segments)
+
+    @property
+    def recovery_point(self) -> int:
+        """The offset below which everything is on disk."""
+        return self._durability.recovery_point
+
+    @property
+    def high_watermark(self) -> int:
+        """The offset below which everything is committed: set by the partition, kept between start and end."""
+        return self._high_watermark
+
+    @high_watermark.setter
+    def high_watermark(self, offset: int) -> None:
+        self._high_watermark = offset = max(self.log_start_offset, min(offset, self.log_end_offset))
+        if self.producers.first_unstable_offset is not None:
+            with self._lock:
+                self.producers.on_high_watermark(offset)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """What read_committed consumers read up to: the first undecided transaction, or the high watermark."""
+        unstable = self.producers.first_unstable_offset
+        if unstable is None or unstable >= self._high_watermark:
+            return self._high_watermark
+        return max(unstable, self.log_start_offset)
+
+    # Appending
+
+    def append_as_leader(
+        self, batches: bytearray | memoryview, *, leader_epoch: int, now_ms: int, origin: Origin = Origin.CLIENT
+    ) -> AppendInfo:
+        """Append whole, validated v2 batches at the log's end; offsets and leader epoch are patched into them.
+
+        The batch of an idempotent producer comes alone. Raises ``KafkaError``, and then nothing was appended:
+        MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, CORRUPT_MESSAGE, INVALID_RECORD, KAFKA_STORAGE_ERROR, and what
+        ``ProducerState.check_append`` raises.
+        """
+        found = whole_batches(batches)
+        with self._lock:
+            check_sizes(found, len(batches), self.config)
+            for at, header in found:
+                if header.producer_id >= 0:
+                    control, is_client = marker_of(header, batches, at), origin is Origin.CLIENT
+                    try:
+                        known = self.producers.check_append(
+                            header, from_client=is_client, now_ms=now_ms, control=control
+                        )
+                    except KafkaError as error:
+                        if not self._recalls(error, header):
+                            raise
+                        known = self.producers.check_append(header, from_client=is_client, now_ms=now_ms)
+                    if known is not None:
+                        return first_append(known, header, self.config, self.log_start_offset)
+            append_time = now_ms if self.config.message_timestamp_type == LOG_APPEND_TIME else None
+            offset = self.log_end_offset
+            self.leader_epochs.assign(leader_epoch, offset)
+            placed = place(batches, found, offset, leader_epoch, append_time)
+            return self._write(batches, placed, now_ms, NO_TIMESTAMP if append_time is None else append_time)
+
+    def _recalls(self, error: KafkaError, header: BatchHeader) -> bool:
+        """Whether more is known of the producer now of a batch that was refused."""
+        if error.code != ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER or not self.producers.lacks_batches(header):
+            return False
+        with self._disk():
+            recovery.recall(self.segments, self.producers, header.producer_id)
+        return True
+
+    def append_as_follower(self, batches: Buffer) -> AppendInfo:
+        """Append what a leader answered to a fetch from ``log_end_offset``; a batch cut off at the end is left out.
+
+        The batches, of any magic, go in as they are. Raises ``KafkaError``: CORRUPT_MESSAGE (a wrong checksum, or
+        offsets that do not rise from the log's end), KAFKA_STORAGE_ERROR. Where an answer fills more than one segment,
+        what came before the failure is in the log.
+        """
+        now_ms = self._now_ms()
+        with self._lock:
+            first, count, size, largest = self.log_end_offset, 0, 0, NO_TIMESTAMP
+            view = memoryview(batches)
+            for run in runs(fetched_batches(batches, first), self.config.segment_bytes):
+                begin, end = run[0][0], run[-1][0] + run[-1][1].size_bytes
+                for _, header in run:
+                    self.leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
+                info = self._write(view[begin:end], [(at - begin, h) for at, h in run], now_ms, NO_TIMESTAMP)
+                first = first if count else info.first_offset
+                count += info.record_count
+                size += info.size_bytes
+                largest = max(largest, info.max_timestamp)
+            last = self.log_end_offset - 1
+            return AppendInfo(first, last, largest, NO_TIMESTAMP, self.log_start_offset, False, count, size)
+
+    def _write(self, batches: Buffer, found: list[PlacedBatch], now_ms: int, append_time: int) -> AppendInfo:
+        """Write batches whose offsets are assigned, in a new segment if they do not fit, and note what they change."""
+        placed = [header for _, header in found]
+        last = placed[-1].last_offset
+        largest = max([header.max_timestamp for header in placed])
+        count = 0
+        if self._closed:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self!r} is closed")
+        try:
+            segment = self._segment_for(len(batches), last, largest, now_ms)
+            segment.append(batches, placed, self.config.index_interval_bytes)
+            self.log_end_offset = last + 1
+            self._segments.appended(last + 1)
+            for at, header in found:
+                count += header.record_count
+                if header.producer_id >= 0:
+                    note(header, marker_of(header, batches, at), self.producers, segment, now_ms)
+        except OSError as error:
+            raise self._failed(error) from error
+        return AppendInfo(
+            placed[0].base_offset, last, largest, append_time, self.log_start_offset, False, count, len(batches)
+        )
+
+    def _segment_for(self, size: int, last_offset: int, latest_timestamp: int, now_ms: int) -> Segment:
+        segments, config = self._segments, self.config
+        if not segments.active.writable:
+            segments.active.reopen(config)
+        if not segments.takes(size, last_offset, latest_timestamp, config, now_ms):
+            self._roll(max(self.log_end_offset, last_offset - MAX_RELATIVE_OFFSET))
+            segments.active.reopen(config)
+        return segments.active
+
+    # Segments
+
+    def roll(self) -> None:
+        """Begin a new segment, unless the active one is empty. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""
+        with self._lock, self._disk():
+            if self._segments.active.size:
+                self._roll(self.log_end_offset)
+
+    def _roll(self, base_offset: int) -> None:
+        self.producers.take_snapshot(self.log_end_offset, sync=False)
+        self._segments.roll(base_offset, self.config, self._now_ms())
+
+    def replace_segments(self, new: Segment, old: Sequence[Segment]) -> list[Path]:
+        """Put one ``.cleaned`` segment, complete and synced, in the place of sealed ones next to each other.
+
+        They lie below the recovery point, and its checkpoint has been written since: above it recovery takes what
+        compaction leaves out for what a crash has lost. Answers the renamed files of the old ones, to be removed later.
+        Blocks. Raises ``KafkaError`` KAFKA_STORAGE_ERROR: what was done by then is finished or undone by recovery.
+        """
+        with self._lock, self._disk():
+            return self._segments.replace(new, old)
+
+    def delete_old_segments(self, now_ms: int) -> list[Path]:
+        """Take out the segments that retention lets go (``parley.storage.retention``).
+
+        Answers their renamed files, to be removed after ``file.delete.delay.ms``. Blocks. Raises ``KafkaError``
+        KAFKA_STORAGE_ERROR.
+        """
+        with self._disk():
+            if not self._expired(now_ms):  # first without the lock: what it looks up in files is kept
+                return []
+            with self._lock:
+                count = self._expired(now_ms)
+                if count == len(self.segments):
+                    self._roll(self.log_end_offset)
+                # The start first: a reader that no longer finds a segment must see that its offset is gone.
+                first = self.segments[count].base_offset
+                self._start_at(max(self.log_start_offset, first))
+                self.producers.remove_snapshots_before(first)
+                return self._segments.drop_first(count) if count else []
+
+    def _expired(self, now_ms: int) -> int:
+        return retention.expired(
+            self.segments,
+            self.config,
+            log_start_offset=self.log_start_offset,
+            log_end_offset=self.log_end_offset,
+            high_watermark=self._high_watermark,
+            now_ms=now_ms,
+        )
+
+    def advance_log_start(self, offset: int) -> int:
+        """Delete the records below ``offset`` (DeleteRecords), at most up to the high watermark; the log start now.
+
+        Their segments go at the next :meth:`delete_old_segments`. The start is remembered by the checkpoint of log
+        start offsets alone. Raises ``KafkaError`` OFFSET_OUT_OF_RANGE.
+        """
+        with self._lock:
+            if offset > self._high_watermark:
+                raise KafkaError(
+                    ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset} is above the high watermark {self._high_watermark}"
+                )
+            self._start_at(max(self.log_start_offset, offset))
+            return self.log_start_offset
+
+    def _start_at(self, offset: int) -> None:
+        self.log_start_offset = offset
+        self._high_watermark = max(self._high_watermark, offset)
+        self.leader_epochs.truncate_from_start(offset)
+        self.producers.on_log_start_advanced(offset)
+
+    # Reading
+
+    def read(
+        self, offset: int, max_bytes: int, *, up_to: int, min_one_batch: bool = True, nowait: bool = False
+    ) -> LogRead:
+        """Whole batches from the one that holds ``offset`` to before ``up_to`` (``parley.storage.reads`` has the
+        rules).
+
+        Nothing is read yet, and as a rule no file touched. With ``nowait`` it raises ``BlockingIOError`` where the disk
+        must be waited for to find the place: then call it without, in a thread. Raises ``KafkaError``:
+        OFFSET_OUT_OF_RANGE (``offset`` below the log's start or above its end), CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR.
+        """
+        if self._closed:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self!r} is closed")
+        if offset > self.log_end_offset:
+            raise self._outside(offset)
+        while True:
+            removals = self._durability.removals
+            try:
+                read = self._segments.reader.plan(offset, max_bytes, up_to, min_one_batch=min_one_batch, nowait=nowait)
+            except BlockingIOError:
+                raise
+            except OSError as error:
+                if removals == self._durability.removals:
+                    raise self._failed(error) from error
+                continue  # a segment was removed between finding and opening it
+            if offset < self.log_start_offset:  # asked last: the start may have moved meanwhile
+                raise self._outside(offset)
+            return read
+
+    def _outside(self, offset: int) -> KafkaError:
+        return KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset} is outside of {self!r}")
+
+    def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
+        """The aborted transactions with records from ``start`` to before ``end``, for a read_committed fetch.
+
+        Reads a file where a segment has aborted transactions. Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
+        """
+        found: list[AbortedTransaction] = []
+        with self._lock, self._disk():
+            for segment in self._segments.reader.view.from_offset(start):
+                some, complete = segment.transactions.find(start, end)
+                found += some
+                if complete:
+                    break
+        return found
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> FoundRecord | None:
+        """The first record whose timestamp is at least ``timestamp_ms``, or None. Blocks.
+
+        Raises ``KafkaError`` CORRUPT_MESSAGE, INVALID_RECORD, KAFKA_STORAGE_ERROR.
+        """
+        return self._search(lambda: timestamps.first_at_or_after(self.segments, timestamp_ms, self.log_start_offset))
+
+    def max_timestamp(self) -> FoundRecord | None:
+        """The first record with the largest timestamp (KIP-734), or None where no record has one. Blocks.
+
+        Raises ``KafkaError`` CORRUPT_MESSAGE, INVALID_RECORD, KAFKA_STORAGE_ERROR.
+        """
+        return self._search(lambda: timestamps.latest(self.segments, self.log_start_offset))
+
+    def _search(self, search: Callable[[], FoundRecord | None]) -> FoundRecord | None:
+        while True:
+            removals = self._durability.removals
+            try:
+                return search()
+            except OSError as error:
+                if removals == self._durability.removals:
+                    raise self._failed(error) from error
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """Where a leader epoch ended here: (the largest epoch known up to it, its end offset); (-1, -1) if unknown."""
+        return self.leader_epochs.end_offset_for(epoch, self.log_end_offset)
+
+    # Truncating
+
+    def truncate_to(self, offset: int) -> None:
+        """Remove what lies at ``offset`` and after it, as a follower does when its log parted from the leader's.
+
+        A batch that begins before ``offset`` and reaches it goes too; the log ends with the last one left. Blocks. The
+        recovery point goes back: write its checkpoint before the next append. Raises ``KafkaError``
+        KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE.
+        """
+        with self._lock, self._disk():
+            if offset >= self.log_end_offset:
+                self.leader_epochs.truncate_from_end(offset)
+            elif offset < self.segments[0].base_offset:
+                self._start_anew(offset)
+            else:
+                self._cut(offset)
+            self.leader_epochs.flush()
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Remove everything; the log is empty and begins at ``offset``. Blocks, as :meth:`truncate_to`."""
+        with self._lock, self._disk():
+            self._start_anew(offset)
+            self.leader_epochs.flush()
+
+    def _cut(self, offset: int) -> None:
+        self.log_end_offset = end = self._segments.cut(offset, self.config)
+        self.log_start_offset = min(self.log_start_offset, end)
+        self._high_watermark = min(self._high_watermark, end)
+        self.leader_epochs.truncate_from_end(end)
+        self.producers.truncate(end)
+        now_ms = self._now_ms()
+        replay_from = self.producers.load(self.log_start_offset, end, now_ms)
+        for segment in self._segments.reader.view.from_offset(replay_from):
+            recovery.replay(segment, replay_from, self.producers, now_ms)
+
+    def _start_anew(self, offset: int) -> None:
+        self._segments.restart(offset, self.config, self._now_ms())
+        self.log_start_offset = self.log_end_offset = self._high_watermark = offset
+        self.leader_epochs.clear()
+        self.producers.truncate_fully(offset)
+
+    def expire_producers(self, now_ms: int) -> int:
+        """Forget the producers not heard of for ``producer.id.expiration.ms``; how many they were."""
+        with self._lock:
+            return self.producers.expire(now_ms)
+
+    # Bringing to disk, closing
+
+    def flush_due(self, now_ms: int) -> bool:
+        """Whether ``flush.messages`` or ``flush.ms`` wants a flush now; with ``flush.messages=1`` after each append."""
+        return self._durability.due(self.log_end_offset, self.config, now_ms)
+
+    def flush(self, up_to: int | None = None) -> None:
+        """Bring everything below ``up_to`` (as a rule: below the log's end) to disk and move the recovery point.
+
+        Blocks, without holding up appends and reads. Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
+        """
+        synced = False
+        while not synced:
+            with self._lock:
+                end = self.log_end_offset if up_to is None else min(up_to, self.log_end_offset)
+                active = self._segments.active
+            with self._disk():
+                synced = self._durability.sync(
+                    self.directory, end, active, self.producers, self.leader_epochs, self._now_ms()
+                )
+
+    def close(self) -> None:
+        """Flush, remember the producers, trim the files and give them back, so that the next start scans nothing.
+
+        Blocks. Idempotent. Raises ``KafkaError`` KAFKA_STORAGE_ERROR: then the log was not closed cleanly.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            try:
+                with self._disk():
+                    if self.log_end_offset:
+                        self.producers.take_snapshot(self.log_end_offset)
+                    self._segments.active.trim()
+                    self._durability.sealed(self._segments.active)
+                    self.flush()
+            finally:
+                self.release()
+
+    def release(self) -> None:
+        """Give back the files as they are, as after a failure of the disk. Idempotent."""
+        with self._lock:
+            self._closed = True
+            self._segments.release()
+
+    def moved(self, directory: Path) -> None:
+        """Note that the log's directory was renamed to ``directory``."""
+        with self._lock:
+            self.directory = self.producers.directory = directory
+            self.leader_epochs.path = directory / CHECKPOINT
+            self._segments.moved(directory)
+
+    @contextmanager
+    def _disk(self) -> Iterator[None]:
+        """A failure of the disk inside is told and raised as KAFKA_STORAGE_ERROR."""
+        try:
+            yield
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: OSError) -> KafkaError:
+        # Files that were given back, and a process that has too many open, say nothing of the disk.
+        if not self._closed and error.errno not in (errno.EMFILE, errno.ENFILE):
+            self._on_io_error(error)
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self!r}: {error}")

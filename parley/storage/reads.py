@@ -1,0 +1,243 @@
+"""Reading a log: which bytes of which file answer a fetch, and how they are read.
+
+Rules:
+
+1. A read answers whole batches of one segment, beginning with the batch that holds the offset asked for, ending at or
+   before ``up_to`` (the high watermark, the last stable offset or the log's end) and within ``max_bytes``; only the
+   first batch may be larger, when the caller wants at least one. A batch with ``up_to`` in its middle is left out.
+2. Planning a read touches no file as a rule: consumers ask where they stopped, and followers at the end, and these
+   boundaries are remembered. Where they are not, the index and a short walk along batch headers find them.
+3. A read keeps its file open, so the bytes stay there when the segment is deleted meanwhile.
+4. Any thread may read while another appends: segments are seen through an immutable tuple, and the end of the active
+   one through :class:`LogEnd`, which is replaced whole.
+5. A log keeps the files of a few sealed segments open, and opens others as they are read.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from parley.protocol.errors import KafkaError
+from parley.protocol.records.errors import CorruptRecord
+from parley.protocol.records.header import HEADER_SIZE
+from parley.storage.segment import Segment
+from parley.storage.walk import SegmentFile
+
+_REMEMBERED: Final = 16
+_SEALED_OPEN: Final = 8
+
+Failed = Callable[[OSError], KafkaError]
+"""Tells of a failure of the disk, and answers what to raise."""
+
+
+class LogEnd(NamedTuple):
+    """Where the log ends: its next offset, the active segment and how much of that holds whole batches."""
+
+    offset: int
+    segment: Segment
+    size: int
+
+
+class LogRead:
+    """Bytes of a log to be sent: ``size`` bytes at ``position`` of ``fd``. May be empty, in which case ``fd`` is -1.
+
+    Either :meth:`try_read` and then, where the disk has to be waited for, :meth:`read` in a thread; or ``os.sendfile``
+    with ``fd``, which stays open as long as this value lives. ``next_offset`` is where the next read goes on, or None
+    where only the batches can tell.
+    """
+
+    __slots__ = ("_failed", "_file", "next_offset", "offset", "position", "segment_base_offset", "size")
+
+    def __init__(
+        self,
+        offset: int,
+        next_offset: int | None,
+        base: int,
+        file: SegmentFile | None,
+        position: int,
+        size: int,
+        failed: Failed,
+    ) -> None:
+        self._failed = failed
+        self.offset = offset
+        self.next_offset = next_offset
+        self.segment_base_offset = base
+        self._file = file
+        self.position = position
+        self.size = size
+
+    @property
+    def fd(self) -> int:
+        """The open segment file, for ``os.sendfile``; -1 when there is nothing to send."""
+        return self._file.fd if self._file is not None else -1
+
+    def try_read(self) -> bytearray:
+        """The bytes, if they are in memory. Raises ``BlockingIOError`` if not, else as :meth:`read`."""
+        return self._read(nowait=True)
+
+    def read(self) -> bytearray:
+        """The bytes. Waits for the disk.
+
+        Raises ``KafkaError``: KAFKA_STORAGE_ERROR, or CORRUPT_MESSAGE where the log was cut meanwhile.
+        """
+        return self._read(nowait=False)
+
+    def _read(self, *, nowait: bool) -> bytearray:
+        data = bytearray(self.size)
+        if self._file is not None:
+            try:
+                done = self._file.read_into(data, self.position, nowait=nowait)
+            except BlockingIOError:
+                raise
+            except OSError as error:
+                raise self._failed(error) from error
+            if done < self.size:
+                raise CorruptRecord(f"{self._file.path} ends {self.size - done} bytes early")
+        return data
+
+
+class Boundaries:
+    """The places where batches begin that were appended or read last: offset -> (segment, position).
+
+    Two generations of a fixed size, so that old ones go without being counted; an entry of a segment says also that
+    nothing before its position has that offset or a later one.
+    """
+
+    __slots__ = ("_older", "_recent")
+
+    def __init__(self) -> None:
+        self._recent: dict[int, tuple[Segment, int]] = {}
+        self._older: dict[int, tuple[Segment, int]] = {}
+
+    def remember(self, offset: int, segment: Segment, position: int) -> None:
+        """Note that the first batch at ``offset`` or later begins, or will begin, at ``position`` of ``segment``."""
+        recent = self._recent
+        if len(recent) >= _REMEMBERED:
+            self._older = recent
+            self._recent = recent = {}
+        recent[offset] = (segment, position)
+
+    def get(self, offset: int) -> tuple[Segment, int] | None:
+        """Where ``offset`` begins, if it is remembered."""
+        return self._recent.get(offset) or self._older.get(offset)
+
+
+class View(NamedTuple):
+    """The segments of a log between two changes of their list, and what is remembered of them."""
+
+    segments: tuple[Segment, ...]
+    bases: list[int]
+    boundaries: Boundaries
+
+    @classmethod
+    def of(cls, segments: tuple[Segment, ...]) -> View:
+        """A view in which nothing is remembered yet."""
+        return cls(segments, [segment.base_offset for segment in segments], Boundaries())
+
+    def from_offset(self, offset: int) -> tuple[Segment, ...]:
+        """The segments from the one that covers ``offset``."""
+        return self.segments[max(bisect_right(self.bases, offset) - 1, 0) :]
+
+
+class LogReader:
+    """Plans the reads of one log over ``view`` and up to ``end``; the log replaces both."""
+
+    __slots__ = ("_failed", "_opened", "end", "view")
+
+    def __init__(self, segments: tuple[Segment, ...], end_offset: int, failed: Failed) -> None:
+        self._failed = failed
+        self._opened: list[Segment] = []
+        self.show(segments, end_offset)
+
+    def show(self, segments: tuple[Segment, ...], end_offset: int) -> None:
+        """Plan over these segments from now on; every boundary remembered is forgotten."""
+        self.view = View.of(segments)
+        self.end = LogEnd(end_offset, segments[-1], segments[-1].size)
+        self._opened = [segment for segment in self._opened if segment in segments[:-1]]
+
+    def appended(self, end: LogEnd) -> None:
+        """The active segment grew."""
+        self.end = end
+        self.view.boundaries.remember(*end)
+
+    def plan(self, offset: int, max_bytes: int, up_to: int, *, min_one_batch: bool, nowait: bool) -> LogRead:
+        """The read that begins with the batch holding ``offset``, by the rules above.
+
+        ``offset`` must lie in the log. Raises ``CorruptRecord``, ``OSError``; with ``nowait`` ``BlockingIOError`` where
+        finding the place must wait for the disk: plan again in a thread, without it.
+        """
+        view, end = self.view, self.end
+        up_to = min(up_to, end.offset)
+        place = _locate(view, end, offset, nowait) if offset < up_to else None
+        if place is None:
+            return LogRead(offset, offset, -1, None, 0, 0, self._failed)
+        segment, start = place
+        if segment is not end.segment:
+            self._note_opened(segment)
+        limit, following = _limit(view, end, segment, up_to, nowait)
+        if limit - start > max_bytes:
+            limit, following = _cut(segment, start, start + max_bytes, limit, min_one_batch, nowait)
+        if limit <= start:
+            return LogRead(offset, offset, -1, None, 0, 0, self._failed)
+        if following is not None:
+            view.boundaries.remember(following, segment, limit)
+        return LogRead(offset, following, segment.base_offset, segment.file, start, limit - start, self._failed)
+
+    def _note_opened(self, segment: Segment) -> None:
+        """Rule 5: the sealed segment read longest ago gives back its files."""
+        opened = self._opened
+        if segment in opened:
+            return
+        opened.append(segment)
+        if len(opened) > _SEALED_OPEN:
+            opened.pop(0).rest()
+
+
+def _locate(view: View, end: LogEnd, offset: int, nowait: bool) -> tuple[Segment, int] | None:
+    """Where the first batch that ends at ``offset`` or later begins, or None at the end of the log."""
+    place = view.boundaries.get(offset)
+    if place is not None:
+        segment, position = place
+        if position < (end.size if segment is end.segment else segment.size):
+            return place
+    for segment in view.from_offset(offset):
+        if offset <= segment.base_offset:
+            position = 0
+        else:
+            found = segment.find(offset, nowait=nowait)
+            if found is None:
+                continue
+            position = found[0]
+        if position < (end.size if segment is end.segment else segment.size):
+            return segment, position
+    return None
+
+
+def _limit(view: View, end: LogEnd, segment: Segment, up_to: int, nowait: bool) -> tuple[int, int | None]:
+    """Where in ``segment`` a read below ``up_to`` must end, and the offset that follows if it is known."""
+    if segment.end_offset <= up_to:
+        return segment.size, segment.end_offset
+    if segment is end.segment and up_to == end.offset:
+        return end.size, up_to
+    place = view.boundaries.get(up_to)
+    if place is not None and place[0] is segment:
+        return place[1], up_to
+    found = segment.find(up_to, nowait=nowait)
+    if found is None:
+        return (end.size if segment is end.segment else segment.size), None
+    position, header = found
+    return position, up_to if header.base_offset >= up_to else None
+
+
+def _cut(
+    segment: Segment, start: int, wanted: int, limit: int, min_one_batch: bool, nowait: bool
+) -> tuple[int, int | None]:
+    """The last known boundary at or before ``wanted``; the end of the first batch where that is larger already."""
+    boundary, following = segment.boundary(start, wanted, nowait=nowait)
+    if boundary == start and min_one_batch:
+        first = next(segment.batches(start, chunk=HEADER_SIZE, nowait=nowait), None)
+        if first is not None and start + first[1].size_bytes <= limit:
+            return start + first[1].size_bytes, first[1].next_offset
+    return boundary, following

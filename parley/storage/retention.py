@@ -1,0 +1,51 @@
+"""Which of a log's oldest segments may go: by log start offset, by size, by age. Decisions only; the log acts on them.
+
+Rules:
+
+1. Segments go whole and oldest first. None goes that holds an offset at or above the high watermark: followers still
+   need it.
+2. A segment that ends at or below the log start offset (DeleteRecords) goes whatever the clean-up policy says.
+3. With the policy ``delete``, a segment goes when the rest of the log is still at least ``retention.bytes`` large, or
+   when its largest record timestamp is more than ``retention.ms`` old (the time the file was last written, where its
+   records have no timestamps).
+4. The active segment may go by age too, once it holds something; the log begins a new one first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from parley.storage.config import LogConfig
+from parley.storage.segment import UNSEALED, Segment
+
+
+def expired(
+    segments: Sequence[Segment],
+    config: LogConfig,
+    *,
+    log_start_offset: int,
+    log_end_offset: int,
+    high_watermark: int,
+    now_ms: int,
+) -> int:
+    """How many of the oldest segments go. Looks up their largest timestamps: raises ``OSError``."""
+
+    def end_of(segment: Segment) -> int:
+        return segment.end_offset if segment.end_offset != UNSEALED else log_end_offset
+
+    surplus = sum(segment.size for segment in segments) - config.retention_bytes
+    count = 0
+    for segment in segments:
+        active = segment is segments[-1]
+        if end_of(segment) > high_watermark or (active and not segment.size):
+            break
+        by_start = not active and segment.end_offset <= log_start_offset
+        by_size = config.delete and config.retention_bytes >= 0 and surplus >= segment.size
+        by_age = (
+            config.delete and config.retention_ms >= 0 and now_ms - segment.largest_timestamp_ms > config.retention_ms
+        )
+        if not (by_start or by_size or by_age):
+            break
+        surplus -= segment.size
+        count += 1
+    return count

@@ -1,0 +1,480 @@
+"""One segment of a log: a ``.log`` file of batches, its indexes, and the index of transactions aborted in it.
+
+Rules:
+
+1. The base offset, twenty digits, names the files. A suffix marks files on their way in (``.cleaned``, ``.swap``) or
+   out (``.deleted``).
+2. Only the last segment of a log takes appends. Sealing it fixes where it ends, notes its largest timestamp and trims
+   what was preallocated; after that its files change only by removal.
+3. ``size`` counts whole batches that are in the log. The file may be longer, while an append is under way, after a
+   write that failed, or by preallocation: nothing behind ``size`` is ever read.
+4. Every damage found while reading is an error or a longer walk, never a batch that is not there.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from parley.protocol.records.errors import CorruptRecord
+from parley.protocol.records.header import HEADER_SIZE, MAGIC_V2, BatchHeader
+from parley.storage.aborted import TransactionIndex
+from parley.storage.config import LogConfig
+from parley.storage.index import MAX_RELATIVE_OFFSET, OffsetIndex, OffsetPosition, TimeIndex, TimestampOffset
+from parley.storage.walk import SCAN_CHUNK, SegmentFile, batches
+
+LOG_SUFFIX: Final = ".log"
+OFFSET_INDEX_SUFFIX: Final = ".index"
+TIME_INDEX_SUFFIX: Final = ".timeindex"
+TRANSACTION_INDEX_SUFFIX: Final = ".txnindex"
+INDEX_SUFFIXES: Final = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+SUFFIXES: Final = (LOG_SUFFIX, *INDEX_SUFFIXES)
+CLEANED: Final = ".cleaned"
+SWAP: Final = ".swap"
+DELETED: Final = ".deleted"
+
+UNSEALED: Final = 2**63 - 1
+"""The end offset of the active segment."""
+
+_logger = logging.getLogger(__name__)
+
+
+def file_name(base_offset: int, suffix: str) -> str:
+    """The name of a file of the segment that begins at ``base_offset``."""
+    return f"{base_offset:020d}{suffix}"
+
+
+def base_offset_of(name: str) -> int | None:
+    """The base offset in a segment file's name, or None where the name is no such file's."""
+    digits = name.split(".", 1)[0]
+    return int(digits) if len(digits) == 20 and digits.isdecimal() and digits.isascii() else None
+
+
+class Segment:
+    """The batches from ``base_offset`` to ``end_offset`` (that of the next segment, or UNSEALED), in ``size`` bytes."""
+
+    __slots__ = (
+        "_directory",
+        "_file",
+        "_first_timestamp",
+        "_largest",
+        "_suffix",
+        "_unindexed",
+        "base_offset",
+        "created_ms",
+        "end_offset",
+        "offset_index",
+        "size",
+        "time_index",
+        "transactions",
+    )
+
+    def __init__(
+        self,
+        directory: Path,
+        base_offset: int,
+        *,
+        size: int,
+        offset_index: OffsetIndex,
+        time_index: TimeIndex,
+        now_ms: int,
+        suffix: str = "",
+    ) -> None:
+        self._directory = directory
+        self._suffix = suffix
+        self.base_offset = base_offset
+        self.end_offset = UNSEALED
+        self.size = size
+        self.offset_index = offset_index
+        self.time_index = time_index
+        self.transactions = TransactionIndex(self.path_of(TRANSACTION_INDEX_SUFFIX))
+        self.created_ms = now_ms
+        self._file: SegmentFile | None = None
+        self._unindexed = 0
+        self._first_timestamp: int | None = None
+        self._largest = None if size else TimestampOffset(-1, base_offset)
+
+    # ---- making, opening
+
+    @classmethod
+    def create(cls, directory: Path, base_offset: int, config: LogConfig, now_ms: int, suffix: str = "") -> Segment:
+        """A new, empty segment, in place of whatever files of that name were there. Raises ``OSError``."""
+        path = directory / file_name(base_offset, LOG_SUFFIX + suffix)
+        (directory / file_name(base_offset, TRANSACTION_INDEX_SUFFIX + suffix)).unlink(missing_ok=True)
+        file = SegmentFile(path, create=True)
+        os.ftruncate(file.fd, 0)
+        if config.preallocate:
+            os.ftruncate(file.fd, config.segment_bytes)
+        return cls._with_new_indexes(directory, base_offset, now_ms, suffix)
+
+    @classmethod
+    def open(cls, directory: Path, base_offset: int, now_ms: int, suffix: str = "") -> Segment:
+        """A segment that was sealed, or closed cleanly.
+
+        Raises ``CorruptIndex``, ``CorruptTransactionIndex`` or ``FileNotFoundError`` where an index must be rebuilt
+        first; ``OSError``.
+        """
+
+        def path_of(kind: str) -> Path:
+            return directory / file_name(base_offset, kind + suffix)
+
+        size = os.stat(path_of(LOG_SUFFIX)).st_size
+        offset_index = OffsetIndex.open(path_of(OFFSET_INDEX_SUFFIX), base_offset, size)
+        time_index = TimeIndex.open(path_of(TIME_INDEX_SUFFIX), base_offset)
+        segment = cls(
+            directory,
+            base_offset,
+            size=size,
+            offset_index=offset_index,
+            time_index=time_index,
+            now_ms=now_ms,
+            suffix=suffix,
+        )
+        try:
+            segment.transactions.sanity_check()
+        except BaseException:
+            segment.release()
+            raise
+        return segment
+
+    @classmethod
+    def open_unindexed(cls, directory: Path, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
+        """A segment with new, empty indexes and a ``size`` of 0: recovery counts and indexes its batches.
+
+        Raises ``OSError``.
+        """
+        segment = cls._with_new_indexes(directory, base_offset, now_ms, "")
+        segment.transactions.reset()
+        segment.reopen(config)
+        return segment
+
+    @classmethod
+    def _with_new_indexes(cls, directory: Path, base_offset: int, now_ms: int, suffix: str) -> Segment:
+        def path_of(kind: str) -> Path:
+            return directory / file_name(base_offset, kind + suffix)
+
+        return cls(
+            directory,
+            base_offset,
+            size=0,
+            offset_index=OffsetIndex.create(path_of(OFFSET_INDEX_SUFFIX), base_offset),
+            time_index=TimeIndex.create(path_of(TIME_INDEX_SUFFIX), base_offset),
+            now_ms=now_ms,
+            suffix=suffix,
+        )
+
+    def __repr__(self) -> str:
+        return f"Segment({self.base_offset}, {self.size} bytes, {self._directory.name}{self._suffix})"
+
+    def path_of(self, kind: str) -> Path:
+        """The path of one of the segment's files: ``kind`` is the suffix, such as LOG_SUFFIX."""
+        return self._directory / file_name(self.base_offset, kind + self._suffix)
+
+    @property
+    def paths(self) -> list[Path]:
+        """The files there are."""
+        return [path for path in map(self.path_of, SUFFIXES) if path.exists()]
+
+    @property
+    def file(self) -> SegmentFile:
+        """The ``.log`` file, opened at first use."""
+        opened = self._file
+        if opened is None:
+            opened = self._file = SegmentFile(self.path_of(LOG_SUFFIX))
+        return opened
+
+    # ---- appending
+
+    def append(self, data: bytes | bytearray | memoryview, headers: Sequence[BatchHeader], index_interval: int) -> None:
+        """Write whole batches, whose offsets are assigned, behind the last one, and index them.
+
+        Raises ``OSError``; then nothing was appended.
+        """
+        position, unindexed, largest = self.size, self._unindexed, self.largest
+        offsets, times = self.offset_index, self.time_index
+        indexed = offsets.count, times.count
+        file = self.file
+        try:
+            _write(file.fd, data, position)
+            for header in headers:
+                last, size = header.last_offset, header.size_bytes
+                if header.max_timestamp > largest[0]:
+                    largest = TimestampOffset(header.max_timestamp, last)
+                if unindexed > index_interval:
+                    offsets.append(last, position)
+                    times.append(*largest)
+                    unindexed = 0
+                position += size
+                unindexed += size
+        except OSError:
+            offsets.count, times.count = indexed
+            self._cut()
+            raise
+        if not self.size:
+            self._first_timestamp = headers[0].max_timestamp
+        self._largest = largest
+        self._unindexed = unindexed
+        self.size = position
+
+    def adopt(self, header: BatchHeader, index_interval: int) -> None:
+        """Count and index a batch that is in the file already, right behind ``size``: recovery's append."""
+        if header.max_timestamp > self.largest[0]:
+            self._largest = TimestampOffset(header.max_timestamp, header.last_offset)
+        if self._unindexed > index_interval:
+            self.offset_index.append(header.last_offset, self.size)
+            self.time_index.append(*self.largest)
+            self._unindexed = 0
+        if not self.size:
+            self._first_timestamp = header.max_timestamp
+        self._unindexed += header.size_bytes
+        self.size += header.size_bytes
+
+    def has_room(self, size: int, last_offset: int, config: LogConfig) -> bool:
+        """Whether batches of ``size`` bytes in all, ending with ``last_offset``, fit in this segment."""
+        return (
+            self.size + size <= config.segment_bytes
+            and last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
+            and not self.offset_index.full
+            and not self.time_index.full
+        ) or (not self.size and last_offset - self.base_offset <= MAX_RELATIVE_OFFSET)
+
+    def age_ms(self, latest_timestamp: int, now_ms: int) -> int:
+        """How long the segment has taken appends, by record time: from its first batch to ``latest_timestamp``.
+
+        By the wall clock since its creation where the first batch has no timestamp.
+        """
+        first = self.first_timestamp
+        return latest_timestamp - first if first >= 0 else now_ms - self.created_ms
+
+    def seal(self, end_offset: int) -> None:
+        """End the segment at ``end_offset``: another takes the appends. Raises ``OSError``."""
+        self.trim()
+        self.end_offset = end_offset
+
+    def trim(self) -> None:
+        """Note the largest timestamp and trim the files to what they hold. Idempotent; raises ``OSError``."""
+        if not self.writable:
+            return
+        if self.largest.timestamp >= 0:
+            self.time_index.append(*self.largest)
+        self.offset_index.seal()
+        self.time_index.seal()
+        os.truncate(self.path_of(LOG_SUFFIX), self.size)
+
+    @property
+    def writable(self) -> bool:
+        """Whether :meth:`append` may be called; :meth:`reopen` makes it so."""
+        return self.offset_index.writable
+
+    def reopen(self, config: LogConfig) -> None:
+        """Make room for appends: the segment is the active one (again). Raises ``OSError``."""
+        self.offset_index.resize(config.segment_index_bytes)
+        self.time_index.resize(config.segment_index_bytes)
+        self.end_offset = UNSEALED
+
+    def truncate_to(self, offset: int, config: LogConfig) -> int:
+        """Drop the batch that holds ``offset`` and what follows it; the segment becomes the active one.
+
+        Answers where the log ends now, with the last batch that is left: that may be before ``offset``, where it lies
+        inside of a batch or between two. Raises ``OSError``, ``CorruptRecord``.
+        """
+        found = self.find(offset)
+        if found is not None:
+            position = found[0]
+            self.offset_index.truncate_to(offset)
+            self.time_index.truncate_to(offset)
+            self.transactions.truncate_to(offset)
+            self.size = position
+            os.truncate(self.path_of(LOG_SUFFIX), position)
+            self._largest = None if self.size else TimestampOffset(-1, self.base_offset)
+            self._unindexed = 0
+        self.reopen(config)
+        return self._end()
+
+    def _end(self) -> int:
+        """The offset that follows the last batch."""
+        end = self.base_offset
+        if self.size:
+            for _, header in self.batches(self.offset_index.lookup_position(self.size - 1).position):
+                end = header.next_offset
+        return end
+
+    # ---- reading
+
+    def batches(
+        self, position: int = 0, *, chunk: int = SCAN_CHUNK, nowait: bool = False
+    ) -> Iterator[tuple[int, BatchHeader]]:
+        """Position and header of the batches from a boundary on. Raises ``CorruptRecord``, ``OSError``."""
+        return batches(self.file, position, self.size, chunk=chunk, nowait=nowait)
+
+    def find(self, offset: int, *, nowait: bool = False) -> tuple[int, BatchHeader] | None:
+        """The first batch that ends at ``offset`` or later, or None when the segment has none.
+
+        Raises ``CorruptRecord``, ``OSError``; ``BlockingIOError`` only with ``nowait``.
+        """
+        start = self.offset_index.lookup(offset)
+        if start.position and self._indexed(start, nowait=nowait) is None:
+            start = OffsetPosition(self.base_offset, 0)
+        walk = batches(self.file, start.position, self.size, nowait=nowait)
+        return next((found for found in walk if found[1].last_offset >= offset), None)
+
+    def boundary(self, start: int, limit: int, *, nowait: bool = False) -> tuple[int, int | None]:
+        """The end of a read from ``start``: a boundary not behind ``limit``, and the offset that follows if known.
+
+        It may leave out some batches that would have fitted, as the index is sparse; never all. ``start`` where not
+        even the first batch fits. Raises ``CorruptRecord``, ``OSError``; ``BlockingIOError`` only with ``nowait``.
+        """
+        indexed = self.offset_index.lookup_position(limit)
+        if indexed.position > start:
+            header = self._indexed(indexed, nowait=nowait)
+            if header is not None:
+                return indexed.position, header.base_offset if header.magic == MAGIC_V2 else None
+        end, following = start, None
+        for position, header in batches(self.file, start, self.size, nowait=nowait):
+            if position + header.size_bytes > limit:
+                break
+            end, following = position + header.size_bytes, header.next_offset
+        return end, following
+
+    def _indexed(self, hint: OffsetPosition, *, nowait: bool) -> BatchHeader | None:
+        """The batch that an index entry leads to; None, and an emptied index, where there is no such batch."""
+        if 0 <= hint.position < self.size:
+            try:
+                _, found = next(batches(self.file, hint.position, self.size, chunk=HEADER_SIZE, nowait=nowait))
+                if self.base_offset <= found.base_offset and found.last_offset <= hint.offset:
+                    return found
+            except CorruptRecord:
+                pass
+        _logger.error("%s is damaged at %s: reading without it", self.offset_index.path, hint)
+        self.offset_index.reset()
+        return None
+
+    def find_timestamp(self, timestamp: int) -> int:
+        """The position from which on the first batch that reaches ``timestamp`` is to be looked for.
+
+        By the time index, where that says of a batch what the batch says itself; else the beginning. Raises
+        ``CorruptRecord``, ``OSError``.
+        """
+        return self._reaching(self.time_index.lookup(timestamp))
+
+    def _reaching(self, hint: TimestampOffset) -> int:
+        found = self.find(hint.offset) if hint.timestamp >= 0 else None
+        return found[0] if found is not None and found[1].max_timestamp == hint.timestamp else 0
+
+    @property
+    def first_timestamp(self) -> int:
+        """The largest timestamp in the first batch, -1 where it has none or cannot be read. Raises ``OSError``."""
+        if self._first_timestamp is None:
+            if not self.size:
+                return -1
+            try:
+                self._first_timestamp = next(self.batches(chunk=HEADER_SIZE))[1].max_timestamp
+            except CorruptRecord as error:
+                _logger.error("%r is damaged: %s", self, error)
+                self._first_timestamp = -1
+        return self._first_timestamp
+
+    @property
+    def largest(self) -> TimestampOffset:
+        """The largest timestamp and the last offset of the batch that has it; (-1, base offset) where none has any.
+
+        Read from the time index and the batches behind its last entry, once; those behind a damaged one do not count.
+        Raises ``OSError``.
+        """
+        largest = self._largest
+        if largest is None:
+            largest = TimestampOffset(-1, self.base_offset)
+            try:
+                for _, header in self.batches(self._reaching(self.time_index.last)):
+                    if header.max_timestamp > largest.timestamp:
+                        largest = TimestampOffset(header.max_timestamp, header.last_offset)
+            except CorruptRecord as error:
+                _logger.error("%r is damaged: %s", self, error)
+            self._largest = largest
+            self.rest_if_sealed()
+        return largest
+
+    @property
+    def largest_timestamp_ms(self) -> int:
+        """What retention by time goes by: the largest record timestamp, else when the file was last written."""
+        timestamp = self.largest.timestamp
+        return timestamp if timestamp >= 0 else os.stat(self.path_of(LOG_SUFFIX)).st_mtime_ns // 1_000_000
+
+    # ---- files
+
+    def sync(self, *, indexes: bool) -> None:
+        """Bring the batches to disk, and the indexes too. Blocks; raises ``OSError``."""
+        file = self.file  # kept open by this reference, whatever another thread does to the segment
+        os.fsync(file.fd)
+        if indexes:
+            self.offset_index.sync()
+            self.time_index.sync()
+            self.transactions.flush()
+
+    def rename(self, suffix: str) -> None:
+        """Give the files another suffix ("" for none). Raises ``OSError``."""
+        self._move(self._directory, suffix)
+
+    def moved(self, directory: Path) -> None:
+        """Note that the log's directory was renamed."""
+        self._directory = directory
+        self._renamed()
+
+    def _move(self, directory: Path, suffix: str) -> None:
+        for kind in SUFFIXES:
+            source = self.path_of(kind)
+            try:
+                source.rename(directory / file_name(self.base_offset, kind + suffix))
+            except FileNotFoundError:
+                if kind == LOG_SUFFIX:
+                    raise
+        self._suffix = suffix
+        self._renamed()
+
+    def _renamed(self) -> None:
+        self.offset_index.path = self.path_of(OFFSET_INDEX_SUFFIX)
+        self.time_index.path = self.path_of(TIME_INDEX_SUFFIX)
+        self.transactions.moved_to(self.path_of(TRANSACTION_INDEX_SUFFIX))
+
+    def rest(self) -> None:
+        """Give back the files until they are needed again; a read under way keeps them."""
+        self._file = None
+        self.offset_index.release()
+        self.time_index.release()
+
+    def rest_if_sealed(self) -> None:
+        """:meth:`rest`, after something that is done to one sealed segment after the other."""
+        if self.end_offset != UNSEALED:
+            self.rest()
+
+    def release(self) -> None:
+        """Give back the files as they are, for good."""
+        self.rest()
+        self.transactions.close()
+
+    def delete(self) -> None:
+        """Remove the files; reads under way are not disturbed. Raises ``OSError``."""
+        self.release()
+        for kind in SUFFIXES:
+            self.path_of(kind).unlink(missing_ok=True)
+
+    def _cut(self) -> None:
+        """Remove what lies behind ``size``, as far as the disk still obeys; the next append overwrites the rest."""
+        try:
+            os.truncate(self.path_of(LOG_SUFFIX), self.size)
+        except OSError as error:
+            _logger.error("%s could not be cut to %d bytes: %s", self.path_of(LOG_SUFFIX), self.size, error)
+
+
+def _write(fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
+    """Write everything, in one call as a rule."""
+    written = os.pwrite(fd, data, position)
+    while written < len(data):
+        more = os.pwrite(fd, memoryview(data)[written:], position + written)
+        if not more:
+            raise OSError(errno.ENOSPC, "the disk takes no more bytes")
+        written += more

@@ -1,0 +1,151 @@
+"""The row of segments of one log: which takes the appends, when a new one begins, how old ones leave.
+
+Rules:
+
+1. There is always a last segment, the active one. It alone takes appends; the others are sealed.
+2. A new one begins when a batch does not fit (size, offset index, time index, offsets more than 2**31 - 1 above the
+   base), or when the active one has taken appends for ``segment.ms`` by record time, less a random part of
+   ``segment.jitter.ms`` drawn for each.
+3. A segment that leaves is first taken out of what readers see, then noted as removed, then its files are renamed or
+   unlinked: a reader that still held it learns that from ``Durability.removals``.
+
+The log calls under its lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+from parley.storage.config import LogConfig
+from parley.storage.durability import Durability
+from parley.storage.reads import Failed, LogEnd, LogReader
+from parley.storage.segment import DELETED, SWAP, Segment
+
+
+class Segments:
+    """The segments of the log in ``directory``, which ends at ``end_offset``; ``all`` is oldest first."""
+
+    def __init__(
+        self,
+        directory: Path,
+        segments: Sequence[Segment],
+        end_offset: int,
+        durability: Durability,
+        random: Random,
+        failed: Failed,
+    ) -> None:
+        self.directory = directory
+        self.end_offset = end_offset
+        self.active = segments[-1]
+        self.reader = LogReader(tuple(segments), end_offset, failed)
+        self._durability = durability
+        self._random = random
+        self._jitter = random.random()
+
+    @property
+    def all(self) -> tuple[Segment, ...]:
+        """The segments, oldest first."""
+        return self.reader.view.segments
+
+    def appended(self, end_offset: int) -> None:
+        """The active segment grew; the log ends at ``end_offset``."""
+        self.end_offset = end_offset
+        active = self.active
+        self.reader.appended(LogEnd(end_offset, active, active.size))
+
+    def takes(self, size: int, last_offset: int, latest_timestamp: int, config: LogConfig, now_ms: int) -> bool:
+        """Whether the active segment takes batches of ``size`` bytes, or a new one must begin for them."""
+        active = self.active
+        if not active.has_room(size, last_offset, config):
+            return False
+        jitter = self._jitter * min(config.segment_jitter_ms, config.segment_ms)
+        return not active.size or active.age_ms(latest_timestamp, now_ms) <= config.segment_ms - jitter
+
+    def roll(self, base_offset: int, config: LogConfig, now_ms: int) -> None:
+        """Begin a new segment at ``base_offset``, unless the active one begins there. Raises ``OSError``."""
+        sealed = self.active
+        if sealed.base_offset == base_offset:
+            return
+        begun = Segment.create(self.directory, base_offset, config, now_ms)
+        try:
+            sealed.seal(base_offset)
+        except OSError:
+            begun.delete()
+            raise
+        self._durability.sealed(sealed)
+        self._jitter = self._random.random()
+        self._show([*self.all, begun])
+
+    def drop_first(self, count: int) -> list[Path]:
+        """Take out the ``count`` oldest segments, not the active one; their renamed files. Raises ``OSError``."""
+        dropped, kept = self.all[:count], self.all[count:]
+        self._show(kept)
+        return self._set_aside(dropped)
+
+    def replace(self, new: Segment, old: Sequence[Segment]) -> list[Path]:
+        """Put one ``.cleaned`` segment in the place of sealed ones next to each other; the renamed files of these.
+
+        What an ``OSError`` interrupts is finished or undone by recovery. Raises ``ValueError`` for other segments.
+        """
+        segments = self.all
+        first = segments.index(old[0])
+        if segments[first : first + len(old)] != tuple(old) or old[-1] is self.active:
+            raise ValueError(f"{old} are not sealed segments of {self.directory}, next to each other")
+        if old[-1].end_offset > self._durability.checkpointed:
+            raise ValueError(f"{old[-1]} reaches beyond the checkpoint of recovery points")
+        new.seal(old[-1].end_offset)
+        new.rename(SWAP)
+        self._show([*segments[:first], new, *segments[first + len(old) :]])
+        removed = self._set_aside(old)
+        new.rename("")
+        return removed
+
+    def cut(self, offset: int, config: LogConfig) -> int:
+        """Remove what lies at ``offset`` and after it; where the log ends now, with a batch.
+
+        ``offset`` is not below the first segment. Raises ``OSError``, ``CorruptRecord``.
+        """
+        dropped = [segment for segment in self.all if segment.base_offset > offset]
+        kept = self.all[: len(self.all) - len(dropped)]
+        self._durability.removed(dropped)
+        for segment in reversed(dropped):
+            segment.delete()
+        self.end_offset = kept[-1].truncate_to(offset, config)
+        self._durability.cut(self.end_offset, kept[-1])
+        self._show(kept)
+        return self.end_offset
+
+    def restart(self, offset: int, config: LogConfig, now_ms: int) -> None:
+        """Remove everything and begin a new segment at ``offset``. Raises ``OSError``."""
+        self._durability.removed(self.all)
+        for segment in reversed(self.all):
+            segment.delete()
+        self.end_offset = offset
+        self._durability.restart(offset)
+        self._show([Segment.create(self.directory, offset, config, now_ms)])
+
+    def moved(self, directory: Path) -> None:
+        """Note that the directory was renamed."""
+        self.directory = directory
+        for segment in self.all:
+            segment.moved(directory)
+
+    def release(self) -> None:
+        """Give back the files as they are. Reads under way keep theirs."""
+        for segment in self.all:
+            segment.release()
+
+    def _show(self, segments: Sequence[Segment]) -> None:
+        self.active = segments[-1]
+        self.reader.show(tuple(segments), self.end_offset)
+
+    def _set_aside(self, segments: Sequence[Segment]) -> list[Path]:
+        removed: list[Path] = []
+        self._durability.removed(segments)
+        for segment in segments:
+            segment.rename(DELETED)
+            removed += segment.paths
+            segment.release()
+        return removed

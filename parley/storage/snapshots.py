@@ -1,0 +1,175 @@
+"""The files that hold a log's producers as they were at one offset: ``<offset>.snapshot``, Kafka's version 1.
+
+Snapshots taken while appends go on are written later, by :meth:`SnapshotFiles.flush` in another thread; a crash before
+it loses nothing, as the recovery point waits for it.
+
+Layout, big endian: version int16, CRC-32C uint32 of all that follows it, number of entries int32, then the entries of
+46 bytes. A file is written once and never changed; whatever a crash makes of it fails the checksum.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from parley.storage.checkpoints import INT64_MAX, sync_directory
+
+_VERSION = 1
+_HEAD = struct.Struct(">hIi")
+_CHECKED_FROM = 6
+_ENTRY = struct.Struct(">qhiqiqiq")
+_NAME = re.compile(r"([0-9]{20})\.snapshot", re.ASCII)
+
+WAITING_PRODUCERS_MAX: Final = 200_000
+"""Producers in all snapshots of a log that wait to be written. Beyond it the oldest of these are not written at all."""
+
+
+class CorruptSnapshot(ValueError):
+    """The file is not a whole snapshot of a version known here."""
+
+
+class ProducerEntry(NamedTuple):
+    """What is known of one producer. Offsets and sequences are -1 where there is none.
+
+    ``last_sequence``, ``last_offset`` and ``timestamp`` (ms) are those of its last batch, ``offset_delta`` that batch's
+    last offset less its first; ``timestamp`` is the marker's if that came later. ``transaction_first_offset`` is where
+    its open transaction begins.
+    """
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+    coordinator_epoch: int
+    transaction_first_offset: int
+
+
+def snapshot_path(directory: Path, offset: int) -> Path:
+    """The file of the snapshot at ``offset``."""
+    return directory / f"{offset:020d}.snapshot"
+
+
+def snapshot_offsets(directory: Path) -> list[int]:
+    """The offsets of the snapshots in ``directory``, lowest first. Raises ``OSError``."""
+    offsets = (int(name[1]) for entry in os.scandir(directory) if (name := _NAME.fullmatch(entry.name)))
+    return sorted(offset for offset in offsets if offset <= INT64_MAX)
+
+
+def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
+    """The bytes of a snapshot file."""
+    packed = [_ENTRY.pack(*entry) for entry in entries]
+    body = b"".join(packed)
+    checksum = crc32c(body, crc32c(struct.pack(">i", len(packed))))
+    return _HEAD.pack(_VERSION, checksum, len(packed)) + body
+
+
+def decode_snapshot(data: bytes) -> list[ProducerEntry]:
+    """The producers of a snapshot file. Raises :class:`CorruptSnapshot`."""
+    if len(data) < _HEAD.size:
+        raise CorruptSnapshot(f"{len(data)} bytes are too few")
+    version, checksum, count = _HEAD.unpack_from(data)
+    if version != _VERSION:
+        raise CorruptSnapshot(f"version {version} instead of {_VERSION}")
+    if crc32c(memoryview(data)[_CHECKED_FROM:]) != checksum:
+        raise CorruptSnapshot("the checksum does not match")
+    if count < 0 or len(data) != _HEAD.size + count * _ENTRY.size:
+        raise CorruptSnapshot(f"{len(data)} bytes do not hold {count} producers")
+    return [ProducerEntry(*fields) for fields in _ENTRY.iter_unpack(memoryview(data)[_HEAD.size :])]
+
+
+def read_snapshot(path: Path) -> list[ProducerEntry]:
+    """The producers in the file at ``path``. Raises :class:`CorruptSnapshot`, or ``OSError``."""
+    return decode_snapshot(path.read_bytes())
+
+
+class _Waiting(NamedTuple):
+    offset: int
+    producers: int
+    entries: Callable[[], Iterable[ProducerEntry]]
+
+
+class SnapshotFiles:
+    """The snapshots of the log in ``directory``, those included that are still to be written.
+
+    One thread at a time may call, but :meth:`flush` runs beside it in any number of threads. What removes files waits
+    for a flush under way, what adds them does not.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        """Where the files lie; assign the new place when the log's directory is renamed."""
+        self._offsets = snapshot_offsets(directory)
+        self._waiting: deque[_Waiting] = deque()
+        self._writing = threading.Lock()
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """Lowest first."""
+        return tuple(self._offsets)
+
+    def path(self, offset: int) -> Path:
+        """The file of the snapshot at ``offset``, written or not."""
+        return snapshot_path(self.directory, offset)
+
+    def write(self, offset: int, entries: Iterable[ProducerEntry]) -> None:
+        """Write a snapshot and bring it to disk, unless there is one at ``offset``. Blocks; raises ``OSError``."""
+        if offset not in self._offsets:
+            self._write(offset, entries)
+            self._add(offset)
+
+    def write_later(self, offset: int, producers: int, entries: Callable[[], Iterable[ProducerEntry]]) -> None:
+        """Have the next :meth:`flush` write what ``entries()`` says by then: as many ``producers``, as they are now."""
+        if offset in self._offsets:
+            return
+        self._waiting.append(_Waiting(offset, producers, entries))
+        self._add(offset)
+        while len(self._waiting) > 1 and sum(each.producers for each in tuple(self._waiting)) > WAITING_PRODUCERS_MAX:
+            try:
+                self._offsets.remove(self._waiting.popleft().offset)
+            except IndexError:
+                return
+
+    def flush(self) -> None:
+        """Write what waits, and bring it to disk. Blocks; raises ``OSError``."""
+        with self._writing:
+            while self._waiting:
+                try:
+                    waiting = self._waiting.popleft()
+                except IndexError:
+                    return
+                try:
+                    self._write(waiting.offset, waiting.entries())
+                except FileNotFoundError:
+                    return  # the log was deleted meanwhile, its directory renamed or gone
+
+    def remove(self, offsets: Collection[int]) -> None:
+        """Delete snapshots, or do not write them after all. Blocks; raises ``OSError``."""
+        if not offsets:
+            return
+        with self._writing:
+            self._waiting = deque(each for each in self._waiting if each.offset not in offsets)
+            for offset in offsets:
+                self.path(offset).unlink(missing_ok=True)
+                self._offsets.remove(offset)
+
+    def _add(self, offset: int) -> None:
+        self._offsets.append(offset)
+        self._offsets.sort()
+
+    def _write(self, offset: int, entries: Iterable[ProducerEntry]) -> None:
+        path = self.path(offset)
+        with path.open("wb") as file:
+            file.write(encode_snapshot(entries))
+            file.flush()
+            os.fsync(file.fileno())
+        sync_directory(path.parent)

@@ -1,0 +1,300 @@
+"""What is done to all logs from time to time: retention, flushing, checkpoints, expiry of producers, late removal.
+
+Rules:
+
+1. Every kind of work in every directory is one loop: it waits its interval, does one round over the logs there, and
+   only then waits again. So there is never more than one round of a kind, however slow a disk is, and no disk waits
+   for another.
+2. A round goes through the logs of a directory in chunks, each one job in the executor: neither the loop nor one
+   thread is held for long.
+3. A checkpoint is written from what the logs say at that moment, unless that is what it says already. Who asks for one
+   while it is being written waits for the next, which serves all who wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from parley.protocol.errors import KafkaError
+from parley.storage.checkpoints import OffsetCheckpoint, TopicPartition
+from parley.storage.config import DAY_MS, NEVER
+from parley.storage.directory import LogDirectory
+from parley.storage.log import Log
+
+CHUNK = 100
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpkeepIntervals:
+    """How often each kind of work is done, in milliseconds, with Kafka's defaults; NEVER leaves it out."""
+
+    retention_check_ms: int = 300_000
+    """``log.retention.check.interval.ms``"""
+    flush_check_ms: int = NEVER
+    """``log.flush.scheduler.interval.ms``"""
+    recovery_point_checkpoint_ms: int = 60_000
+    """``log.flush.offset.checkpoint.interval.ms``"""
+    log_start_checkpoint_ms: int = 60_000
+    """``log.flush.start.offset.checkpoint.interval.ms``"""
+    high_watermark_checkpoint_ms: int = 5_000
+    """``replica.high.watermark.checkpoint.interval.ms``"""
+    producer_expiration_check_ms: int = DAY_MS // 144
+    """``producer.id.expiration.check.interval.ms``"""
+
+
+class StartTask(Protocol):
+    """Whoever makes the tasks: runs ``work`` in the background under ``name``, and logs its failure."""
+
+    def __call__(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]: ...
+
+
+class Owner(Protocol):
+    """What the upkeep needs of the one whose logs it keeps."""
+
+    def logs_in(self, directory: LogDirectory) -> list[Log]:
+        """The logs in a directory, none if it is offline."""
+
+    async def run(self, directory: LogDirectory, work: Callable[..., T], *args: Any) -> T:
+        """``work(*args)`` in the executor; an ``OSError`` is a ``KafkaError`` and takes the directory offline."""
+
+
+class Checkpoint:
+    """One checkpoint file of one directory, written from its logs."""
+
+    def __init__(
+        self,
+        owner: Owner,
+        directory: LogDirectory,
+        file: OffsetCheckpoint,
+        offsets: Callable[[Iterable[Log]], dict[TopicPartition, int]],
+    ) -> None:
+        self._owner = owner
+        self._directory = directory
+        self._file = file
+        self._offsets = offsets
+        self._writing = asyncio.Lock()
+        self._asked = 0
+        self._answered = 0
+        self._written: dict[TopicPartition, int] | None = None
+
+    async def write(self) -> None:
+        """Return once the file says what the logs said at the time of the call, or later.
+
+        Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
+        """
+        self._asked += 1
+        mine = self._asked
+        async with self._writing:
+            if self._answered >= mine:
+                return
+            answering = self._asked
+            logs = self._owner.logs_in(self._directory)
+            offsets = self._offsets(logs)
+            if offsets != self._written:
+                await self._owner.run(self._directory, self._file.write, offsets)
+                self._written = offsets
+            if self._offsets is recovery_points:
+                for log in logs:
+                    log.checkpointed(offsets[log.topic, log.partition])
+            self._answered = answering
+
+
+class Names:
+    """Makes names in one directory durable: all of those that wait, with one sync."""
+
+    def __init__(self, owner: Owner, directory: LogDirectory) -> None:
+        self._owner = owner
+        self._directory = directory
+        self._syncing = asyncio.Lock()
+        self._asked = 0
+        self._answered = 0
+
+    async def sync(self) -> None:
+        """Return once what was made before the call is durable. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""
+        self._asked += 1
+        mine = self._asked
+        async with self._syncing:
+            if self._answered < mine:
+                answering = self._asked
+                await self._owner.run(self._directory, self._directory.sync)
+                self._answered = answering
+
+
+def recovery_points(logs: Iterable[Log]) -> dict[TopicPartition, int]:
+    """Up to where each log is on disk."""
+    return {(log.topic, log.partition): log.recovery_point for log in logs}
+
+
+def log_start_offsets(logs: Iterable[Log]) -> dict[TopicPartition, int]:
+    """The log start offsets that the first segment does not tell."""
+    return {
+        (log.topic, log.partition): log.log_start_offset
+        for log in logs
+        if log.log_start_offset > log.segments[0].base_offset
+    }
+
+
+def high_watermarks(logs: Iterable[Log]) -> dict[TopicPartition, int]:
+    """The high watermark of each log."""
+    return {(log.topic, log.partition): log.high_watermark for log in logs}
+
+
+class Upkeep:
+    """The periodic work on the logs of ``owner``."""
+
+    def __init__(
+        self, owner: Owner, start_task: StartTask, intervals: UpkeepIntervals, now_ms: Callable[[], int]
+    ) -> None:
+        self._owner = owner
+        self._start_task = start_task
+        self._intervals = intervals
+        self._now_ms = now_ms
+        self._recovery_points: dict[LogDirectory, Checkpoint] = {}
+        self._log_starts: dict[LogDirectory, Checkpoint] = {}
+        self._high_watermarks: dict[LogDirectory, Checkpoint] = {}
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._timers: set[asyncio.TimerHandle] = set()
+
+    def start(self, directories: Sequence[LogDirectory]) -> None:
+        """Begin the rounds."""
+        for directory in directories:
+            self._recovery_points[directory] = Checkpoint(
+                self._owner, directory, directory.recovery_points, recovery_points
+            )
+            self._log_starts[directory] = Checkpoint(
+                self._owner, directory, directory.log_start_offsets, log_start_offsets
+            )
+            self._high_watermarks[directory] = Checkpoint(
+                self._owner, directory, directory.high_watermarks, high_watermarks
+            )
+        every = self._intervals
+        rounds: list[tuple[int, str, Callable[[LogDirectory], Awaitable[None]]]] = [
+            (every.retention_check_ms, "log retention", self._delete_old_segments),
+            (every.flush_check_ms, "log flush", self._flush_due),
+            (every.recovery_point_checkpoint_ms, "recovery point checkpoint", self._checkpoint_recovery_points),
+            (every.log_start_checkpoint_ms, "log start checkpoint", lambda at: self._log_starts[at].write()),
+            (every.high_watermark_checkpoint_ms, "high watermark", lambda at: self._high_watermarks[at].write()),
+            (every.producer_expiration_check_ms, "producer expiration", self._expire_producers),
+        ]
+        for interval_ms, name, work in rounds:
+            if interval_ms < NEVER:
+                for directory in directories:
+                    self._start(self._every(interval_ms, name, work, directory), f"{name} in {directory}")
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = self._start_task(work, name=name)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+
+    async def stop(self) -> None:
+        """End the rounds, wait for the work under way, and leave the removals to the next start. Idempotent."""
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def checkpoint(self, directory: LogDirectory) -> None:
+        """Write all checkpoints of a directory now. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""
+        for kind in (self._recovery_points, self._log_starts, self._high_watermarks):
+            await kind[directory].write()
+
+    def remove_later(self, directory: LogDirectory, paths: Sequence[Path], delay_ms: int) -> None:
+        """Remove renamed files, or a renamed directory of a partition, after ``delay_ms``."""
+        if not paths:
+            return
+
+        def begin() -> None:
+            self._timers.discard(timer)
+            self._start(self._remove(directory, paths), "removal of deleted logs")
+
+        timer = asyncio.get_running_loop().call_later(delay_ms / 1000, begin)
+        self._timers.add(timer)
+
+    async def _every(
+        self, interval_ms: int, name: str, work: Callable[[LogDirectory], Awaitable[None]], directory: LogDirectory
+    ) -> None:
+        await asyncio.sleep(interval_ms / 1000)
+        while directory.online:
+            try:
+                await work(directory)
+            except KafkaError as error:
+                _log.warning("%s in %s ends early: %s", name, directory, error)
+            except Exception:
+                _log.exception("%s in %s failed; it is tried again in %d ms", name, directory, interval_ms)
+            await asyncio.sleep(interval_ms / 1000)
+
+    async def _remove(self, directory: LogDirectory, paths: Sequence[Path]) -> None:
+        if directory.online:
+            try:
+                await self._owner.run(directory, _remove, directory, paths)
+            except KafkaError as error:
+                _log.warning("Cannot remove what was deleted: %s", error)
+
+    async def _in_chunks(self, directory: LogDirectory, work: Callable[[Log], None]) -> None:
+        logs = self._owner.logs_in(directory)
+        for begin in range(0, len(logs), CHUNK):
+            await self._owner.run(directory, _for_each, logs[begin : begin + CHUNK], work)
+
+    async def _delete_old_segments(self, directory: LogDirectory) -> None:
+        removed: list[tuple[int, list[Path]]] = []
+        now_ms = self._now_ms()
+
+        def delete_old_segments(log: Log) -> None:
+            if paths := log.delete_old_segments(now_ms):
+                removed.append((log.config.file_delete_delay_ms, paths))
+
+        await self._in_chunks(directory, delete_old_segments)
+        for delay_ms, paths in removed:
+            self.remove_later(directory, paths, delay_ms)
+
+    async def _flush_due(self, directory: LogDirectory) -> None:
+        now_ms = self._now_ms()
+
+        def flush(log: Log) -> None:
+            if log.flush_due(now_ms):
+                log.flush()
+
+        await self._in_chunks(directory, flush)
+
+    async def _checkpoint_recovery_points(self, directory: LogDirectory) -> None:
+        def flush_sealed(log: Log) -> None:
+            log.flush(log.segments[-1].base_offset)
+
+        await self._in_chunks(directory, flush_sealed)
+        await self._recovery_points[directory].write()
+
+    async def _expire_producers(self, directory: LogDirectory) -> None:
+        now_ms = self._now_ms()
+
+        def expire(log: Log) -> None:
+            log.expire_producers(now_ms)
+
+        await self._in_chunks(directory, expire)
+
+
+def _for_each(logs: Sequence[Log], work: Callable[[Log], None]) -> None:
+    for log in logs:
+        try:
+            work(log)
+        except KafkaError as error:
+            _log.warning("%r: %s", log, error)
+
+
+def _remove(directory: LogDirectory, paths: Sequence[Path]) -> None:
+    for path in paths:
+        if path.is_dir():
+            directory.remove(path)
+        else:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,97 @@
+"""Walking the batches of a segment file by their headers, without reading the records in them.
+
+A v2 batch and a legacy message (v0, v1: older Kafkas' segments) share the place of offset, size and magic byte, so one
+walk serves segments that mix them; a legacy message is a batch of its own here.
+
+Everything is read with ``pread`` in chunks and nothing is trusted: what cannot be a batch raises ``CorruptRecord``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from parley.protocol.records.errors import CorruptRecord
+from parley.protocol.records.header import HEADER_SIZE, BatchHeader, read_header
+
+LOOKUP_CHUNK: Final = 4096
+"""What a walk from an index entry needs as a rule: the index has an entry every ``index.interval.bytes`` (4096)."""
+SCAN_CHUNK: Final = 1 << 20
+
+
+class SegmentFile:
+    """An open ``.log`` file. It stays open while anything refers to it: a read under way keeps a deleted segment's."""
+
+    __slots__ = ("fd", "path")
+
+    nowait_flag = os.RWF_NOWAIT
+
+    def __init__(self, path: Path, *, create: bool = False) -> None:
+        self.fd = -1
+        self.path = path
+        self.fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+
+    def read(self, size: int, position: int, *, nowait: bool = False) -> bytes | bytearray:
+        """Up to ``size`` bytes, fewer only at the end of the file. Raises ``OSError``.
+
+        May wait for the disk; with ``nowait`` it raises ``BlockingIOError`` instead.
+        """
+        if not nowait:
+            return os.pread(self.fd, size, position)
+        data = bytearray(size)
+        done = self.read_into(data, position, nowait=True)
+        return data if done == size else data[:done]
+
+    def read_into(self, buffer: bytearray | memoryview, position: int, *, nowait: bool = False) -> int:
+        """Fill the buffer as far as the file goes. With ``nowait``, ``BlockingIOError`` when the disk is needed."""
+        flags = self.nowait_flag if nowait else 0
+        try:
+            done = os.preadv(self.fd, [buffer], position, flags)
+        except OSError as error:
+            if not flags or error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+            SegmentFile.nowait_flag = 0  # the file system cannot tell, so every read may wait
+            return self.read_into(buffer, position)
+        while done < len(buffer):
+            # Short: the rest is not in memory (asking again says so), or the file ends.
+            more = os.preadv(self.fd, [memoryview(buffer)[done:]], position + done, flags)
+            if not more:
+                break
+            done += more
+        return done
+
+
+def batches(
+    file: SegmentFile, position: int, end: int, *, chunk: int = LOOKUP_CHUNK, nowait: bool = False
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of the batches that fill the bytes from ``position`` to ``end``.
+
+    ``chunk`` is how many bytes are read at a time. Raises ``CorruptRecord`` where they are no whole batches,
+    ``OSError``; with ``nowait``, ``BlockingIOError`` where the disk would have to be waited for.
+    """
+    data: bytes | bytearray = b""
+    begin = position
+    while position < end:
+        at = position - begin
+        if len(data) - at < HEADER_SIZE and begin + len(data) < end:
+            data, begin, at = file.read(min(chunk, end - position), position, nowait=nowait), position, 0
+        header = read_header(data, at)
+        if header.base_offset < 0 or header.last_offset_delta < 0 or position + header.size_bytes > end:
+            raise CorruptRecord(f"{file.path} has no batch at byte {position}, which it should: {header}")
+        yield position, header
+        position += header.size_bytes
+
+
+def read_batch(file: SegmentFile, position: int, header: BatchHeader) -> bytes | bytearray:
+    """The whole batch at ``position``. Raises ``CorruptRecord`` where the file ends inside it, ``OSError``."""
+    data = file.read(header.size_bytes, position)
+    if len(data) < header.size_bytes:
+        raise CorruptRecord(f"{file.path} ends inside the batch at byte {position}")
+    return data

@@ -1,0 +1,247 @@
+"""Clients that make a history: librdkafka producers and readers on any Kafka cluster, each in a thread.
+
+Producers send to the partitions in turn, at a steady rate, with acks=all, and retry for as long as the trial lasts.
+Readers follow every partition from its beginning. In the end every partition is read once more, from beginning to end,
+by a reader of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from threading import Event, Thread
+from types import TracebackType
+from typing import Any, Final, Self
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from parley.tools.checker.history import Guarantees, History, payload
+from parley.tools.checker.verdict import Verdict, check
+
+WAIT_S: Final = 60.0
+"""How long the cluster may take for one answer once nothing breaks it any more."""
+END_WAIT_S: Final = 15.0
+"""How long a partition may end before what was acknowledged, until that counts as lost."""
+_QUICK: Final = {
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 200,
+    "retry.backoff.ms": 20,
+    "topic.metadata.refresh.fast.interval.ms": 20,
+    "log_level": 0,
+}
+"""A client that is as quick as it may be to find out where to go on."""
+
+
+class Unreadable(RuntimeError):
+    """The cluster did not give out a partition in the end; the text says which, and why."""
+
+
+class Trial:
+    """Clients that run while things are broken around them; use as a context, then ask for the :meth:`verdict`."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        topic: str,
+        *,
+        partitions: int,
+        producers: int = 1,
+        readers: int = 1,
+        idempotent: bool = True,
+        rate: float = 500,
+        record_bytes: int = 100,
+        client: Mapping[str, Any] | None = None,
+    ) -> None:
+        """``rate`` is in records per second of each producer; ``client`` are further settings of every client."""
+        self.history = History()
+        self.topic = topic
+        self.partitions = partitions
+        self.errors: list[str] = []
+        """What made a client of this trial stop early."""
+        self._settings = {"bootstrap.servers": bootstrap_servers, **_QUICK, **(client or {})}
+        self._idempotent = idempotent
+        self._interval_s = 1 / rate
+        self._record_bytes = record_bytes
+        self._over = Event()
+        self._threads = [Thread(target=self._run, args=(self._produce, f"p{n}")) for n in range(producers)]
+        self._threads += [Thread(target=self._run, args=(self._follow, f"r{n}")) for n in range(readers)]
+
+    def create_topic(self, replicas: int, config: Mapping[str, str] | None = None) -> None:
+        """Make the topic. Raises ``KafkaException``."""
+        new = NewTopic(self.topic, self.partitions, replicas, config=dict(config or {}))
+        create(AdminClient(self._settings), new)
+
+    def delete_topic(self) -> None:
+        """Delete the topic and all that is in it. Raises ``KafkaException``."""
+        admin = AdminClient(self._settings)
+        admin.delete_topics([self.topic])[self.topic].result(WAIT_S)
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    @property
+    def acknowledged(self) -> int:
+        """How many records were acknowledged until now."""
+        return sum(len(each.acknowledged_at) for each in list(self.history.producers.values()))
+
+    def wait_for_acknowledged(self, more: int, *, within_s: float = WAIT_S) -> None:
+        """Wait until so many more records are acknowledged. Raises TimeoutError."""
+        goal, deadline = self.acknowledged + more, time.monotonic() + within_s
+        while self.acknowledged < goal:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.acknowledged} records are acknowledged, not {goal}: {self.errors}")
+            self._over.wait(0.005)
+
+    def verdict(self) -> Verdict:
+        """Read all there is, and judge. Raises :class:`Unreadable`."""
+        ends = [0] * self.partitions
+        for producer in self.history.producers.values():
+            for partition, offset in zip(producer.partitions, producer.offsets, strict=True):
+                ends[partition] = max(ends[partition], offset + 1)
+        for partition, end in enumerate(ends):
+            self.history.final(partition, *_read(self._settings, self.topic, partition, end))
+        return check(self.history)
+
+    # The clients.
+
+    def _run(self, client: Any, name: str) -> None:
+        try:
+            client(name)
+        except Exception as error:
+            self.errors.append(f"{name}: {error!r}")
+
+    def _produce(self, name: str) -> None:
+        promised = Guarantees() if self._idempotent else Guarantees(ordered=False, once=False)
+        written = self.history.producer(name, promised)
+        settings = {"acks": "all", "enable.idempotence": self._idempotent, "linger.ms": 1, "message.timeout.ms": 0}
+        producer = Producer({**self._settings, **settings})
+        due = time.monotonic()
+        while not self._over.is_set():
+            number = self.history.sent(name, len(written.partitions) % self.partitions)
+            self._send(producer, name, number, written.partitions[number])
+            due = max(due + self._interval_s, time.monotonic() - 1)
+            producer.poll(max(0.0, due - time.monotonic()))
+        left = producer.flush(WAIT_S)
+        written.ended_at = time.monotonic()
+        if left:
+            self.errors.append(f"{name}: {left} records were still not acknowledged {WAIT_S:.0f} s after the end")
+
+    def _send(self, producer: Producer, name: str, number: int, partition: int) -> None:
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                self.history.failed(name, number, str(error))
+            else:
+                partition, offset = message.partition() or 0, message.offset()
+                self.history.acknowledged(name, number, partition, offset, at=time.monotonic())
+
+        while True:
+            try:
+                value = payload(name, number, self._record_bytes)
+                producer.produce(self.topic, value, partition=partition, on_delivery=delivered)
+                return
+            except BufferError:
+                if self._over.is_set():
+                    return
+                producer.poll(0.1)
+
+    def _follow(self, name: str) -> None:
+        consumer = _reader(self._settings)
+        try:
+            consumer.assign([TopicPartition(self.topic, index, 0) for index in range(self.partitions)])
+            while not self._over.is_set():
+                message = consumer.poll(0.1)
+                if message is not None and message.error() is None:
+                    self.history.saw(name, message.partition() or 0, message.offset() or 0, message.value())
+        finally:
+            consumer.close()
+
+
+def create(admin: AdminClient, new: NewTopic) -> None:
+    """Make a topic; while the cluster elects a controller it is asked again, as librdkafka does not by itself.
+
+    Raises ``KafkaException``.
+    """
+    deadline = time.monotonic() + WAIT_S
+    passing = {KafkaError.NOT_CONTROLLER}
+    while True:
+        try:
+            admin.create_topics([new])[new.topic].result(WAIT_S)
+            return
+        except KafkaException as error:
+            code = error.args[0].code()
+            if code == KafkaError.TOPIC_ALREADY_EXISTS and code in passing:
+                return
+            if code not in passing or time.monotonic() > deadline:
+                raise
+        passing.add(KafkaError.TOPIC_ALREADY_EXISTS)  # a controller that is one no more may have made it
+        time.sleep(0.1)
+
+
+def _reader(settings: Mapping[str, Any]) -> Consumer:
+    return Consumer(
+        {
+            **settings,
+            "group.id": "parley-check",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 100,
+        }
+    )
+
+
+def _read(
+    settings: Mapping[str, Any], topic: str, partition: int, expected_end: int
+) -> tuple[int, int, list[tuple[int, bytes | None]]]:
+    """A partition from beginning to end: the offsets of both, and the records."""
+    consumer = _reader(settings)
+    try:
+        start, end = _bounds(consumer, TopicPartition(topic, partition), expected_end)
+        consumer.assign([TopicPartition(topic, partition, start)])
+        return start, end, list(_until(consumer, end, f"{topic}-{partition}"))
+    finally:
+        consumer.close()
+
+
+def _bounds(consumer: Consumer, partition: TopicPartition, expected_end: int) -> tuple[int, int]:
+    """Where the partition begins and ends. A new leader may need a moment to know its end; it is given one."""
+    began = time.monotonic()
+    while True:
+        waited = time.monotonic() - began
+        try:
+            start, end = consumer.get_watermark_offsets(partition, timeout=5)
+            if end >= expected_end or waited > END_WAIT_S:
+                return start, end
+        except KafkaException as error:
+            if waited > WAIT_S:
+                raise Unreadable(f"{partition.topic}-{partition.partition} has no leader: {error}") from error
+        time.sleep(0.1)
+
+
+def _until(consumer: Consumer, end: int, name: str) -> Iterator[tuple[int, bytes | None]]:
+    deadline = time.monotonic() + WAIT_S
+    position = 0
+    while position < end:
+        message = consumer.poll(1.0)
+        if message is None or ((error := message.error()) is not None and error.code() != KafkaError._PARTITION_EOF):
+            if time.monotonic() > deadline:
+                raise Unreadable(f"{name} was read to {position} of {end}, and no further for {WAIT_S:.0f} s")
+            continue
+        if message.error() is not None:
+            if (message.offset() or 0) >= end:
+                return
+            continue
+        deadline = time.monotonic() + WAIT_S
+        offset = message.offset() or 0
+        position = offset + 1
+        yield offset, message.value()

@@ -1,0 +1,168 @@
+"""The rules a history is judged by.
+
+1. LOST: a record that was acknowledged is in the partition in the end, unless the partition begins behind it.
+2. MOVED: it is at the offset that was named in the acknowledgement.
+3. INVENTED: every record in the partition was sent, and to that partition.
+4. DUPLICATED: the record of a producer that is promised ``once`` is there once.
+5. REORDERED: the records of a producer that is promised ``ordered`` lie in the order they were sent in.
+6. VANISHED: what a reader has seen is still there in the end, at the same offset.
+7. CHANGED: and it is the same record.
+8. SKIPPED: a reader has seen everything between the first and the last record it saw.
+
+A record of which its producer knows nothing for sure may be there or not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from parley.tools.checker.history import SOMEWHERE, UNKNOWN, History, Partition, Producer, Seen
+
+_SHOWN_MAX: Final = 10
+
+
+class Kind(Enum):
+    """Which rule was broken."""
+
+    LOST = "lost"
+    MOVED = "moved"
+    INVENTED = "invented"
+    DUPLICATED = "duplicated"
+    REORDERED = "reordered"
+    VANISHED = "vanished"
+    CHANGED = "changed"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One breach of a rule, in words."""
+
+    kind: Kind
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a history. Pauses are in seconds."""
+
+    violations: tuple[Violation, ...]
+    counts: Mapping[str, int]
+    longest_pause_s: float
+    """The longest time that a producer waited for the next acknowledgement from one partition."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether every rule was kept."""
+        return not self.violations
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{count} {name}" for name, count in self.counts.items())
+        lines = [f"{counts}; longest pause {self.longest_pause_s:.3f} s"]
+        for kind, count in Counter(each.kind for each in self.violations).items():
+            texts = [each.text for each in self.violations if each.kind is kind]
+            lines.append(f"{count} {kind.value}:")
+            lines += [f"  {text}" for text in texts[:_SHOWN_MAX]]
+            lines += [f"  and {count - _SHOWN_MAX} more"] * (count > _SHOWN_MAX)
+        return "\n".join(lines)
+
+
+def check(history: History) -> Verdict:
+    """Judge a history whose partitions have been read to their ends."""
+    violations = (
+        *_of_acknowledged(history),
+        *(each for index, one in history.partitions.items() for each in _of_partition(history, index, one)),
+        *_of_readers(history),
+    )
+    return Verdict(violations, history.counts(), longest_pause_s(history))
+
+
+def _of_acknowledged(history: History) -> Iterator[Violation]:
+    places = {
+        (index, one.producer, one.number): one.offset
+        for index, partition in history.partitions.items()
+        for one in reversed(partition.records)  # so that the first of several counts
+    }
+    for name, producer in history.producers.items():
+        for number, (index, offset) in enumerate(zip(producer.partitions, producer.offsets, strict=True)):
+            partition = history.partitions.get(index)
+            if offset == UNKNOWN or partition is None or 0 <= offset < partition.start:
+                continue
+            found = places.get((index, name, number))
+            what = f"{name}:{number}, acknowledged {_place(index, offset)}"
+            if found is None and (offset != SOMEWHERE or not partition.start):
+                yield Violation(Kind.LOST, f"{what}, is not there; the partition ends at {partition.end}")
+            elif found is not None and offset not in (found, SOMEWHERE) and producer.guarantees.once:
+                yield Violation(Kind.MOVED, f"{what}, is at {found}")
+
+
+def _place(index: int, offset: int) -> str:
+    return f"in {index}" if offset == SOMEWHERE else f"at {index}@{offset}"
+
+
+def _of_partition(history: History, index: int, partition: Partition) -> Iterator[Violation]:
+    first_at: dict[tuple[str, int], int] = {}
+    newest: dict[str, Seen] = {}
+    for one in partition.records:
+        producer = history.producers.get(one.producer or "")
+        if producer is None or one.producer is None or not _was_sent(producer, one.number, index):
+            name = "a value of no producer" if one.producer is None else f"{one.producer}:{one.number}"
+            yield Violation(Kind.INVENTED, f"{name} is at {index}@{one.offset}, where nobody sent it")
+            continue
+        record = (one.producer, one.number)
+        if record in first_at:
+            if producer.guarantees.once:
+                where = f"{index}@{first_at[record]} and at {index}@{one.offset}"
+                yield Violation(Kind.DUPLICATED, f"{one.producer}:{one.number} is at {where}")
+            continue
+        first_at[record] = one.offset
+        before = newest.get(one.producer)
+        if producer.guarantees.ordered and before is not None and before.number > one.number:
+            text = f"{one.producer}:{one.number} is at {index}@{one.offset}, behind {before.number} at {before.offset}"
+            yield Violation(Kind.REORDERED, text)
+        else:
+            newest[one.producer] = one
+
+
+def _was_sent(producer: Producer, number: int, partition: int) -> bool:
+    return 0 <= number < len(producer.partitions) and producer.partitions[number] == partition
+
+
+def _of_readers(history: History) -> Iterator[Violation]:
+    for reader, partitions in history.readers.items():
+        for index, seen in partitions.items():
+            partition = history.partitions.get(index)
+            if partition is not None and seen:
+                yield from _of_reader(reader, index, partition, seen)
+
+
+def _of_reader(reader: str, index: int, partition: Partition, seen: list[Seen]) -> Iterator[Violation]:
+    there = {one.offset: one for one in partition.records}
+    for one in seen:
+        found = there.get(one.offset)
+        what = f"{reader} saw {one.producer}:{one.number} at {index}@{one.offset}"
+        if found is None and one.offset >= partition.start:
+            yield Violation(Kind.VANISHED, f"{what}, where nothing is; the partition ends at {partition.end}")
+        elif found is not None and found != one:
+            yield Violation(Kind.CHANGED, f"{what}, where {found.producer}:{found.number} is")
+    offsets = {one.offset for one in seen}
+    for offset in there.keys() - offsets:
+        if min(offsets) < offset < max(offsets):
+            yield Violation(Kind.SKIPPED, f"{reader} did not see {index}@{offset}, but what is before and behind it")
+
+
+def longest_pause_s(history: History) -> float:
+    """The longest time between two acknowledgements to one producer from one partition; 0 where there are none."""
+    longest = 0.0
+    for producer in history.producers.values():
+        last: dict[int, float] = {}
+        for at, partition in producer.acknowledged_at:
+            longest = max(longest, at - last.get(partition, at))
+            last[partition] = at
+        if producer.ended_at is not None:
+            longest = max([longest, *(producer.ended_at - at for at in last.values())])
+    return longest

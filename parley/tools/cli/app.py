@@ -1,0 +1,136 @@
+"""The frame of a command's options: typer with plain help that shows examples, and Kafka's odd option forms."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, fields
+from importlib.metadata import version as version_of
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+
+import typer
+
+from parley.tools.cli.running import with_values
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+_HELP_WIDTH = 110
+
+O = TypeVar("O", bound="DataclassInstance")  # noqa: E741 - the type of a command's options
+
+
+class App(typer.Typer):
+    """One command, or a family of them.
+
+    ``help`` says what it does; ``examples`` are shown below its options, each a command line and what it is for.
+    ``optional_values`` are options whose value may be left out, with what that means; ``many_values`` are options
+    that take every value up to the next option.
+    """
+
+    def __init__(
+        self,
+        help: str,
+        *,
+        examples: Sequence[tuple[str, str]] = (),
+        optional_values: Mapping[str, str] | None = None,
+        many_values: Sequence[str] = (),
+    ) -> None:
+        self._help = help
+        self._examples = examples
+        self._optional_values = dict(optional_values or {})
+        self._many_values = frozenset(many_values)
+        super().__init__(
+            help=help,
+            epilog=example_text(examples),
+            add_completion=False,
+            pretty_exceptions_enable=False,
+            rich_markup_mode=None,
+            context_settings={"help_option_names": ["-h", "--help"]},
+        )
+
+    def prepared(self, arguments: Sequence[str]) -> list[str]:
+        """The arguments as the option parser wants them."""
+        return with_values(arguments, self._optional_values, self._many_values)
+
+    def invoke(self, name: str, arguments: Sequence[str]) -> None:
+        """Run with these arguments; ends with SystemExit, as the option parser does."""
+        command = _with_version(typer.main.get_command(self))
+        command(args=self.prepared(arguments), prog_name=name, terminal_width=_width())
+
+    def only_command(self) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Decorates the function of an application that has one command: it has the application's help."""
+        return self.command(help=self._help, epilog=example_text(self._examples))
+
+    def only_command_with(self, options: type[O]) -> Callable[[Callable[[O], None]], Callable[[O], None]]:
+        """As :meth:`only_command`, for a function of one argument that has all options as its fields."""
+
+        def decorate(work: Callable[[O], None]) -> Callable[[O], None]:
+            self.only_command()(from_options(options, work))
+            return work
+
+        return decorate
+
+
+def from_options(options: type[O], work: Callable[[O], None]) -> Callable[..., None]:
+    """A function that takes the fields of a dataclass one by one, as the option parser reads a command's options."""
+
+    def command(**values: Any) -> None:
+        work(options(**values))
+
+    hints = get_type_hints(options, include_extras=True)
+    parameters = [
+        inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=_default(one), annotation=hints[one.name])
+        for one in fields(options)
+    ]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = hints
+    command.__doc__ = work.__doc__
+    return command
+
+
+def _default(one: Field[Any]) -> Any:
+    if one.default_factory is not MISSING:
+        return one.default_factory()
+    return inspect.Parameter.empty if one.default is MISSING else one.default
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(version_of("parley"))
+        raise typer.Exit
+
+
+def _version_option(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, expose_value=False, callback=_show_version, help="Show the version and end."
+        ),
+    ] = False,
+) -> None:
+    """The option that every one of Kafka's tools has; the option parser makes it from this function."""
+
+
+def _with_version(command: Any) -> Any:
+    """A command, or a family of them, each with ``--version``."""
+    carrier = typer.Typer(add_completion=False)
+    carrier.command()(_version_option)
+    for one in (command, *getattr(command, "commands", {}).values()):
+        one.params += typer.main.get_command(carrier).params
+    return command
+
+
+def example_text(examples: Sequence[tuple[str, str]]) -> str | None:
+    """Examples as they stand at the end of a help text; \\b keeps the lines as they are."""
+    if not examples:
+        return None
+    lines = [f"  {line}\n      {meaning}" for line, meaning in examples]
+    return "Examples:\n\n\b\n" + "\n".join(lines)
+
+
+def _width() -> int:
+    """The columns a help text may have, on the terminal there is now."""
+    columns = os.environ.get("COLUMNS", "")
+    return min(int(columns), _HELP_WIDTH) if columns.isdecimal() and int(columns) > 0 else _HELP_WIDTH

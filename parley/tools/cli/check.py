@@ -1,0 +1,133 @@
+"""``parley check``: produce and read while somebody breaks the cluster, then say whether anything was lost."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Event
+from typing import TYPE_CHECKING, Annotated
+from uuid import uuid4
+
+import typer
+
+from parley.tools.cli.app import App
+from parley.tools.cli.options import DEFAULT_BOOTSTRAP, AsJson, BootstrapServer, CommandConfig, client_properties
+from parley.tools.cli.running import FAILED, CommandError
+
+if TYPE_CHECKING:
+    from parley.tools.checker import Trial, Verdict
+
+app = App(
+    "Produce and read on any Kafka cluster while you break it, and judge what became of it.\n\n"
+    "Producers send with acks=all and write down what they are told; readers write down what they see. In the end "
+    "every partition is read once more: nothing acknowledged may be missing, nothing may be reordered, doubled or "
+    "invented. Exit code 1 if anything is.",
+    examples=[
+        ("parley check", "until Ctrl-C; kill brokers in another terminal meanwhile"),
+        (
+            "parley check --seconds 60 --producers 4 --replication-factor 3 --config min.insync.replicas=2",
+            "for a minute",
+        ),
+    ],
+)
+
+
+@contextmanager
+def _until_interrupted() -> Iterator[Event]:
+    over = Event()
+    before = signal.signal(signal.SIGINT, lambda *_: over.set())
+    try:
+        yield over
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _watch(trial: Trial, over: Event, seconds: float) -> None:
+    """Show once a second how it goes, until the time is up or somebody interrupts."""
+    from parley.tools.checker.verdict import longest_pause_s
+
+    began = time.monotonic()
+    while not over.wait(1.0):
+        passed = time.monotonic() - began
+        pause = longest_pause_s(trial.history)
+        print(f"{passed:5.0f} s  {trial.acknowledged} acknowledged, longest pause {pause:.3f} s", file=sys.stderr)
+        if seconds and passed >= seconds:
+            return
+
+
+@app.only_command()
+def check(
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+    topic: Annotated[str, typer.Option("--topic", help="A new topic to use; it is deleted in the end.")] = "",
+    partitions: Annotated[int, typer.Option("--partitions", min=1, help="Its partitions.")] = 6,
+    replication_factor: Annotated[
+        int, typer.Option("--replication-factor", help="Its replicas; the cluster's default unless given.")
+    ] = -1,
+    config: Annotated[list[str], typer.Option("--config", help="A setting of it, key=value; repeatable.")] = [],  # noqa: B006 - typer reads the default, nobody changes it
+    producers: Annotated[int, typer.Option("--producers", min=1, help="How many producers.")] = 2,
+    readers: Annotated[int, typer.Option("--readers", min=0, help="How many readers.")] = 1,
+    rate: Annotated[float, typer.Option("--rate", min=0.1, help="Records per second of each producer.")] = 500,
+    record_size: Annotated[int, typer.Option("--record-size", min=0, help="Bytes of a record's value.")] = 100,
+    seconds: Annotated[float, typer.Option("--seconds", min=0, help="How long; 0 is until Ctrl-C.")] = 0,
+    idempotence: Annotated[
+        bool, typer.Option("--idempotence/--no-idempotence", help="Without, doubles and other orders are allowed.")
+    ] = True,
+    keep_topic: Annotated[bool, typer.Option("--keep-topic", help="Leave the topic there in the end.")] = False,
+    command_config: CommandConfig = None,
+    json_output: AsJson = False,
+) -> None:
+    from confluent_kafka import KafkaException
+
+    from parley.tools.checker import Trial
+    from parley.tools.checker.trial import Unreadable
+    from parley.tools.cli.running import pairs
+
+    trial = Trial(
+        bootstrap_server,
+        topic or f"parley-check-{uuid4().hex[:12]}",
+        partitions=partitions,
+        producers=producers,
+        readers=readers,
+        idempotent=idempotence,
+        rate=rate,
+        record_bytes=record_size,
+        client=client_properties(command_config),
+    )
+    try:
+        trial.create_topic(replication_factor, pairs(config, "--config"))
+    except KafkaException as error:
+        raise CommandError(f"The topic {trial.topic} cannot be made: {error.args[0].str()}") from error
+    print(f"Producing to {trial.topic}. Ctrl-C ends it.", file=sys.stderr)
+    with _until_interrupted() as over, trial:
+        _watch(trial, over, seconds)
+    print("Reading what there is.", file=sys.stderr)
+    try:
+        verdict = trial.verdict()
+    except Unreadable as error:
+        raise CommandError(f"The cluster does not give out what it has: {error}") from error
+    _show(verdict, trial, json_output)
+    if not keep_topic:
+        trial.delete_topic()
+    if not verdict.ok or trial.errors:
+        raise typer.Exit(FAILED)
+
+
+def _show(verdict: Verdict, trial: Trial, as_json: bool) -> None:
+    if as_json:
+        data = {
+            "ok": verdict.ok,
+            **verdict.counts,
+            "longestPauseMs": round(verdict.longest_pause_s * 1000),
+            "violations": [{"kind": each.kind.value, "text": each.text} for each in verdict.violations],
+            "clientErrors": trial.errors,
+        }
+        print(json.dumps(data, indent=2))
+        return
+    print(verdict)
+    for error in trial.errors:
+        print(f"A client stopped early: {error}")
+    print("Nothing acknowledged is missing, reordered, doubled or invented." if verdict.ok else "The cluster FAILED.")

@@ -1,0 +1,124 @@
+"""``parley cluster``: the cluster's id, its brokers' addresses, and forgetting a broker, as kafka-cluster does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from parley.tools.cli.app import App, example_text
+from parley.tools.cli.cluster import check, on_cluster
+from parley.tools.cli.options import DEFAULT_BOOTSTRAP, AsJson
+
+if TYPE_CHECKING:
+    from parley.protocol.client import Client
+
+_EXAMPLES = {
+    "cluster-id": [("parley cluster cluster-id", "the id that every broker of the cluster has")],
+    "list-endpoints": [
+        ("parley cluster list-endpoints", "the brokers that serve"),
+        ("parley cluster list-endpoints --include-fenced-brokers --json", "those too that are known but gone"),
+    ],
+    "unregister": [("parley cluster unregister --id 3", "broker 3 will not come back")],
+}
+
+app = App(
+    "Show the cluster's id and where its brokers listen, or forget a broker that will not come back.\n\n"
+    "`parley cluster COMMAND --help` explains one.",
+    examples=[each[0] for each in _EXAMPLES.values()],
+)
+
+_Bootstrap = Annotated[
+    str, typer.Option("--bootstrap-server", "-b", help="Brokers to connect to first: host:port, several by commas.")
+]
+_Config = Annotated[
+    Path | None,
+    typer.Option("--command-config", "--config", "-c", help="Properties file for the client of this command."),
+]
+
+
+async def describe(client: Client, *, fenced: bool) -> Any:
+    """The cluster as any broker sees it, with the fenced brokers where they are asked for."""
+    from parley.protocol.messages.metadata import DescribeClusterRequest
+
+    version = await client.version_for(DescribeClusterRequest)
+    answer = await client.send(DescribeClusterRequest(include_fenced_brokers=fenced and version >= 2))
+    check(answer.error_code, answer.error_message)
+    return answer
+
+
+def cluster_id(bootstrap_server: _Bootstrap = DEFAULT_BOOTSTRAP, command_config: _Config = None) -> None:
+    """Show the id of the cluster."""
+    found = on_cluster(bootstrap_server, command_config, lambda client: describe(client, fenced=False))
+    print(f"Cluster ID: {found.cluster_id}")
+
+
+def list_endpoints(
+    bootstrap_server: _Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: _Config = None,
+    include_fenced_brokers: Annotated[
+        bool, typer.Option("--include-fenced-brokers", help="Also the brokers that are registered and do not serve.")
+    ] = False,
+    json_output: AsJson = False,
+) -> None:
+    """Show where the brokers listen."""
+    found = on_cluster(bootstrap_server, command_config, lambda client: describe(client, fenced=include_fenced_brokers))
+    brokers = sorted(found.brokers, key=lambda broker: broker.broker_id)
+    if json_output:
+        print(json.dumps([_as_data(broker) for broker in brokers]))
+        return
+    for line in endpoint_lines(brokers):
+        print(line)
+
+
+def endpoint_lines(brokers: Iterable[Any]) -> list[str]:
+    """A table in the form of kafka-cluster."""
+    rows = [
+        (str(one.broker_id), one.host, str(one.port), str(one.rack or "null"), _state(one), "broker") for one in brokers
+    ]
+    widest = max([len(row[1]) for row in rows], default=0)
+    form = f"{{:<10}} {{:<{max(widest, 4)}}} {{:<10}} {{:<10}} {{:<10}} {{:<15}}"
+    return [form.format(*row) for row in [("ID", "HOST", "PORT", "RACK", "STATE", "ENDPOINT_TYPE"), *rows]]
+
+
+def _state(broker: Any) -> str:
+    return "fenced" if broker.is_fenced else "unfenced"
+
+
+def _as_data(broker: Any) -> dict[str, object]:
+    return {
+        "id": broker.broker_id,
+        "host": broker.host,
+        "port": broker.port,
+        "rack": broker.rack,
+        "state": _state(broker),
+    }
+
+
+def unregister(
+    id_: Annotated[int, typer.Option("--id", "-i", help="The broker to forget; it must be stopped.")],
+    bootstrap_server: _Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: _Config = None,
+) -> None:
+    """Forget a broker that will not come back."""
+    on_cluster(bootstrap_server, command_config, lambda client: _unregister(client, id_))
+    print(f"Broker {id_} is no longer registered.")
+
+
+async def _unregister(client: Client, broker: int) -> None:
+    from parley.protocol.messages.quorum import UnregisterBrokerRequest
+
+    answer = await client.send(UnregisterBrokerRequest(broker_id=broker), node=await client.controller())
+    check(answer.error_code, answer.error_message, doing=f"Broker {broker} is not unregistered")
+
+
+_COMMANDS: dict[str, Callable[..., Awaitable[None] | None]] = {
+    "cluster-id": cluster_id,
+    "list-endpoints": list_endpoints,
+    "unregister": unregister,
+}
+for _name, _function in _COMMANDS.items():
+    app.command(name=_name, epilog=example_text(_EXAMPLES[_name]))(_function)

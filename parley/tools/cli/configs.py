@@ -1,0 +1,330 @@
+"""``parley configs``: show and change settings of topics, brokers and groups, as kafka-configs does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from parley.tools.cli.app import App
+from parley.tools.cli.cluster import check, on_cluster
+from parley.tools.cli.options import (
+    DEFAULT_BOOTSTRAP,
+    AsJson,
+    BootstrapServer,
+    CommandConfig,
+    client_properties,
+    one_action,
+    required,
+)
+from parley.tools.cli.running import CommandError
+
+if TYPE_CHECKING:
+    from parley.protocol.client import Client
+
+app = App(
+    "Show and change the settings of topics, brokers and groups while they run.\n\n"
+    "`--describe` shows what was set; with `--all` defaults and the properties file as well. In `--add-config` a value "
+    "with commas stands in brackets: `cleanup.policy=[compact,delete]`.",
+    examples=[
+        ("parley configs --describe --topic greetings --all", "every setting of a topic and where it comes from"),
+        ("parley configs --alter --topic greetings --add-config retention.ms=60000,max.message.bytes=2000000", "sets"),
+        ("parley configs --alter --topic greetings --delete-config retention.ms", "goes back to the default"),
+        ("parley configs --alter --broker-defaults --add-config log.retention.ms=86400000", "for all brokers"),
+    ],
+)
+
+RESOURCE_TYPES: Final = {"topic": 2, "broker": 4, "broker-logger": 8, "client-metrics": 16, "group": 32}
+"""The number of each kind of resource in the protocol, by the singular of its name in --entity-type."""
+_NOT_HERE: Final = {"user": "--user", "client": "--client", "ip": "--ip"}
+_SOURCES: Final = {
+    1: "DYNAMIC_TOPIC_CONFIG",
+    2: "DYNAMIC_BROKER_CONFIG",
+    3: "DYNAMIC_DEFAULT_BROKER_CONFIG",
+    4: "STATIC_BROKER_CONFIG",
+    5: "DEFAULT_CONFIG",
+    6: "DYNAMIC_BROKER_LOGGER_CONFIG",
+    7: "DYNAMIC_CLIENT_METRICS_CONFIG",
+    8: "DYNAMIC_GROUP_CONFIG",
+}
+_OWN_SOURCES: Final = {"topic": (1,), "broker": (2, 3), "broker-logger": (6,), "client-metrics": (7,), "group": (8,)}
+_LISTS_ALL: Final = ("topic", "broker", "broker-logger")
+"""The kinds of which a description has every setting that there is, set or not."""
+_SET, _DELETE = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """What has settings: its kind in the singular, and its name; empty for what applies to all brokers."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+    @property
+    def is_default(self) -> bool:
+        return self.kind == "broker" and not self.name
+
+    @property
+    def node(self) -> int | None:
+        """The broker that must be asked; None for any."""
+        return int(self.name) if self.kind in ("broker", "broker-logger") and self.name else None
+
+
+def parse_entity(entity_type: str, entity_name: str | None, default: bool, short: dict[str, str | None]) -> Entity:
+    """The entity that was named, by the long options or a short one such as --topic.
+
+    A name of None, with the kind known, means every entity of this kind. Raises :class:`CommandError`.
+    """
+    given = {kind: name for kind, name in short.items() if name is not None}
+    if len(given) + bool(entity_type) != 1:
+        raise CommandError("Name one kind of entity: --topic, --broker, --broker-defaults, --group, or --entity-type.")
+    if given:
+        (kind, name) = given.popitem()
+    else:
+        kind = entity_type if entity_type == "client-metrics" else entity_type.removesuffix("s")
+        name = "" if default else entity_name if entity_name is not None else "*"
+    if kind in _NOT_HERE:
+        raise CommandError(f"Quotas and credentials ({_NOT_HERE[kind]}) cannot be changed: this broker has none yet.")
+    if kind not in RESOURCE_TYPES:
+        raise CommandError(
+            f"--entity-type takes {', '.join(_plural(kind) for kind in RESOURCE_TYPES)}, not '{entity_type}'."
+        )
+    if kind in ("broker", "broker-logger") and name not in ("", "*") and not name.isdecimal():
+        raise CommandError(f"A broker is named by its id, a number, not '{name}'.")
+    return Entity(kind, name)
+
+
+def _plural(kind: str) -> str:
+    return kind if kind == "client-metrics" else f"{kind}s"
+
+
+def parse_settings(text: str) -> dict[str, str]:
+    """``k1=v1,k2=[v1,v2]`` as a mapping: brackets hold a value with commas together. Raises :class:`CommandError`."""
+    found: dict[str, str] = {}
+    rest = text
+    while rest.strip(", "):
+        key, equals, rest = rest.lstrip(", ").partition("=")
+        if not equals or not key.strip() or "," in key:
+            raise CommandError(f"--add-config takes key=value pairs, not '{text}'.")
+        if rest.startswith("["):
+            value, closed, rest = rest[1:].partition("]")
+            if not closed or (rest and not rest.startswith(",")):
+                raise CommandError(f"A bracket is not closed in '{text}'.")
+        else:
+            value, _, rest = rest.partition(",")
+        found[key.strip()] = value.strip()
+    return found
+
+
+async def change(client: Client, entity: Entity, set_: dict[str, str], removed: Sequence[str]) -> None:
+    """Set some settings of one entity and remove others, all or none. Raises :class:`CommandError`."""
+    from parley.protocol.messages.configs import IncrementalAlterConfigsRequest as Request
+
+    await check_there(client, entity)
+    if removed:
+        await _check_known(client, entity, removed)
+    configs = [Request.AlterableConfig(name=name, config_operation=_DELETE, value=None) for name in removed]
+    configs += [Request.AlterableConfig(name=name, config_operation=_SET, value=value) for name, value in set_.items()]
+    resource = Request.AlterConfigsResource(
+        resource_type=RESOURCE_TYPES[entity.kind], resource_name=entity.name, configs=configs
+    )
+    node = entity.node if entity.node is not None else await client.controller()
+    answer = await client.send(Request(resources=[resource]), node=node)
+    for result in answer.responses:
+        check(result.error_code, result.error_message, doing=f"The settings of {entity} are as they were")
+    whose = "default config for brokers in the cluster" if entity.is_default else f"config for {entity}"
+    print(f"Completed updating {whose}.")
+
+
+async def check_there(client: Client, entity: Entity) -> None:
+    """Raises :class:`CommandError` for a broker that is not in the cluster, which would be waited for in vain."""
+    if entity.node is None:
+        return
+    brokers = [broker.node_id for broker in (await client.metadata([])).brokers]
+    if entity.node not in brokers:
+        there = ", ".join(map(str, sorted(brokers)))
+        raise CommandError(
+            f"The {entity.kind} '{entity.name}' doesn't exist and doesn't have dynamic config. Brokers here: {there}."
+        )
+
+
+async def _check_known(client: Client, entity: Entity, names: Sequence[str]) -> None:
+    """Raises :class:`CommandError` for a setting that nobody knows: to remove it would do nothing, without a word."""
+    if entity.kind not in _LISTS_ALL:
+        return
+    if entity.is_default:  # for which Kafka lists only what is set
+        broker = (await client.metadata([])).brokers[0]
+        entity = Entity("broker", str(broker.node_id))
+    known = {one.name for one in await describe(client, entity, all_settings=True)}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise CommandError(f"Invalid config(s): {','.join(unknown)}")
+
+
+async def entities(client: Client, entity: Entity) -> list[Entity]:
+    """The entity itself, or all of its kind where it stands for all."""
+    if entity.name != "*":
+        return [entity]
+    if entity.kind == "topic":
+        return [Entity("topic", topic.name or "") for topic in sorted((await client.metadata()).topics, key=_name)]
+    if entity.kind in ("broker", "broker-logger"):
+        brokers = sorted(broker.node_id for broker in (await client.metadata([])).brokers)
+        found = [Entity(entity.kind, str(broker)) for broker in brokers]
+        return [*found, Entity("broker", "")] if entity.kind == "broker" else found
+    from parley.protocol.messages.configs import ListConfigResourcesRequest
+
+    answer = await client.send(ListConfigResourcesRequest(resource_types=[RESOURCE_TYPES[entity.kind]]))
+    check(answer.error_code)
+    return [Entity(entity.kind, one.resource_name) for one in answer.config_resources]
+
+
+def _name(topic: Any) -> str:
+    return topic.name or ""
+
+
+async def describe(client: Client, entity: Entity, *, all_settings: bool) -> list[Any]:
+    """The settings of one entity: those set for it, or all. Raises :class:`CommandError`."""
+    from parley.protocol.errors import ErrorCode
+    from parley.protocol.messages.configs import DescribeConfigsRequest as Request
+
+    await check_there(client, entity)
+    resource = Request.DescribeConfigsResource(
+        resource_type=RESOURCE_TYPES[entity.kind], resource_name=entity.name, configuration_keys=None
+    )
+    answer = await client.send(Request(resources=[resource], include_synonyms=True), node=entity.node)
+    (result,) = answer.results
+    if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        raise CommandError(f"The topic '{entity.name}' does not exist. `parley topics --list` shows those that do.")
+    check(result.error_code, result.error_message, doing=f"The settings of {entity} cannot be shown")
+    own = (3,) if entity.is_default else _OWN_SOURCES[entity.kind]
+    shown = [one for one in result.configs if all_settings or one.config_source in own]
+    return sorted(shown, key=lambda one: one.name)
+
+
+def heading(entity: Entity, *, all_settings: bool) -> str:
+    """The line above the settings of an entity."""
+    if entity.is_default:
+        return "Default configs for brokers in the cluster are:"
+    return f"{'All' if all_settings else 'Dynamic'} configs for {entity} are:"
+
+
+def line(config: Any) -> str:
+    """A setting in the form of kafka-configs: its value, and what else it may get its value from."""
+    synonyms = ", ".join(f"{_source(one.source)}:{one.name}={_value(one)}" for one in config.synonyms)
+    sensitive = "true" if config.is_sensitive else "false"
+    return f"  {config.name}={_value(config)} sensitive={sensitive} synonyms={{{synonyms}}}"
+
+
+def _value(config: Any) -> str:
+    return "null" if config.value is None else str(config.value)
+
+
+def _source(number: int) -> str:
+    return _SOURCES.get(number, "UNKNOWN")
+
+
+def as_data(entity: Entity, configs: Iterable[Any]) -> dict[str, Any]:
+    """The settings of an entity for JSON."""
+    return {
+        "type": entity.kind,
+        "name": entity.name or None,
+        "configs": [
+            {
+                "name": one.name,
+                "value": one.value,
+                "readOnly": one.read_only,
+                "sensitive": one.is_sensitive,
+                "source": _source(one.config_source),
+                "synonyms": [{"name": s.name, "value": s.value, "source": _source(s.source)} for s in one.synonyms],
+            }
+            for one in configs
+        ],
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of the command."""
+
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP
+    describe_: Annotated[bool, typer.Option("--describe", help="Show settings.")] = False
+    alter: Annotated[bool, typer.Option("--alter", help="Change settings.")] = False
+    entity_type: Annotated[
+        str, typer.Option("--entity-type", help="topics, brokers, broker-loggers, groups or client-metrics.")
+    ] = ""
+    entity_name: Annotated[
+        str | None, typer.Option("--entity-name", help="With --entity-type: its name; left out, all are described.")
+    ] = None
+    entity_default: Annotated[
+        bool, typer.Option("--entity-default", help="With --entity-type brokers: what applies to all brokers.")
+    ] = False
+    topic: Annotated[str | None, typer.Option("--topic", help="A topic.")] = None
+    broker: Annotated[str | None, typer.Option("--broker", help="A broker, by its id.")] = None
+    broker_defaults: Annotated[bool, typer.Option("--broker-defaults", help="All brokers.")] = False
+    broker_logger: Annotated[str | None, typer.Option("--broker-logger", help="The loggers of a broker.")] = None
+    group: Annotated[str | None, typer.Option("--group", help="A consumer group.")] = None
+    client_metrics: Annotated[str | None, typer.Option("--client-metrics", help="A subscription to metrics.")] = None
+    add_config: Annotated[str, typer.Option("--add-config", help="What to set: k1=v1,k2=[v1,v2].")] = ""
+    add_config_file: Annotated[
+        Path | None, typer.Option("--add-config-file", help="Properties file with what to set.")
+    ] = None
+    delete_config: Annotated[str, typer.Option("--delete-config", help="What to set no longer: k1,k2.")] = ""
+    all_settings: Annotated[bool, typer.Option("--all", help="Describe defaults and fixed settings too.")] = False
+    force: Annotated[bool, typer.Option("--force", help="As Kafka's tool had it: nothing is asked here anyway.")] = (
+        False
+    )
+    command_config: CommandConfig = None
+    json_output: AsJson = False
+
+
+@app.only_command_with(Options)
+def configs(asked: Options) -> None:
+    action = one_action(describe=asked.describe_, alter=asked.alter)
+    short = {
+        "topic": asked.topic,
+        "broker": "" if asked.broker_defaults else asked.broker,
+        "broker-logger": asked.broker_logger,
+        "group": asked.group,
+        "client-metrics": asked.client_metrics,
+    }
+    entity = parse_entity(asked.entity_type, asked.entity_name, asked.entity_default, short)
+    if action == "alter":
+        _alter(asked, entity)
+    else:
+        _describe(asked, entity)
+
+
+def _alter(asked: Options, entity: Entity) -> None:
+    if entity.name == "*":
+        raise CommandError("--alter changes one entity; name it with --entity-name.")
+    if asked.add_config and asked.add_config_file:
+        raise CommandError("Use --add-config or --add-config-file, not both.")
+    if asked.add_config_file:
+        added = client_properties(asked.add_config_file)
+    else:
+        added = parse_settings(asked.add_config)
+    removed = [name.strip() for name in asked.delete_config.split(",") if name.strip()]
+    required(added or removed, "--add-config or --delete-config", "alter")
+    on_cluster(asked.bootstrap_server, asked.command_config, lambda client: change(client, entity, added, removed))
+
+
+def _describe(asked: Options, entity: Entity) -> None:
+    async def gather(client: Client) -> list[tuple[Entity, list[Any]]]:
+        found = await entities(client, entity)
+        return [(one, await describe(client, one, all_settings=asked.all_settings)) for one in found]
+
+    described = on_cluster(asked.bootstrap_server, asked.command_config, gather)
+    if asked.json_output:
+        print(json.dumps([as_data(one, settings) for one, settings in described], indent=2))
+        return
+    for one, settings in described:
+        print(heading(one, all_settings=asked.all_settings))
+        for setting in settings:
+            print(line(setting))

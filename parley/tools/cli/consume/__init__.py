@@ -1,0 +1,152 @@
+"""``parley consume``: print the records of a topic, as kafka-console-consumer does."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from parley.tools.cli.app import App
+from parley.tools.cli.options import DEFAULT_BOOTSTRAP, AsJson, BootstrapServer, Verbose, client_properties
+from parley.tools.cli.running import CommandError, pairs
+
+if TYPE_CHECKING:
+    from parley.tools.cli.consume.formatting import Formatter
+
+app = App(
+    "Print records as they arrive: the value of each on a line of its own.\n\n"
+    "Starts with what comes next; `--from-beginning` starts with the oldest record. Runs until it is interrupted, "
+    "unless `--max-messages` or `--timeout-ms` ends it.",
+    examples=[
+        ("parley consume --topic greetings --from-beginning --max-messages 10", "prints the ten oldest records"),
+        ("parley consume --topic greetings --group readers", "goes on where the group stopped the last time"),
+        ("parley consume --topic greetings --partition 0 --offset -5", "the last five records of a partition, and on"),
+        ("parley consume --topic greetings --from-beginning --json | jq .value", "records for another program"),
+        (
+            "parley consume --topic __consumer_offsets --from-beginning --formatter OffsetsMessageFormatter",
+            "who read what",
+        ),
+    ],
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of the command."""
+
+    topic: Annotated[str, typer.Option("--topic", help="Topic to read.")] = ""
+    include: Annotated[str, typer.Option("--include", "--whitelist", help="Regular expression of topics to read.")] = ""
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP
+    from_beginning: Annotated[
+        bool, typer.Option("--from-beginning", help="Start with the oldest record if the group has no offset yet.")
+    ] = False
+    max_messages: Annotated[int | None, typer.Option("--max-messages", help="Stop after so many records.")] = None
+    timeout_ms: Annotated[int | None, typer.Option("--timeout-ms", help="Stop when nothing came for so long.")] = None
+    partition: Annotated[int | None, typer.Option("--partition", help="Read this partition only.")] = None
+    offset: Annotated[
+        str | None,
+        typer.Option("--offset", help="With --partition: earliest, latest (default), an offset; -n is n from the end."),
+    ] = None
+    group: Annotated[str, typer.Option("--group", help="Consumer group; its offsets are committed.")] = ""
+    isolation_level: Annotated[
+        str | None,
+        typer.Option(
+            "--isolation-level", help="read_uncommitted (default), or read_committed to leave out aborted records."
+        ),
+    ] = None
+    consumer_property: Annotated[
+        list[str],
+        typer.Option("--consumer-property", "--command-property", help="Client setting key=value; repeatable."),
+    ] = field(default_factory=list)
+    consumer_config: Annotated[
+        Path | None, typer.Option("--consumer.config", "--command-config", help="Properties file for the client.")
+    ] = None
+    formatter: Annotated[
+        str,
+        typer.Option(
+            "--formatter",
+            help="Class that makes text of records: DefaultMessageFormatter, LoggingMessageFormatter, "
+            "NoOpMessageFormatter, OffsetsMessageFormatter, GroupMetadataMessageFormatter, "
+            "TransactionLogMessageFormatter.",
+        ),
+    ] = "DefaultMessageFormatter"
+    formatter_property: Annotated[
+        list[str],
+        typer.Option(
+            "--property",
+            "--formatter-property",
+            help="What is printed, key=value: print.timestamp, print.key, print.offset, print.delivery, print.epoch, "
+            "print.partition, print.headers, print.value, key.separator, line.separator, headers.separator, "
+            "null.literal, key.deserializer, value.deserializer, headers.deserializer; repeatable.",
+        ),
+    ] = field(default_factory=list)
+    formatter_config: Annotated[
+        Path | None, typer.Option("--formatter-config", help="Properties file with what is printed.")
+    ] = None
+    key_deserializer: Annotated[
+        str, typer.Option("--key-deserializer", help="Class that reads keys, as LongDeserializer.")
+    ] = ""
+    value_deserializer: Annotated[
+        str, typer.Option("--value-deserializer", help="Class that reads values, as StringDeserializer.")
+    ] = ""
+    skip_message_on_error: Annotated[
+        bool, typer.Option("--skip-message-on-error", help="Warn and go on where a record cannot be read.")
+    ] = False
+    enable_systest_events: Annotated[
+        bool, typer.Option("--enable-systest-events", help="Print shutdown_complete at the end, for system tests.")
+    ] = False
+    verbose: Verbose = False
+    json_output: AsJson = False
+
+
+@app.only_command_with(Options)
+def consume(asked: Options) -> None:
+    from confluent_kafka import Consumer, KafkaException
+
+    from parley.tools.cli.consume import reading, settings
+    from parley.tools.cli.librdkafka import connect, translated
+
+    position = settings.check_position(asked.topic, asked.include, asked.partition, asked.offset, asked.from_beginning)
+    in_file, in_texts = client_properties(asked.consumer_config), pairs(asked.consumer_property, "--consumer-property")
+    own = settings.merged(
+        translated({**in_file, **in_texts}),
+        bootstrap=asked.bootstrap_server,
+        group=settings.group_of(asked.group, in_file, in_texts, asked.partition),
+        isolation=asked.isolation_level,
+        from_beginning=asked.from_beginning,
+    )
+    line = _line(asked)
+    settings.check_protocol(own)
+    consumer, connection = connect(Consumer, own, verbose=asked.verbose)
+    printed = reading.Printed()
+    # A polite end counts what was printed and leaves the group, so that its other members need not wait for us.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        reading.begin(consumer, connection, reading.Source(asked.topic, asked.include, asked.partition, position))
+        reader = reading.Reader(consumer, connection, sys.stdout.buffer, line, asked.skip_message_on_error)
+        reader.run(reading.Limits(asked.max_messages, asked.timeout_ms), printed)
+    except KafkaException as error:
+        raise CommandError(f"{error.args[0].str()}.") from error
+    finally:
+        consumer.close()
+        if connection.reached:
+            print(f"Processed a total of {printed.count} messages", file=sys.stderr)
+        if asked.enable_systest_events:
+            print("shutdown_complete", flush=True)
+
+
+def _line(asked: Options) -> Formatter:
+    """What makes a line of a record."""
+    from parley.tools.cli.consume.formatting import formatter, json_formatter
+
+    named = {"key.deserializer": asked.key_deserializer, "value.deserializer": asked.value_deserializer}
+    properties = {
+        **client_properties(asked.formatter_config),
+        **{name: one for name, one in named.items() if one},
+        **pairs(asked.formatter_property, "--formatter-property"),
+    }
+    return json_formatter(properties) if asked.json_output else formatter(asked.formatter, properties)

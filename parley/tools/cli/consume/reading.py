@@ -1,0 +1,135 @@
+"""Reading records with librdkafka until a limit is reached, and printing them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Final
+
+from parley.tools.cli.consume.formatting import Formatter
+from parley.tools.cli.consume.settings import EARLIEST, LATEST
+from parley.tools.cli.librdkafka import WAITED_FOR, Connection, reach
+from parley.tools.cli.running import CommandError
+
+_OFFSETS_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When to stop; None for not on this account."""
+
+    messages: int | None
+    silence_ms: int | None
+
+
+@dataclass(slots=True)
+class Printed:
+    """How many records were printed so far, whatever ends the printing."""
+
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is read: a topic, topics by a regular expression, or one partition from an offset on."""
+
+    topic: str = ""
+    include: str = ""
+    partition: int | None = None
+    offset: str = LATEST
+
+
+def begin(consumer: Any, connection: Connection, source: Source) -> None:
+    """Reach the cluster and subscribe. What is not there yet is told. Raises :class:`CommandError`."""
+    metadata = reach(consumer, connection, source.topic or None)
+    if source.topic:
+        _tell_missing(metadata.topics[source.topic], source)
+    if source.partition is None:
+        consumer.subscribe([source.topic or f"^({source.include})$"])
+    else:
+        consumer.assign([_position(consumer, source, source.partition)])
+
+
+def _tell_missing(topic: Any, source: Source) -> None:
+    if topic.error is not None and topic.error.name() not in WAITED_FOR:
+        raise CommandError(f"The topic '{source.topic}' cannot be read: {topic.error.str()}.")
+    if topic.error is not None and topic.error.name() == "UNKNOWN_TOPIC_OR_PART":
+        _warn(f"the topic '{source.topic}' does not exist (UNKNOWN_TOPIC_OR_PARTITION); waiting for it.")
+    elif topic.partitions and source.partition is not None and source.partition not in topic.partitions:
+        _warn(
+            f"the topic '{source.topic}' has no partition {source.partition}, only 0 to {max(topic.partitions)}; "
+            "waiting for it."
+        )
+
+
+def _position(consumer: Any, source: Source, partition: int) -> Any:
+    from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, TopicPartition
+
+    named = {EARLIEST: OFFSET_BEGINNING, LATEST: OFFSET_END}
+    if source.offset in named:
+        return TopicPartition(source.topic, partition, named[source.offset])
+    offset = int(source.offset)
+    if offset < 0:
+        _, end = consumer.get_watermark_offsets(TopicPartition(source.topic, partition), timeout=_OFFSETS_S)
+        offset = max(0, end + offset)
+    return TopicPartition(source.topic, partition, offset)
+
+
+@dataclass(slots=True)
+class Reader:
+    """Prints what a consumer gets."""
+
+    consumer: Any
+    connection: Connection
+    write: BinaryIO
+    line: Formatter
+    skip_errors: bool
+
+    def run(self, limits: Limits, printed: Printed) -> None:
+        """Print until a limit is reached. Raises :class:`CommandError`."""
+        quiet_since = time.monotonic()
+        while limits.messages is None or printed.count < limits.messages:
+            message = self._next(limits, quiet_since)
+            if message is None:
+                if limits.silence_ms is not None and (time.monotonic() - quiet_since) * 1000 >= limits.silence_ms:
+                    break
+            elif message.error() is not None:
+                self._on_error(message.error())
+            else:
+                self.connection.on_answer()
+                printed.count += 1
+                self._print(message)
+                quiet_since = time.monotonic()
+        self.write.flush()
+
+    def _next(self, limits: Limits, quiet_since: float) -> Any:
+        """The next message; what was written is shown before it is waited for."""
+        message = self.consumer.poll(0)
+        if message is not None:
+            return message
+        self.write.flush()
+        if limits.silence_ms is None:
+            return self.consumer.poll(1.0)
+        left = limits.silence_ms / 1000 - (time.monotonic() - quiet_since)
+        return self.consumer.poll(min(1.0, max(0.0, left)))
+
+    def _print(self, message: Any) -> None:
+        try:
+            self.write.write(self.line(message))
+        except CommandError as error:
+            if not self.skip_errors:
+                raise
+            where = f"{message.topic()}-{message.partition()} at offset {message.offset()}"
+            _warn(f"skipping {where}: {error}")
+
+    def _on_error(self, error: Any) -> None:
+        if error.name() in WAITED_FOR:
+            return  # told when the reading began
+        if not error.retriable() and not self.skip_errors:
+            raise CommandError(f"{error.str()}.")
+        _warn(f"{error.str()}.")
+
+
+def _warn(text: str) -> None:
+    print(f"Warning: {text}", file=sys.stderr, flush=True)

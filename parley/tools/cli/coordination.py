@@ -1,0 +1,317 @@
+"""``parley coordination``: look into a coordination store, try one, save and restore it, move a cluster to another."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from parley.tools.cli.app import App, example_text
+from parley.tools.cli.cluster import check as check_code
+from parley.tools.cli.cluster import on_cluster
+from parley.tools.cli.options import DEFAULT_BOOTSTRAP, AsJson, CommandConfig, OnlyBootstrapServer
+from parley.tools.cli.running import FAILED, CommandError, leave_to_log
+
+if TYPE_CHECKING:
+    from parley.consensus.backend import Backend
+    from parley.consensus.registry import Open
+    from parley.protocol.client import Client
+
+T = TypeVar("T")
+
+OPEN_MAX_S = 30.0
+POLL_S = 0.1
+
+_EXAMPLES = {
+    "check": [
+        ("parley coordination check etcd://db1:2379,db2:2379/kafka", "would a cluster run well on it?"),
+    ],
+    "status": [
+        ("parley coordination status --config server.properties", "the store that this broker uses"),
+        ("parley coordination status local:///var/lib/parley/coordination --json", "for a program"),
+    ],
+    "dump": [("parley coordination dump --config server.properties --show-secrets > store.json", "to restore it")],
+    "restore": [
+        (
+            "parley coordination restore store.json zookeeper://zk1:2181/kafka",
+            "all brokers are stopped, the old store is gone",
+        ),
+    ],
+    "migrate": [
+        ("parley coordination migrate --to etcd://db1:2379/kafka", "move the running cluster"),
+        ("parley coordination migrate --status", "how the latest move stands"),
+    ],
+}
+
+app = App(
+    "Look into a coordination store, try one, save and restore it, move a running cluster to another.\n\n"
+    "`parley coordination COMMAND --help` explains one.",
+    examples=[each[0] for each in _EXAMPLES.values()],
+)
+
+_Url = Annotated[str | None, typer.Argument(metavar="[URL]", help="The store, as in coordination.url.")]
+_Config = Annotated[
+    Path | None, typer.Option("--config", "-c", help="A broker's properties file, in the place of the URL.")
+]
+
+
+def check(
+    url: Annotated[str, typer.Argument(metavar="URL", help="The store, as in coordination.url.")],
+    json_output: AsJson = False,
+) -> None:
+    """Try a store, and say whether a cluster would run well on it.
+
+    It is written to below a folder that is removed afterwards; an empty store is given its identity. The exit code is
+    0 where a cluster would run on it.
+    """
+    from parley.consensus.registry import load_backend
+    from parley.tools.coordination.checking import check as check_store
+
+    async def work() -> Any:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        backend = await load_backend(url)
+        try:
+            async with asyncio.timeout(OPEN_MAX_S):
+                await backend.open()
+            return await check_store(backend, loop.time() - begun)
+        finally:
+            await backend.close()
+
+    found = _run(work)
+    if json_output:
+        print(json.dumps(found.as_data(url)))
+    else:
+        for name in found.passed:
+            print(f"ok      {name}")
+        for problem in found.problems:
+            print(f"FAILED  {problem}")
+        print("ms      " + ", ".join(f"{name} {value:g}" for name, value in found.latencies_ms.items()))
+        print(found.verdict)
+    if found.problems:
+        raise typer.Exit(FAILED)
+
+
+def status(url: _Url = None, config: _Config = None, json_output: AsJson = False) -> None:
+    """Show who is in charge, who is there with which session, how many watches there are, and how much is stored."""
+    from parley.tools.coordination.status import status_of
+
+    address, open_url = _address(url, config)
+    found = _run(lambda: _in_store(address, open_url, lambda backend: status_of(backend, address)))
+    print(json.dumps(found.as_data()) if json_output else "\n".join(found.as_text()))
+
+
+def dump(
+    url: _Url = None,
+    config: _Config = None,
+    show_secrets: Annotated[
+        bool, typer.Option("--show-secrets", help="Secret settings too; without them it cannot be restored.")
+    ] = False,
+) -> None:
+    """Print as JSON what lasts in a store: topics, partitions, settings, counters and epochs.
+
+    A store that its cluster has moved out of is refused: what it holds is out of date.
+    """
+    from parley.tools.coordination.dumping import NotDumped
+    from parley.tools.coordination.dumping import dump as dump_store
+
+    address, open_url = _address(url, config)
+    try:
+        found = _run(lambda: _in_store(address, open_url, lambda each: dump_store(each, show_secrets=show_secrets)))
+    except NotDumped as reason:
+        raise CommandError(f"Nothing was dumped: {reason}.") from reason
+    print(json.dumps(found, indent=1))
+
+
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `dump` printed; - for standard input.")],
+    url: _Url = None,
+    config: _Config = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Also where the store is not empty.")] = False,
+) -> None:
+    """Fill a store with what `dump` printed.
+
+    For a store that is lost. The cluster is then what it was when the dump was made: topics made since are unknown.
+    Stop all brokers before, and never let brokers run on the old store as well.
+    """
+    from parley.tools.coordination.dumping import NotRestored
+    from parley.tools.coordination.dumping import restore as restore_store
+
+    address, open_url = _address(url, config)
+    dumped = _read(file)
+
+    async def work() -> int:
+        backend = await open_url(address)
+        try:
+            await backend.open()
+            return await restore_store(backend, dumped, overwrite=overwrite)
+        finally:
+            await backend.close()
+
+    try:
+        count = _run(work)
+    except NotRestored as reason:
+        raise CommandError(f"Nothing was restored: {reason}.") from reason
+    print(f"Restored {count} keys.", file=sys.stderr)
+
+
+def migrate(
+    to: Annotated[str | None, typer.Option("--to", help="Move to the store at this address.")] = None,
+    show_status: Annotated[bool, typer.Option("--status", help="Only show how the latest move stands.")] = False,
+    abort: Annotated[bool, typer.Option("--abort", help="Give up the move under way, if it is not too late.")] = False,
+    bootstrap_server: OnlyBootstrapServer = DEFAULT_BOOTSTRAP,
+    command_config: CommandConfig = None,
+    json_output: AsJson = False,
+) -> None:
+    """Move a running cluster to another store.
+
+    Clients go on meanwhile. The new store must be empty, or one that this cluster has moved out of before, and every
+    broker must reach it at this address. Whatever goes wrong, one store is in charge: the old one before the move is
+    done, the new one after.
+    """
+    if [to is not None, show_status, abort].count(True) != 1:
+        raise CommandError("Name exactly one of --to, --status, --abort.")
+
+    async def work(client: Client) -> Any:
+        if to is not None:
+            return await _move(client, to, quiet=json_output)
+        return await _ask(client, 1 if show_status else 2)
+
+    answer = on_cluster(bootstrap_server, command_config, work)
+    if json_output:
+        print(json.dumps({name: getattr(answer, name) for name in ("move", "state", "step", "detail", "store")}))
+    else:
+        print(_told(answer))
+    if to is not None and answer.state != "done":
+        raise typer.Exit(FAILED)
+
+
+async def _ask(client: Client, action: int, url: str | None = None) -> Any:
+    from parley.protocol.errors import ErrorCode
+    from parley.protocol.messages.coordination import MigrateCoordinationRequest
+
+    answer = await client.send(MigrateCoordinationRequest(action=action, url=url))
+    if answer.error_code != ErrorCode.NOT_CONTROLLER:
+        check_code(answer.error_code, answer.error_message)
+    return answer
+
+
+async def _move(client: Client, url: str, *, quiet: bool) -> Any:
+    """Have it begun, and wait for its end; the controller changes at the end, as any broker's may at any time."""
+    from parley.protocol.errors import ErrorCode, KafkaError
+    from parley.protocol.messages.coordination import START, STATUS
+
+    begun = await _ask(client, START, url)
+    check_code(begun.error_code, begun.error_message)
+    shown = ""
+    while True:
+        await asyncio.sleep(POLL_S)
+        try:
+            answer = await _ask(client, STATUS)
+        except KafkaError as error:
+            if not error.code.retriable:
+                raise
+            continue
+        if answer.error_code == ErrorCode.NOT_CONTROLLER:
+            continue
+        if answer.move != begun.move:
+            raise CommandError("the controller changed before the move began: the old store is in charge; try again.")
+        if answer.state != "under way":
+            return answer
+        if (text := f"{answer.step}  {answer.detail}".rstrip()) != shown and not quiet:
+            shown = text
+            print(text, file=sys.stderr)
+
+
+def _told(answer: Any) -> str:
+    match answer.state:
+        case "done":
+            return f"The cluster has moved. It is at {answer.store}."
+        case "failed":
+            return f"The cluster has not moved: {answer.detail or answer.step}. It is at {answer.store}."
+        case "under way":
+            return f"A move is under way: {answer.step} {answer.detail}".rstrip() + "."
+        case _:
+            return f"No move has been made. The cluster is at {answer.store}."
+
+
+def _address(url: str | None, config: Path | None) -> tuple[str, Open]:
+    """The store that is meant, and what opens it."""
+    from parley.broker.config.properties import read_properties
+    from parley.consensus.errors import BadConfig
+    from parley.consensus.registry import from_kafka_config, opener
+
+    if (url is None) == (config is None):
+        raise CommandError("Name a store by its URL, or a broker's properties file with --config.")
+    if config is None:
+        return url or "", opener({})
+    try:
+        properties = read_properties(config)
+        return from_kafka_config(properties), opener(properties)
+    except OSError as error:
+        raise CommandError(f"The file {config} cannot be read: {error.strerror}.") from error
+    except (ValueError, BadConfig) as error:
+        raise CommandError(f"{config}: {error}.") from error
+
+
+def _read(file: Path) -> Any:
+    try:
+        return json.loads(sys.stdin.read() if str(file) == "-" else file.read_text())
+    except OSError as error:
+        raise CommandError(f"The file {file} cannot be read: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:
+        raise CommandError(f"{file} is no JSON: {error}.") from error
+
+
+async def _in_store(url: str, open_url: Open, work: Callable[[Backend], Awaitable[T]]) -> T:
+    """Do something with a store as it is found; an empty one stays empty."""
+    from parley.consensus.finding import open_existing
+
+    async with asyncio.timeout(OPEN_MAX_S):
+        backend = await open_existing(url, open_url)
+    try:
+        return await work(backend)
+    finally:
+        await backend.close()
+
+
+def _run(work: Callable[[], Awaitable[T]]) -> T:
+    async def run() -> T:
+        return await work()
+
+    leave_to_log()
+    with _explained():
+        return asyncio.run(run())
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    from parley.consensus.errors import CoordinationError, Unauthorized, WrongStore
+
+    try:
+        yield
+    except WrongStore as error:
+        raise CommandError(f"this is not the store of a cluster: {error}.") from error
+    except Unauthorized as error:
+        raise CommandError(f"the store refuses: {error}; see docs/stores.md for the permissions it takes.") from error
+    except CoordinationError as error:
+        raise CommandError(f"{error or type(error).__name__}.") from error
+    except TimeoutError as error:
+        raise CommandError(f"the store does not answer within {OPEN_MAX_S:g} s.") from error
+
+
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "check": check,
+    "status": status,
+    "dump": dump,
+    "restore": restore,
+    "migrate": migrate,
+}
+for _name, _function in _COMMANDS.items():
+    app.command(name=_name, epilog=example_text(_EXAMPLES[_name]))(_function)

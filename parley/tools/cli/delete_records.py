@@ -1,0 +1,115 @@
+"""``parley delete-records``: delete records below an offset, as kafka-delete-records does."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from parley.tools.cli.app import App
+from parley.tools.cli.cluster import TIMEOUT_MS, TopicPartition, by_topic, described, on_cluster
+from parley.tools.cli.options import DEFAULT_BOOTSTRAP, AsJson, BootstrapServer, CommandConfig
+from parley.tools.cli.running import FAILED, CommandError
+
+if TYPE_CHECKING:
+    from parley.protocol.client import Client
+
+app = App(
+    "Delete all records below an offset in each partition that a JSON file names.\n\n"
+    'The file has the form {"partitions": [{"topic": "foo", "partition": 1, "offset": 1}], "version": 1}. '
+    "Offset -1 deletes all there is.",
+    examples=[
+        ("parley delete-records --offset-json-file offsets.json", "deletes, and shows where partitions begin now"),
+        ("parley delete-records --offset-json-file - < offsets.json", "reads standard input"),
+    ],
+)
+
+
+def parse_plan(text: str) -> dict[TopicPartition, int]:
+    """The offset for each partition. Raises :class:`CommandError` for text that has another form."""
+    try:
+        plan = json.loads(text)
+    except ValueError as error:
+        raise CommandError(f"The input is no JSON: {error}.") from error
+    if not isinstance(plan, dict) or not isinstance(plan.get("partitions"), list):
+        raise CommandError('The JSON has no list "partitions"; `parley delete-records --help` shows the form.')
+    if plan.get("version", 1) != 1:
+        raise CommandError(f"The JSON is of version {plan['version']}; only version 1 is known.")
+    offsets: dict[TopicPartition, int] = {}
+    for entry in plan["partitions"]:
+        where = _partition(entry)
+        if where in offsets:
+            raise CommandError(f"The JSON names {where[0]}-{where[1]} twice.")
+        offsets[where] = entry["offset"]
+    return offsets
+
+
+def _partition(entry: Any) -> TopicPartition:
+    kinds = {"topic": str, "partition": int, "offset": int}
+    if not isinstance(entry, dict) or any(not isinstance(entry.get(key), kind) for key, kind in kinds.items()):
+        raise CommandError(f"Each of the partitions has a topic, a partition and an offset, not {json.dumps(entry)}.")
+    return entry["topic"], entry["partition"]
+
+
+async def delete(client: Client, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
+    """Delete below the offsets; the first offset that is left and the error code of each partition."""
+    from parley.protocol.errors import KafkaError
+    from parley.protocol.messages.topics import DeleteRecordsRequest as Request
+
+    results: dict[TopicPartition, tuple[int, int]] = {}
+    by_node: dict[int, list[TopicPartition]] = {}
+    for where in offsets:
+        try:
+            by_node.setdefault(await client.leader(*where), []).append(where)
+        except KafkaError as error:
+            results[where] = -1, error.code
+    for node, partitions in by_node.items():
+        topics = [
+            Request.DeleteRecordsTopic(
+                name=topic,
+                partitions=[
+                    Request.DeleteRecordsPartition(partition_index=index, offset=offsets[topic, index])
+                    for index in indexes
+                ],
+            )
+            for topic, indexes in by_topic(partitions).items()
+        ]
+        answer = await client.send(Request(topics=topics, timeout_ms=TIMEOUT_MS), node=node)
+        for topic in answer.topics:
+            for one in topic.partitions:
+                results[topic.name, one.partition_index] = one.low_watermark, one.error_code
+    return results
+
+
+@app.only_command()
+def delete_records(
+    offset_json_file: Annotated[
+        Path, typer.Option("--offset-json-file", allow_dash=True, help="The JSON file; - for standard input.")
+    ],
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+    command_config: CommandConfig = None,
+    json_output: AsJson = False,
+) -> None:
+    try:
+        text = sys.stdin.read() if str(offset_json_file) == "-" else offset_json_file.read_text()
+    except OSError as error:
+        raise CommandError(f"The file {offset_json_file} cannot be read: {error.strerror}.") from error
+    offsets = parse_plan(text)
+    results = on_cluster(bootstrap_server, command_config, lambda client: delete(client, offsets))
+    if json_output:
+        rows = [
+            {"topic": topic, "partition": index, "lowWatermark": low, "error": described(code) if code else None}
+            for (topic, index), (low, code) in sorted(results.items())
+        ]
+        print(json.dumps(rows))
+    else:
+        print("Executing records delete operation")
+        print("Records delete operation completed:")
+        for (topic, index), (low, code) in sorted(results.items()):
+            print(f"partition: {topic}-{index}\t" + (f"error: {described(code)}" if code else f"low_watermark: {low}"))
+    if any(code for _, code in results.values()):
+        raise typer.Exit(FAILED)

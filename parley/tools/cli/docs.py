@@ -1,0 +1,172 @@
+"""``parley docs``: the documentation pages that are made from code, so that they cannot say something else than it."""
+
+from __future__ import annotations
+
+import difflib
+import io
+import json
+import os
+import sys
+from contextlib import redirect_stdout
+from importlib import import_module
+from importlib.metadata import version as version_of
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from parley.tools.cli.app import App
+from parley.tools.cli.running import FAILED, CommandError, run
+
+app = App(
+    "Write the documentation pages that come from code: configuration, metrics and the tools.",
+    examples=[
+        ("parley docs", "writes the pages below docs/"),
+        ("parley docs --check", "only says which are out of date, with exit code 1 if any is"),
+    ],
+)
+
+TOOLS_PAGE: Final = "docs/tools.md"
+STORES_PAGE: Final = "docs/stores.md"
+OPENAPI_FILE: Final = "docs/openapi/connect.json"
+_TABLE_BEGIN: Final = "<!-- measured: made by `parley docs` of docs/measured/ -->\n\n"
+_TABLE_END: Final = "\n<!-- end of measured -->"
+_DIFFERENCE_LINES: Final = 20
+_INTRODUCTION: Final = """\
+# The `parley` command
+
+This page is made from the commands' own help (`parley docs`).
+
+Flags, output and exit codes are those of Kafka's tools: 0 when what was asked for is done, 1 when it is not. Data goes
+to standard output, everything else to standard error. Unlike Kafka's tools, `parley groups`, `parley configs` and
+`parley dump-log` exit with 1 also when they print an error and go on. What each command prints with `--json` is at the
+end of the page.
+
+Settings in a client's properties file that belong to Kafka's Java client alone are ignored with a warning.
+"""
+
+_JSON_INTRODUCTION: Final = """
+## JSON
+
+What is printed with `--json`, with types instead of values. `<name>` stands for any key, a key with `?` behind it may
+be missing, and `|` is between types that may stand there.
+"""
+
+
+def pages() -> dict[str, str]:
+    """The text of every page, by its path below the repository's root."""
+    from parley.broker.pages import PAGES
+
+    made = {path: make() for path, make in PAGES.items()}
+    return {**made, TOOLS_PAGE: tools_page(), STORES_PAGE: stores_page(), OPENAPI_FILE: openapi_file()}
+
+
+def openapi_file() -> str:
+    """The REST API of Connect as an OpenAPI document, as its workers serve it too."""
+    from parley.pipeline.connect.rest.openapi import document
+
+    return json.dumps(document(version_of("parley")), indent=2) + "\n"
+
+
+def stores_page() -> str:
+    """What is written there, with the table of what runs of the conformance kit measured, kept in docs/measured/."""
+    from parley.consensus.conformance.table import table
+
+    page = (_root() / STORES_PAGE).read_text(encoding="utf-8")
+    reports = {
+        path.stem: json.loads(path.read_text(encoding="utf-8"))
+        for path in (_root() / "docs" / "measured").glob("*.json")
+    }
+    ordered = sorted(reports, key=lambda store: (store not in ("memory", "local"), store))
+    before, begin, rest = page.partition(_TABLE_BEGIN)
+    _, end, after = rest.partition(_TABLE_END)
+    return f"{before}{begin}{table({store: reports[store] for store in ordered})}{end}{after}"
+
+
+def tools_page() -> str:
+    """The help of every command."""
+    from parley.tools.cli import COMMANDS
+
+    parts = [_INTRODUCTION]
+    for name, command in COMMANDS.items():
+        like = f" Kafka's tool for this: {command.kafka_tool}." if command.kafka_tool else ""
+        summary = command.summary[0].upper() + command.summary[1:]
+        parts.append(f"\n## parley {name}\n\n{summary}.{like}\n\n```text\n{help_of(name)}\n```\n")
+        parts += [f"\n### parley {name} {part}\n\n```text\n{help_of(name, part)}\n```\n" for part in _parts_of(name)]
+    return "".join([*parts, shapes_section()])
+
+
+def shapes_section() -> str:
+    """The shapes of what is printed with ``--json``."""
+    from parley.tools.cli.shapes import SHAPES
+
+    parts = [_JSON_INTRODUCTION]
+    for name, (about, shape) in SHAPES.items():
+        words = f": {about}" if about else ""
+        parts.append(f"\n`parley {name}`{words}\n\n```json\n{json.dumps(shape, indent=2)}\n```\n")
+    return "".join(parts)
+
+
+def _parts_of(name: str) -> list[str]:
+    """The subcommands of a command that is a family of them."""
+    from parley.tools.cli import COMMANDS
+
+    if name == "start":
+        return []
+    commands = import_module(f"parley.tools.cli.{COMMANDS[name].module}").app.registered_commands
+    names = [one.name or (one.callback.__name__ if one.callback else "") for one in commands]
+    return names if len(names) > 1 else []
+
+
+def help_of(name: str, *part: str) -> str:
+    """The help text of a command, as wide on every terminal."""
+    from parley.tools.cli import COMMANDS
+
+    module = import_module(f"parley.tools.cli.{COMMANDS[name].module}")
+    text = io.StringIO()
+    columns = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = "110"
+    try:
+        with redirect_stdout(text):
+            words = [*part, "--help"]
+            code = module.main(words) if name == "start" else run(module.app, f"parley {name}", words)
+    finally:
+        if columns is None:
+            del os.environ["COLUMNS"]
+        else:
+            os.environ["COLUMNS"] = columns
+    assert code == 0
+    return "\n".join(line.rstrip() for line in text.getvalue().strip("\n").splitlines())
+
+
+def _root() -> Path:
+    root = Path(__file__).parent.parent.parent
+    if not (root / "docs").is_dir():
+        raise CommandError(f"There is no folder docs in {root}: this works in a checkout of Parley only.")
+    return root
+
+
+@app.only_command()
+def docs(
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; fail if a page is out of date.")] = False,
+) -> None:
+    root = _root()
+    stale = []
+    for name, text in pages().items():
+        path = root / name
+        before = path.read_text() if path.exists() else ""
+        if before == text:
+            continue
+        stale.append(name)
+        if check:
+            difference = difflib.unified_diff(
+                before.splitlines(), text.splitlines(), name, "from code", n=0, lineterm=""
+            )
+            for _, line in zip(range(_DIFFERENCE_LINES), difference, strict=False):
+                print(line, file=sys.stderr)
+        else:
+            path.write_text(text)
+            print(f"wrote {name}")
+    if check and stale:
+        print(f"Error: {', '.join(stale)} out of date; `parley docs` writes them.", file=sys.stderr)
+        raise typer.Exit(FAILED)

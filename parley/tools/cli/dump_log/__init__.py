@@ -1,0 +1,158 @@
+"""``parley dump-log``: print and check the files of a partition, as kafka-dump-log does.
+
+Files are only read, also while a broker uses them. One difference is meant: what cannot be right is told on standard
+error with its position, and the exit code is then 1, where Kafka's tool often exits with 0.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from parley.tools.cli.app import App
+from parley.tools.cli.dump_log.line import Line, Options
+from parley.tools.cli.options import AsJson
+from parley.tools.cli.running import FAILED, CommandError
+
+app = App(
+    "Print and check segments (.log), their indexes (.index, .timeindex, .txnindex), snapshots of producers "
+    "(.snapshot) and checkpoint files.\n\n"
+    "Ends with exit code 1 if anything in them cannot be right; each problem is told with its position.",
+    examples=[
+        ("parley dump-log --files data/greetings-0/00000000000000000000.log", "the batches of a segment, checked"),
+        ("parley dump-log --print-data-log --files data/greetings-0/00000000000000000000.log", "with their records"),
+        (
+            "parley dump-log --index-sanity-check --files data/t-0/0.index,data/t-0/0.timeindex",
+            "are the indexes sound?",
+        ),
+        (
+            "parley dump-log --offsets-decoder --files data/__consumer_offsets-7/00000000000000000000.log",
+            "who read what",
+        ),
+    ],
+    optional_values={"--key-decoder-class": "StringDecoder", "--value-decoder-class": "StringDecoder"},
+)
+
+
+def dump(path: Path, options: Options) -> Iterator[Line]:
+    """What is in a file, by the kind its name says. Raises :class:`CommandError` for one that cannot be read."""
+    from parley.tools.cli.dump_log import batches, indexes, small_files
+
+    match path.suffix or path.name:
+        case ".log":
+            return batches.dump(path, options)
+        case ".index":
+            return indexes.dump_offsets(path, options)
+        case ".timeindex":
+            return indexes.dump_times(path, options)
+        case ".txnindex":
+            return indexes.dump_transactions(path)
+        case ".snapshot":
+            return small_files.dump_producers(path)
+        case name if name.endswith("-checkpoint"):
+            return small_files.dump_checkpoint(path)
+        case _:
+            return iter([Line(f"Ignoring unknown file {path}", {"ignored": True})])
+
+
+def _show(path: Path, options: Options, *, as_json: bool) -> bool:
+    """Print what is in a file; whether everything in it is right."""
+    sound = True
+    if not as_json:
+        print(f"Dumping {path}")
+    for line in _lines(path, options):
+        sound = sound and not line.problem
+        if line.problem:
+            sys.stdout.flush()
+            print(f"{path}: {line.text}", file=sys.stderr, flush=True)
+        if as_json:
+            print(json.dumps({"file": str(path), **({"problem": line.text} if line.problem else {}), **line.data}))
+        elif not line.problem:
+            print(line.text)
+    return sound
+
+
+def _lines(path: Path, options: Options) -> Iterator[Line]:
+    """The lines of a file. Only what is wrong with reading it is told of it, not what is wrong with the output."""
+    try:
+        yield from dump(path, options)
+    except OSError as error:
+        raise CommandError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The options of the command."""
+
+    files: Annotated[str, typer.Option("--files", help="The files, by commas.")]
+    print_data_log: Annotated[bool, typer.Option("--print-data-log", help="Print keys and values of records.")] = False
+    deep_iteration: Annotated[
+        bool, typer.Option("--deep-iteration", help="Look into batches: print and check each record.")
+    ] = False
+    index_sanity_check: Annotated[
+        bool, typer.Option("--index-sanity-check", help="Only check indexes as a broker does when it starts.")
+    ] = False
+    verify_index_only: Annotated[
+        bool, typer.Option("--verify-index-only", help="Compare indexes with their segments without printing them.")
+    ] = False
+    offsets_decoder: Annotated[
+        bool, typer.Option("--offsets-decoder", help="Print records as those of __consumer_offsets.")
+    ] = False
+    transaction_log_decoder: Annotated[
+        bool, typer.Option("--transaction-log-decoder", help="Print records as those of __transaction_state.")
+    ] = False
+    key_decoder_class: Annotated[
+        str, typer.Option("--key-decoder-class", help="How keys are shown: StringDecoder, LongDecoder, IntegerDecoder.")
+    ] = ""
+    value_decoder_class: Annotated[
+        str, typer.Option("--value-decoder-class", help="How values are shown, likewise.")
+    ] = ""
+    max_message_size: Annotated[
+        int, typer.Option("--max-message-size", help="Bytes a batch is expected to have at most.")
+    ] = 5 << 20
+    max_bytes: Annotated[int, typer.Option("--max-bytes", help="Bytes of each .log file to read at most.")] = 2**31 - 1
+    skip_record_metadata: Annotated[
+        bool, typer.Option("--skip-record-metadata", help="Print nothing but keys and values, and no control records.")
+    ] = False
+    json_output: AsJson = False
+
+
+@app.only_command_with(Asked)
+def dump_log(asked: Asked) -> None:
+    paths = [Path(name.strip()) for name in asked.files.split(",") if name.strip()]
+    if not paths:
+        raise CommandError("--files names no file.")
+    options = options_of(asked)
+    # Each file is shown whatever was wrong with the one before.
+    sound = [_show(path, options, as_json=asked.json_output) for path in paths]
+    if not all(sound):
+        raise typer.Exit(FAILED)
+
+
+def options_of(asked: Asked) -> Options:
+    """What to show: a decoder asks for records and their data as well. Raises :class:`CommandError`."""
+    from parley.tools.cli.dump_log.decoders import check
+
+    classes = (asked.key_decoder_class, asked.value_decoder_class)
+    for name in filter(None, classes):
+        check(name)
+    decoder = "offsets" if asked.offsets_decoder else "transactions" if asked.transaction_log_decoder else ""
+    with_data = asked.print_data_log or bool(decoder) or any(classes)
+    return Options(
+        deep=asked.deep_iteration or with_data,
+        print_data=with_data,
+        decoder=decoder,
+        key_class=asked.key_decoder_class,
+        value_class=asked.value_decoder_class,
+        sanity_check=asked.index_sanity_check,
+        verify_only=asked.verify_index_only,
+        batch_bytes_max=asked.max_message_size,
+        bytes_max=asked.max_bytes,
+        skip_metadata=asked.skip_record_metadata,
+    )

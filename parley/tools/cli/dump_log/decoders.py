@@ -1,0 +1,56 @@
+"""How keys and values of records become text: by Kafka's decoder classes, or as records of internal topics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from parley.protocol.records.batch import Record
+from parley.tools.cli.dump_log.line import Options
+from parley.tools.cli.dump_log.stored import DECODERS
+from parley.tools.cli.running import CommandError
+
+_PACKAGES: Final = ("org.apache.kafka.tools.api.", "kafka.serializer.")
+"""Where the classes are, and where they were before Kafka 4."""
+
+
+def _number(size: int) -> Callable[[bytes], str]:
+    """A signed number of so many bytes at the front; what is too short for one is said to be."""
+
+    def read(data: bytes) -> str:
+        if len(data) < size:
+            return f"no number of {size} bytes: {data.hex()}"
+        return str(int.from_bytes(data[:size], "big", signed=True))
+
+    return read
+
+
+_CLASSES: Final[dict[str, Callable[[bytes], str]]] = {
+    "StringDecoder": lambda data: data.decode(errors="replace"),
+    "DefaultDecoder": lambda data: data.decode(errors="replace"),
+    "LongDecoder": _number(8),
+    "IntegerDecoder": _number(4),
+}
+
+
+def _short(name: str) -> str:
+    for package in _PACKAGES:
+        name = name.removeprefix(package)
+    return name
+
+
+def check(name: str) -> None:
+    """Raises :class:`CommandError` for a class that is not known here."""
+    if _short(name) not in _CLASSES:
+        raise CommandError(f"There is no decoder class '{name}'. There are: {', '.join(_CLASSES)}.")
+
+
+def texts(record: Record, options: Options) -> tuple[str | None, str | None]:
+    """Key and value of a record."""
+    if options.decoder:
+        return DECODERS[options.decoder](record)
+    return _text(record.key, options.key_class), _text(record.value, options.value_class)
+
+
+def _text(data: bytes | None, name: str) -> str | None:
+    return None if data is None else _CLASSES[_short(name) if name else "StringDecoder"](data)

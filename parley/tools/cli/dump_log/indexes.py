@@ -1,0 +1,130 @@
+"""The indexes beside a segment, compared with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from struct import Struct
+
+from parley.protocol.errors import KafkaError
+from parley.protocol.records.batch import BatchHeader, headers, read_header
+from parley.storage.aborted import CorruptTransactionIndex, TransactionIndex
+from parley.storage.index import OffsetIndex, TimeIndex
+from parley.tools.cli.dump_log.batches import mapped
+from parley.tools.cli.dump_log.line import Line, Options, base_offset, problem
+
+_INT64_MAX = (1 << 63) - 1
+
+
+def dump_offsets(path: Path, options: Options) -> Iterator[Line]:
+    """The entries of an ``.index`` file; each must lead to the batch that ends with its offset."""
+    first = base_offset(path)
+    log = path.with_suffix(".log")
+    if options.sanity_check:
+        yield from _sanity(path, OffsetIndex.ENTRY, log.stat().st_size)
+        return
+    with mapped(log) as data:
+        for at, (relative, position) in _entries(path, OffsetIndex.ENTRY):
+            if relative == position == 0:
+                return  # the rest is preallocated
+            offset = first + relative
+            if not options.verify_only:
+                yield Line(f"offset: {offset} position: {position}", {"offset": offset, "position": position})
+            if not 0 <= position < len(data):
+                yield problem(f"entry {at}: {log.name} has no byte {position}", entry=at)
+                continue
+            try:
+                header = read_header(data, position)
+            except KafkaError as error:
+                yield problem(f"entry {at}: at byte {position} of {log.name}: {error.message}", entry=at)
+                continue
+            if header.last_offset != offset:
+                yield problem(f"entry {at}: Index offset: {offset}, log offset: {header.last_offset}", entry=at)
+            if header.size_bytes > options.batch_bytes_max:
+                yield problem(f"entry {at}: the batch has {header.size_bytes} bytes, more than --max-message-size")
+
+
+def dump_times(path: Path, options: Options) -> Iterator[Line]:
+    """The entries of a ``.timeindex`` file; each must name the timestamp of the batch it leads to, and rise."""
+    first = base_offset(path)
+    log = path.with_suffix(".log")
+    if options.sanity_check:
+        yield from _sanity(path, TimeIndex.ENTRY, None)
+        return
+    with mapped(log) as data:
+        walk = headers(data)
+        header: BatchHeader | None = None
+        previous = -1
+        for at, (timestamp, relative) in _entries(path, TimeIndex.ENTRY):
+            if timestamp == relative == 0:
+                return  # the rest is preallocated
+            offset = first + relative
+            if not options.verify_only:
+                yield Line(f"timestamp: {timestamp} offset: {offset}", {"timestamp": timestamp, "offset": offset})
+            # Entries and batches both rise, so one walk through the segment serves them all.
+            while header is None or header.last_offset < offset:
+                following = next(walk, None)
+                if following is None:
+                    break
+                header = following[1]
+            yield from _wrong_time(at, timestamp, offset, header, previous)
+            previous = timestamp
+
+
+def _wrong_time(at: int, timestamp: int, offset: int, header: BatchHeader | None, previous: int) -> Iterator[Line]:
+    if header is None or header.last_offset < offset:
+        yield problem(f"entry {at}: offset {offset} is not found in the segment", entry=at)
+    elif header.max_timestamp != timestamp:
+        yield problem(f"entry {at}: Index timestamp: {timestamp}, log timestamp: {header.max_timestamp}", entry=at)
+    if timestamp < previous:
+        yield problem(f"entry {at}: Index timestamp: {timestamp}, Previously indexed timestamp: {previous}", entry=at)
+
+
+def dump_transactions(path: Path) -> Iterator[Line]:
+    """The aborted transactions in a ``.txnindex`` file."""
+    index = TransactionIndex(path)
+    try:
+        index.sanity_check()
+        for one in index.find(0, _INT64_MAX)[0]:
+            fields = {
+                "version": 0,
+                "producerId": one.producer_id,
+                "firstOffset": one.first_offset,
+                "lastOffset": one.last_offset,
+                "lastStableOffset": one.last_stable_offset,
+            }
+            yield Line(" ".join(f"{name}: {value}" for name, value in fields.items()), fields)
+    except CorruptTransactionIndex as error:
+        yield problem(str(error))
+    finally:
+        index.close()
+
+
+def _entries(path: Path, entry: Struct) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Number and fields of each entry; bytes after the last whole entry are left out."""
+    data = path.read_bytes()
+    whole = memoryview(data)[: len(data) - len(data) % entry.size]
+    for at, fields in enumerate(entry.iter_unpack(whole)):
+        yield at, (fields[0], fields[1])
+
+
+def _sanity(path: Path, entry: Struct, log_bytes: int | None) -> Iterator[Line]:
+    """What a broker checks when it opens an index: whole entries that rise, positions inside the segment."""
+    left = path.stat().st_size % entry.size
+    if left:
+        yield problem(f"the last {left} bytes are no whole entry of {entry.size} bytes")
+        return
+    previous = (-1, -1)
+    count = 0
+    for at, fields in _entries(path, entry):
+        if not any(fields):
+            break  # the rest is preallocated
+        if at > 0 and (fields[0] <= previous[0] or fields[1] < previous[1]):
+            yield problem(f"entry {at}: {fields} does not come after {previous}", entry=at)
+            return
+        if log_bytes is not None and not 0 <= fields[1] < max(log_bytes, 1):
+            yield problem(f"entry {at}: byte {fields[1]} is outside of the segment's {log_bytes} bytes", entry=at)
+            return
+        previous = fields
+        count += 1
+    yield Line(f"{path} passed sanity check.", {"sane": True, "entries": count})

@@ -1,0 +1,54 @@
+"""What the parts of ``dump-log`` share: its options, and a line of its output."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from parley.tools.cli.running import CommandError
+
+_SEGMENT_NAME = re.compile(r"(\d{1,20})\.(?:log|index|timeindex|txnindex|snapshot)(?:\..*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to show; sizes are in bytes.
+
+    ``decoder`` is "offsets", "transactions" or empty; the classes are those of other keys and values.
+    """
+
+    deep: bool = False
+    print_data: bool = False
+    decoder: str = ""
+    key_class: str = ""
+    value_class: str = ""
+    sanity_check: bool = False
+    verify_only: bool = False
+    batch_bytes_max: int = 5 << 20
+    bytes_max: int = 2**31 - 1
+    skip_metadata: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line for people and the same as data; a problem goes to standard error and makes the command fail."""
+
+    text: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+    problem: bool = False
+
+
+def problem(text: str, **data: Any) -> Line:
+    """Something that cannot be right."""
+    return Line(text, data, problem=True)
+
+
+def base_offset(path: Path) -> int:
+    """The first offset of the segment a file belongs to, from its name. Raises :class:`CommandError`."""
+    match = _SEGMENT_NAME.fullmatch(path.name)
+    if match is None:
+        raise CommandError(f"{path} has not the name of a segment's file, which is its first offset in 20 digits.")
+    return int(match[1])

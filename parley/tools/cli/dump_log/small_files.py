@@ -1,0 +1,62 @@
+"""Snapshots of producers and checkpoint files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from parley.storage.checkpoints import MalformedCheckpoint, decode
+from parley.storage.epochs import CHECKPOINT
+from parley.storage.snapshots import CorruptSnapshot, ProducerEntry, read_snapshot
+from parley.tools.cli.dump_log.line import Line, problem
+
+_FIELDS = {CHECKPOINT: ("epoch", "startOffset")}
+_OF_PARTITIONS = ("topic", "partition", "offset")
+
+
+def dump_producers(path: Path) -> Iterator[Line]:
+    """The producers of a ``.snapshot`` file."""
+    try:
+        for entry in read_snapshot(path):
+            yield _producer(entry)
+    except CorruptSnapshot as error:
+        yield problem(str(error))
+
+
+def _producer(entry: ProducerEntry) -> Line:
+    transaction = entry.transaction_first_offset
+    fields = {
+        "producerId": entry.producer_id,
+        "producerEpoch": entry.epoch,
+        "coordinatorEpoch": entry.coordinator_epoch,
+        "currentTxnFirstOffset": "OptionalLong.empty" if transaction < 0 else f"OptionalLong[{transaction}]",
+        "lastTimestamp": entry.timestamp,
+    }
+    if entry.last_offset >= 0:
+        # A producer with a marker only has no batch to speak of.
+        fields |= {
+            "firstSequence": (entry.last_sequence - entry.offset_delta) & 0x7FFF_FFFF
+            if entry.last_sequence >= 0
+            else -1,
+            "lastSequence": entry.last_sequence,
+            "lastOffset": entry.last_offset,
+            "offsetDelta": entry.offset_delta,
+            "timestamp": entry.timestamp,
+        }
+    text = " ".join(f"{name}: {value}" for name, value in fields.items())
+    return Line(text, {**fields, "currentTxnFirstOffset": None if transaction < 0 else transaction})
+
+
+def dump_checkpoint(path: Path) -> Iterator[Line]:
+    """The entries of a checkpoint file: epochs with their start offsets, or partitions with an offset."""
+    names = _FIELDS.get(path.name, _OF_PARTITIONS)
+    try:
+        for number, words in enumerate(decode(path.read_bytes(), list), 3):
+            if len(words) != len(names) or not all(word.isdecimal() for word in words[-2:]):
+                yield problem(f"line {number}: {' '.join(words)[:80]!r} is not {', '.join(names)}", line=number)
+                continue
+            numbers = [word if name == "topic" else int(word) for name, word in zip(names, words, strict=True)]
+            fields = dict(zip(names, numbers, strict=True))
+            yield Line(" ".join(f"{name}: {value}" for name, value in fields.items()), fields)
+    except MalformedCheckpoint as error:
+        yield problem(str(error))

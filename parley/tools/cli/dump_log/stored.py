@@ -1,0 +1,135 @@
+"""The records of internal topics as JSON, with Kafka's field names."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from parley.protocol.codec import decode_from
+from parley.protocol.errors import MalformedMessage
+from parley.protocol.messages import stored
+from parley.protocol.records.batch import Record
+from parley.protocol.schema import Data, Struct
+
+Texts = tuple[str | None, str | None]
+
+
+def as_data(message: Struct, version: int, *, read_members: bool = True) -> dict[str, Any]:
+    """The fields of a message in a version. Tagged fields that have their default are left out.
+
+    With ``read_members`` the subscription and assignment of a group's member are read as those of a consumer; otherwise
+    they are base64, as all bytes are.
+    """
+    fields = {}
+    for one in type(message).fields():
+        value = getattr(message, one.name)
+        if version not in one.versions or (version in one.tagged and value == one.default()):
+            continue
+        first, *rest = one.name.rstrip("_").split("_")
+        fields[first + "".join(word.capitalize() for word in rest)] = _json(value, version, read_members)
+    return fields
+
+
+def _json(value: Any, version: int, read_members: bool) -> Any:
+    if isinstance(value, Struct):
+        data = as_data(value, version, read_members=read_members)
+        return _with_consumer_protocol(value, data) if read_members and isinstance(value, _MEMBER) else data
+    if isinstance(value, list):
+        return [_json(one, version, read_members) for one in value]
+    if isinstance(value, UUID):
+        return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
+
+
+_MEMBER = stored.GroupMetadataValue.MemberMetadata
+
+
+def _with_consumer_protocol(member: Any, data: dict[str, Any]) -> dict[str, Any]:
+    """A member's subscription and assignment, read as those of a consumer where they are."""
+    kinds: dict[str, type[Data]] = {
+        "subscription": stored.ConsumerProtocolSubscription,
+        "assignment": stored.ConsumerProtocolAssignment,
+    }
+    for name, kind in kinds.items():
+        raw = getattr(member, name)
+        version = min(int.from_bytes(raw[:2], "big"), kind.VERSIONS.max)
+        try:
+            decoded, _ = decode_from(kind, version, raw, 2)
+        except MalformedMessage:
+            continue
+        data[name] = as_data(decoded, version)
+    return data
+
+
+def _decoded(data: bytes | None, kinds: Mapping[int, type[Data]], tag: str) -> str | None:
+    """A key or value as JSON; its version picks the kind."""
+    if data is None:
+        return None
+    version = int.from_bytes(data[:2], "big", signed=True)
+    kind = kinds.get(version)
+    if len(data) < 2 or kind is None:
+        return json.dumps({tag: str(version), "data": "unknown"}, separators=(",", ":"))
+    try:
+        message, _ = decode_from(kind, version, data, 2)
+    except MalformedMessage as error:
+        return f"malformed: {error}"
+    whole = {tag: str(version), "data": as_data(message, version)}
+    return json.dumps(whole, separators=(",", ":"), ensure_ascii=False)
+
+
+def _all_versions(kind: type[Data]) -> dict[int, type[Data]]:
+    return dict.fromkeys(kind.VERSIONS, kind)
+
+
+_OFFSET_KEYS: dict[int, type[Data]] = {
+    0: stored.OffsetCommitKey,
+    1: stored.OffsetCommitKey,
+    2: stored.GroupMetadataKey,
+}
+
+
+def _offsets(record: Record) -> Texts:
+    """A record of __consumer_offsets: the kind of its key tells the kind of its value."""
+    kind = int.from_bytes((record.key or b"")[:2], "big")
+    values = stored.GroupMetadataValue if kind == 2 else stored.OffsetCommitValue
+    return _decoded(record.key, _OFFSET_KEYS, "type"), _decoded(record.value, _all_versions(values), "version")
+
+
+def _transactions(record: Record) -> Texts:
+    """A record of __transaction_state."""
+    key = _decoded(record.key, _all_versions(stored.TransactionLogKey), "type")
+    return key, _decoded(record.value, _all_versions(stored.TransactionLogValue), "version")
+
+
+DECODERS: dict[str, Callable[[Record], Texts]] = {"offsets": _offsets, "transactions": _transactions}
+"""How keys and values of internal topics become text."""
+
+
+_KINDS: dict[tuple[str, int], tuple[type[Data], type[Data]]] = {
+    ("__consumer_offsets", 0): (stored.OffsetCommitKey, stored.OffsetCommitValue),
+    ("__consumer_offsets", 1): (stored.OffsetCommitKey, stored.OffsetCommitValue),
+    ("__consumer_offsets", 2): (stored.GroupMetadataKey, stored.GroupMetadataValue),
+    ("__transaction_state", 0): (stored.TransactionLogKey, stored.TransactionLogValue),
+}
+"""The kinds of keys in internal topics by number, and the values that go with them."""
+
+
+def record_data(topic: str, key: bytes | None, value: bytes | None, kinds: Sequence[int]) -> dict[str, Any] | None:
+    """A record of an internal topic for JSON, as Kafka's console formatters have it; None if of another kind."""
+    kind = int.from_bytes((key or b"")[:2], "big", signed=True) if len(key or b"") >= 2 else -1
+    if key is None or kind not in kinds or (topic, kind) not in _KINDS:
+        return None
+    key_kind, value_kind = _KINDS[topic, kind]
+    try:
+        read_key, _ = decode_from(key_kind, kind, key, 2)
+        shown: dict[str, Any] = {"key": {"type": kind, "data": as_data(read_key, kind)}, "value": None}
+        if value is not None:
+            version = int.from_bytes(value[:2], "big", signed=True)
+            read_value, _ = decode_from(value_kind, min(version, value_kind.VERSIONS.max), value, 2)
+            shown["value"] = {"version": version, "data": as_data(read_value, version, read_members=False)}
+    except MalformedMessage as error:
+        return {"error": f"malformed: {error}"}
+    return shown

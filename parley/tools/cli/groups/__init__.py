@@ -1,0 +1,223 @@
+"""``parley groups``: list, describe, reset and delete consumer groups, as kafka-consumer-groups does.
+
+One difference is meant: where something was not done, the exit code is 1, while Kafka's tool prints the error and exits
+with 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+
+import typer
+
+from parley.tools.cli.app import App
+from parley.tools.cli.cluster import on_cluster
+from parley.tools.cli.groups.scope import parse_scope
+from parley.tools.cli.options import DEFAULT_BOOTSTRAP, AsJson, BootstrapServer, CommandConfig, one_action, required
+from parley.tools.cli.running import FAILED, CommandError
+
+if TYPE_CHECKING:
+    from parley.protocol.client import Client
+
+T = TypeVar("T")
+
+app = App(
+    "List, describe, reset and delete consumer groups.\n\n"
+    "`--describe` shows offsets and lag unless `--members` or `--state` is given. `--reset-offsets` only shows what it "
+    "would do until `--execute` is given, and wants a group without members.",
+    examples=[
+        ("parley groups --list --state", "all groups with their states"),
+        ("parley groups --describe --group readers", "how far each partition is read, and by whom"),
+        (
+            "parley groups --reset-offsets --group readers --topic greetings --to-earliest --execute",
+            "reads it all again",
+        ),
+        (
+            "parley groups --reset-offsets --group readers --all-topics --by-duration PT1H --execute",
+            "goes an hour back",
+        ),
+        ("parley groups --delete --group readers", "forgets the group and its offsets"),
+    ],
+    optional_values={"--state": "*", "--type": "*"},
+)
+
+_ALL = "*"
+
+
+def _words(text: str) -> list[str]:
+    """The words of an optional value by commas; none where it stands for all."""
+    return [] if text in ("", _ALL) else [word.strip() for word in text.split(",") if word.strip()]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of the command."""
+
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP
+    list_: Annotated[bool, typer.Option("--list", help="List the groups.")] = False
+    describe: Annotated[bool, typer.Option("--describe", help="Show groups.")] = False
+    delete: Annotated[bool, typer.Option("--delete", help="Delete groups without members, with their offsets.")] = False
+    delete_offsets: Annotated[
+        bool, typer.Option("--delete-offsets", help="Forget the offsets of a group for some topics.")
+    ] = False
+    reset_offsets: Annotated[
+        bool, typer.Option("--reset-offsets", help="Set the offsets of groups without members.")
+    ] = False
+    validate_regex: Annotated[
+        str, typer.Option("--validate-regex", help="Only say whether a regular expression can be subscribed to.")
+    ] = ""
+    group: Annotated[list[str], typer.Option("--group", help="The group; repeatable.")] = field(default_factory=list)
+    all_groups: Annotated[bool, typer.Option("--all-groups", help="All groups.")] = False
+    topic: Annotated[
+        list[str], typer.Option("--topic", help="A topic, or some of its partitions as topic:0,1; repeatable.")
+    ] = field(default_factory=list)
+    all_topics: Annotated[bool, typer.Option("--all-topics", help="All topics the group has offsets for.")] = False
+    members: Annotated[bool, typer.Option("--members", help="Describe the members.")] = False
+    offsets: Annotated[bool, typer.Option("--offsets", help="Describe the offsets; this is what is shown anyway.")] = (
+        False
+    )
+    state: Annotated[
+        str, typer.Option("--state", help="Describe the state; with --list, show states, or only groups in these.")
+    ] = ""
+    type_: Annotated[
+        str, typer.Option("--type", help="With --list: show types, or only groups of these: classic, consumer.")
+    ] = ""
+    verbose: Annotated[bool, typer.Option("--verbose", help="Describe in more detail.")] = False
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="Reset to where the partition begins.")] = False
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="Reset to where the partition ends.")] = False
+    to_current: Annotated[bool, typer.Option("--to-current", help="Reset to the offset the group has.")] = False
+    to_offset: Annotated[int | None, typer.Option("--to-offset", help="Reset to this offset.")] = None
+    shift_by: Annotated[int | None, typer.Option("--shift-by", help="Reset by so many records on, or back.")] = None
+    to_datetime: Annotated[
+        str,
+        typer.Option("--to-datetime", help="Reset to a time: YYYY-MM-DDThh:mm:ss.sss, UTC unless it has an offset."),
+    ] = ""
+    by_duration: Annotated[str, typer.Option("--by-duration", help="Reset to so long ago: PnDTnHnMnS.")] = ""
+    from_file: Annotated[
+        Path | None, typer.Option("--from-file", help="Reset to the offsets of a CSV file, as --export writes it.")
+    ] = None
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what a reset would do.")] = False
+    execute: Annotated[bool, typer.Option("--execute", help="Do the reset.")] = False
+    export: Annotated[bool, typer.Option("--export", help="Show the reset as CSV: topic,partition,offset.")] = False
+    timeout: Annotated[int, typer.Option("--timeout", help="How long to wait for the cluster, in ms.")] = 30_000
+    command_config: CommandConfig = None
+    json_output: AsJson = False
+
+
+@app.only_command_with(Options)
+def groups(asked: Options) -> None:
+    action = one_action(
+        list=asked.list_,
+        describe=asked.describe,
+        delete=asked.delete,
+        delete_offsets=asked.delete_offsets,
+        reset_offsets=asked.reset_offsets,
+        validate_regex=asked.validate_regex,
+    )
+    check_together(asked, action)
+    _ACTIONS[action](asked)
+
+
+def check_together(asked: Options, action: str) -> None:
+    """Raises :class:`CommandError` for options that cannot stand together."""
+    for needed, names in _ONLY_WITH.items():
+        for name in names if action != needed else ():
+            if getattr(asked, name):
+                raise CommandError(f"--{name.strip('_').replace('_', '-')} goes with --{needed.replace('_', '-')}.")
+    if action not in ("list", "validate_regex"):
+        if bool(asked.group) == bool(asked.all_groups):
+            raise CommandError("Name either --group or --all-groups.")
+        if asked.all_groups and action == "delete_offsets":
+            raise CommandError("--delete-offsets takes one --group.")
+    if action == "describe" and sum((asked.members, asked.offsets, bool(asked.state))) > 1:
+        raise CommandError("Use one of --members, --offsets and --state.")
+
+
+def _named(asked: Options) -> list[str] | None:
+    """The groups meant; None for all."""
+    return None if asked.all_groups else asked.group
+
+
+def _at_cluster(asked: Options, work: Callable[[Client], Awaitable[T]]) -> T:
+    return on_cluster(asked.bootstrap_server, asked.command_config, work, timeout_ms=asked.timeout)
+
+
+def _validate_regex(asked: Options) -> None:
+    from parley.tools.cli.groups.listing import validate_regex
+
+    validate_regex(asked.validate_regex)
+
+
+def _list(asked: Options) -> None:
+    from parley.tools.cli.groups import listing
+
+    found = _at_cluster(asked, lambda client: listing.list_groups(client, _words(asked.state), _words(asked.type_)))
+    listing.show(found, with_type=bool(asked.type_), with_state=bool(asked.state), as_json=asked.json_output)
+
+
+def _describe(asked: Options) -> None:
+    from parley.tools.cli.groups import describing, tables
+
+    view = "members" if asked.members else "state" if asked.state else "offsets"
+    found = _at_cluster(asked, lambda client: describing.describe(client, _named(asked), timeout_ms=asked.timeout))
+    if not tables.show(found, view, verbose=asked.verbose, as_json=asked.json_output):
+        raise typer.Exit(FAILED)
+
+
+def _delete(asked: Options) -> None:
+    from parley.tools.cli.groups import deleting
+
+    done = _at_cluster(asked, lambda client: deleting.delete_groups(client, _named(asked), timeout_ms=asked.timeout))
+    deleting.show_groups(done, as_json=asked.json_output)
+
+
+def _delete_offsets(asked: Options) -> None:
+    from parley.tools.cli.groups import deleting
+
+    if len(asked.group) != 1:
+        raise CommandError(f"--delete-offsets takes one --group, not {len(asked.group)}.")
+    (name,) = asked.group
+    scope = parse_scope(required(asked.topic, "--topic", "delete_offsets"))
+    forgotten = _at_cluster(
+        asked, lambda client: deleting.delete_offsets(client, name, scope, timeout_ms=asked.timeout)
+    )
+    deleting.show_offsets(name, forgotten, as_json=asked.json_output)
+
+
+def _reset_offsets(asked: Options) -> None:
+    from parley.tools.cli.groups import reset
+
+    if asked.execute and asked.dry_run:
+        raise CommandError("Use --dry-run or --execute, not both.")
+    target = reset.target(**{name: getattr(asked, name) for name in reset.TARGETS})
+    if target.kind != "from_file" and bool(asked.topic) == asked.all_topics:
+        raise CommandError("Name either --topic or --all-topics.")
+    names = _named(asked)
+    plan = reset.Plan(
+        target, None if names is None else tuple(names), parse_scope(asked.topic), asked.execute, asked.timeout
+    )
+    if not asked.execute and not asked.dry_run and not asked.export:
+        reset.warn_dry_run()
+    results = _at_cluster(asked, lambda client: reset.reset(client, plan))
+    reset.show(results, as_csv=asked.export, as_json=asked.json_output)
+    if any(result.error for result in results):
+        raise typer.Exit(FAILED)
+
+
+_ACTIONS: Final[Mapping[str, Callable[[Options], None]]] = {
+    "validate_regex": _validate_regex,
+    "list": _list,
+    "describe": _describe,
+    "delete": _delete,
+    "delete_offsets": _delete_offsets,
+    "reset_offsets": _reset_offsets,
+}
+_ONLY_WITH: Final[Mapping[str, tuple[str, ...]]] = {
+    "describe": ("members", "offsets", "verbose"),
+    "list": ("type_",),
+    "reset_offsets": ("execute", "dry_run", "export", "from_file"),
+}
+"""The options that go with one action only."""

@@ -1,0 +1,111 @@
+"""Deleting groups, and the offsets of a group for some topics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+from parley.protocol.client import Client
+from parley.protocol.errors import ErrorCode
+from parley.protocol.messages.group_offsets import OffsetDeleteRequest
+from parley.protocol.messages.groups import DeleteGroupsRequest
+from parley.tools.cli.cluster import TopicPartition, by_topic, check, described, of_coordinator
+from parley.tools.cli.groups.listing import list_groups
+from parley.tools.cli.groups.scope import Scope
+from parley.tools.cli.running import CommandError
+
+_UNKNOWN_TOPIC = -1
+"""Stands for the partitions of a topic that does not exist, and so has none."""
+
+
+async def delete_groups(client: Client, names: Sequence[str] | None, *, timeout_ms: int) -> dict[str, int]:
+    """Delete the groups (None: all there are); the error code of each."""
+    if names is None:
+        names = [group.name for group in await list_groups(client)]
+    codes = {}
+    for name in dict.fromkeys(names):
+        answer = await of_coordinator(
+            client,
+            name,
+            DeleteGroupsRequest(groups_names=[name]),
+            lambda answer: int(answer.results[0].error_code),
+            timeout_ms=timeout_ms,
+        )
+        codes[name] = int(answer.results[0].error_code)
+    return codes
+
+
+def show_groups(codes: Mapping[str, int], *, as_json: bool) -> None:
+    """Say what was deleted. Raises :class:`CommandError` when something was not."""
+    if as_json:
+        print(json.dumps({name: described(code) if code else None for name, code in codes.items()}))
+    gone = [f"'{name}'" for name, code in codes.items() if not code]
+    left = [f"* Group '{name}' could not be deleted due to: {described(code)}" for name, code in codes.items() if code]
+    if left:
+        raise CommandError(
+            "\n".join(
+                [
+                    "Deletion of some consumer groups failed:",
+                    *left,
+                    *([f"These were deleted successfully: {', '.join(gone)}"] if gone else []),
+                ]
+            )
+        )
+    if not as_json:
+        print(f"Deletion of requested consumer groups ({', '.join(gone)}) was successful.")
+
+
+async def delete_offsets(client: Client, group: str, scope: Scope, *, timeout_ms: int) -> dict[TopicPartition, int]:
+    """Forget the offsets; the error code of each partition. Raises :class:`CommandError` when nothing was done."""
+    metadata = await client.metadata(scope.topics)
+    known = {topic.name or "": [one.partition_index for one in topic.partitions] for topic in metadata.topics}
+    codes: dict[TopicPartition, int] = {}
+    wanted: list[TopicPartition] = []
+    for topic, partitions in scope.topics.items():
+        indexes = sorted(partitions if partitions is not None else known.get(topic, ()))
+        wanted += [(topic, index) for index in indexes]
+        if not indexes:
+            codes[topic, _UNKNOWN_TOPIC] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    request = OffsetDeleteRequest(
+        group_id=group,
+        topics=[
+            OffsetDeleteRequest.OffsetDeleteRequestTopic(
+                name=topic,
+                partitions=[
+                    OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=index) for index in indexes
+                ],
+            )
+            for topic, indexes in by_topic(wanted).items()
+        ],
+    )
+    answer = await of_coordinator(client, group, request, lambda answer: int(answer.error_code), timeout_ms=timeout_ms)
+    check(answer.error_code, doing=f"No offset of group '{group}' is deleted")
+    for topic in answer.topics:
+        for one in topic.partitions:
+            codes[topic.name, one.partition_index] = int(one.error_code)
+    return codes
+
+
+def show_offsets(group: str, codes: Mapping[TopicPartition, int], *, as_json: bool) -> None:
+    """Print what became of each partition. Raises :class:`CommandError` when something was not deleted."""
+    failed = [where for where, code in codes.items() if code]
+    rows = [(topic, index, described(code) if code else "Successful") for (topic, index), code in sorted(codes.items())]
+    if as_json:
+        print(json.dumps([{"topic": topic, "partition": index, "status": status} for topic, index, status in rows]))
+    else:
+        print(f"Request {'failed' if failed else 'succeeded'} for deleting offsets from group {group}.\n")
+        for line in _table(rows):
+            print(line)
+    if failed:
+        raise CommandError(f"The offsets of {len(failed)} partition(s) are not deleted.")
+
+
+def _table(rows: Iterable[tuple[str, int, str]]) -> list[str]:
+    rows = list(rows)
+    width = max([15, *(len(topic) for topic, _, _ in rows)])
+    lines = [f"{'TOPIC':<{width}} {'PARTITION':<10} {'STATUS':<15}"]
+    for topic, index, status in rows:
+        shown = "-" if index == _UNKNOWN_TOPIC else str(index)
+        outcome = status if status == "Successful" else f"Error: {status}"
+        lines.append(f"{topic:<{width}} {shown:<10} {outcome:<15}")
+    return lines

@@ -1,0 +1,207 @@
+"""Describing groups: their members, what these are assigned, and how far each partition is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from parley.protocol.client import Client
+from parley.protocol.codec import decode_from
+from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage
+from parley.protocol.messages.consumer_groups import ConsumerGroupDescribeRequest
+from parley.protocol.messages.group_offsets import OffsetFetchRequest
+from parley.protocol.messages.groups import DescribeGroupsRequest
+from parley.protocol.messages.stored import ConsumerProtocolAssignment
+from parley.tools.cli.cluster import TopicPartition, check, of_coordinator
+from parley.tools.cli.groups.listing import list_groups
+from parley.tools.cli.topic_offsets import list_offsets
+
+_BY_NAME_VERSION_MAX = 9
+"""From version 10 on OffsetFetch and OffsetCommit name topics by id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member of a group. Epochs and target are None in classic groups, which have none."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    assignment: Mapping[str, Sequence[int]]
+    epoch: int | None = None
+    target_epoch: int | None = None
+    target: Mapping[str, Sequence[int]] | None = None
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        return [(topic, index) for topic, indexes in self.assignment.items() for index in indexes]
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinator:
+    """The broker that coordinates a group; without an address if the cluster does not know it any more."""
+
+    id: int
+    host: str | None = None
+    port: int | None = None
+
+    def __str__(self) -> str:
+        return f"({self.id})" if self.host is None else f"{self.host}:{self.port}  ({self.id})"
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A committed offset."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group as its coordinator describes it, with its offsets. ``error`` is why there is nothing else."""
+
+    name: str
+    state: str = "Dead"
+    strategy: str = ""
+    coordinator: Coordinator | None = None
+    members: Sequence[Member] = ()
+    committed: Mapping[TopicPartition, Committed] = field(default_factory=dict)
+    end_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    epoch: int | None = None
+    target_epoch: int | None = None
+    error: str = ""
+
+    @property
+    def is_inactive(self) -> bool:
+        """Whether its offsets may be set from outside."""
+        return self.state in ("Empty", "Dead")
+
+
+async def describe(client: Client, names: Sequence[str] | None, *, timeout_ms: int) -> list[Group]:
+    """The groups of these names, or all. One that does not exist has an error."""
+    if names is None:
+        names = [group.name for group in await list_groups(client)]
+    return [await describe_one(client, name, timeout_ms=timeout_ms) for name in dict.fromkeys(names)]
+
+
+async def describe_one(client: Client, name: str, *, timeout_ms: int) -> Group:
+    """One group, with offsets and the ends of its partitions."""
+    described = await _consumer_group(client, name, timeout_ms)
+    if described is None:
+        described = await _classic_group(client, name, timeout_ms)
+    if described is None:
+        return Group(name, error=f"Consumer group '{name}' does not exist. `parley groups --list` shows those that do.")
+    node = await client.coordinator(name)
+    brokers = {broker.node_id: broker for broker in (await client.metadata([])).brokers}
+    where = Coordinator(node, brokers[node].host, brokers[node].port) if node in brokers else Coordinator(node)
+    committed = await committed_offsets(client, name, timeout_ms=timeout_ms)
+    partitions = {*committed, *(where for member in described["members"] for where in member.partitions)}
+    ends = await _ends(client, partitions)
+    return Group(name=name, coordinator=where, committed=committed, end_offsets=ends, **described)
+
+
+async def _consumer_group(client: Client, name: str, timeout_ms: int) -> dict[str, Any] | None:
+    """A group of the new protocol; None if it is of the classic one, or the broker only knows that."""
+    request = ConsumerGroupDescribeRequest(group_ids=[name])
+    try:
+        answer = await of_coordinator(
+            client, name, request, lambda answer: int(answer.groups[0].error_code), timeout_ms=timeout_ms
+        )
+    except KafkaError as error:
+        if error.code is not ErrorCode.UNSUPPORTED_VERSION:
+            raise
+        return None
+    (group,) = answer.groups
+    if group.error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
+        return None
+    check(group.error_code, group.error_message, doing=f"Group '{name}'")
+    members = [
+        Member(
+            one.member_id,
+            one.instance_id,
+            one.client_id,
+            one.client_host,
+            {part.topic_name: part.partitions for part in one.assignment.topic_partitions},
+            one.member_epoch,
+            group.assignment_epoch,
+            {part.topic_name: part.partitions for part in one.target_assignment.topic_partitions},
+        )
+        for one in group.members
+    ]
+    return {
+        "state": group.group_state,
+        "strategy": group.assignor_name,
+        "members": members,
+        "epoch": group.group_epoch,
+        "target_epoch": group.assignment_epoch,
+    }
+
+
+async def _classic_group(client: Client, name: str, timeout_ms: int) -> dict[str, Any] | None:
+    request = DescribeGroupsRequest(groups=[name])
+    answer = await of_coordinator(
+        client, name, request, lambda answer: int(answer.groups[0].error_code), timeout_ms=timeout_ms
+    )
+    (group,) = answer.groups
+    if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND or (not group.error_code and group.group_state == "Dead"):
+        return None
+    check(group.error_code, group.error_message, doing=f"Group '{name}'")
+    members = [
+        Member(one.member_id, one.group_instance_id, one.client_id, one.client_host, assigned(one.member_assignment))
+        for one in group.members
+    ]
+    return {"state": group.group_state, "strategy": group.protocol_data, "members": members}
+
+
+def assigned(data: bytes) -> dict[str, list[int]]:
+    """The partitions in a classic member's assignment; none where it is no consumer's."""
+    if len(data) < 2:
+        return {}
+    # A version that is not known yet is read as the highest that is, and what follows is ignored.
+    version = min(int.from_bytes(data[:2], "big"), ConsumerProtocolAssignment.VERSIONS.max)
+    try:
+        assignment, _ = decode_from(ConsumerProtocolAssignment, version, data, 2)
+    except MalformedMessage:
+        return {}
+    return {part.topic: list(part.partitions) for part in assignment.assigned_partitions}
+
+
+async def committed_offsets(client: Client, group: str, *, timeout_ms: int) -> dict[TopicPartition, Committed]:
+    """What the group has committed for every partition. Raises :class:`CommandError`."""
+    node = await client.coordinator(group)
+    version = min(await client.version_for(OffsetFetchRequest, node=node), _BY_NAME_VERSION_MAX)
+    if version >= 8:
+        request = OffsetFetchRequest(
+            groups=[OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=None)], require_stable=False
+        )
+    else:
+        request = OffsetFetchRequest(group_id=group, topics=None)
+    answer = await client.send(request, node=node, version=version, timeout=timeout_ms / 1000)
+    found = answer.groups[0] if version >= 8 else answer
+    check(found.error_code, doing=f"The offsets of group '{group}'")
+    return {
+        (topic.name, one.partition_index): Committed(
+            one.committed_offset, one.committed_leader_epoch, one.metadata or ""
+        )
+        for topic in found.topics
+        for one in topic.partitions
+        if not one.error_code and one.committed_offset >= 0
+    }
+
+
+async def _ends(client: Client, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """Where the partitions end, as far as they have leaders."""
+    topics = sorted({topic for topic, _ in partitions})
+    metadata = await client.metadata(topics) if topics else None
+    led = {
+        (topic.name or "", one.partition_index)
+        for topic in (metadata.topics if metadata else ())
+        for one in topic.partitions
+        if one.leader_id >= 0
+    }
+    found = await list_offsets(client, sorted(led & set(partitions)))
+    return {where: one.offset for where, one in found.items() if not one.error}

@@ -1,0 +1,94 @@
+"""Listing the groups of a cluster: every broker is asked for those it coordinates."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from parley.protocol.client import Client
+from parley.protocol.messages.groups import ListGroupsRequest
+from parley.tools.cli.cluster import check, until_ready
+from parley.tools.cli.running import CommandError
+
+STATES = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Assigning", "Reconciling")
+TYPES = ("Classic", "Consumer")
+_LIST_TIMEOUT_MS = 10_000
+_CONSUMERS = ("consumer", "")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ListedGroup:
+    """A group as its coordinator lists it."""
+
+    name: str
+    type: str
+    state: str
+    protocol_type: str
+
+
+def _known(words: Iterable[str], known: Sequence[str], option: str) -> list[str]:
+    """The words in their proper spelling. Raises :class:`CommandError` for one that is not known."""
+    spelling = {name.lower(): name for name in known}
+    wrong = [word for word in words if word.lower() not in spelling]
+    if wrong:
+        raise CommandError(f"{option} takes {', '.join(known)}, not '{wrong[0]}'.")
+    return [spelling[word.lower()] for word in words]
+
+
+async def list_groups(client: Client, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[ListedGroup]:
+    """The consumer groups in these states and of these types (empty: all), by name."""
+    states, types = _known(states, STATES, "--state"), _known(types, TYPES, "--type")
+    found = []
+    for broker in (await client.metadata([])).brokers:
+        node = broker.node_id
+        version = await client.version_for(ListGroupsRequest, node=node)
+        request = ListGroupsRequest(
+            states_filter=list(states) if version >= 4 else [],
+            types_filter=[name.lower() for name in types] if version >= 5 else [],
+        )
+        answer = await until_ready(
+            lambda node=node, request=request: client.send(request, node=node),  # type: ignore[misc]
+            lambda answer: int(answer.error_code),
+            _LIST_TIMEOUT_MS,
+        )
+        check(answer.error_code, doing=f"Broker {node} does not list its groups")
+        for group in answer.groups:
+            kind = (group.group_type or "classic").capitalize()
+            if group.protocol_type in _CONSUMERS and (
+                not states or not group.group_state or group.group_state in states
+            ):
+                found.append(ListedGroup(group.group_id, kind, group.group_state, group.protocol_type))
+    return sorted(group for group in found if not types or group.type in types)
+
+
+def show(groups: Sequence[ListedGroup], *, with_type: bool, with_state: bool, as_json: bool) -> None:
+    """Print names, or a table with types and states."""
+    if as_json:
+        print(json.dumps([{"group": one.name, "type": one.type, "state": one.state} for one in groups]))
+        return
+    if not with_type and not with_state:
+        for one in groups:
+            print(one.name)
+        return
+    width = max([25, *(len(one.name) for one in groups)])
+    for name, kind, state in [("GROUP", "TYPE", "STATE"), *((one.name, one.type, one.state) for one in groups)]:
+        columns = [f"{name:<{width}}"]
+        columns += [f"{kind:<20}"] if with_type else []
+        columns += [f"{state:<20}"] if with_state else []
+        print(" ".join(columns))
+
+
+def validate_regex(pattern: str) -> None:
+    """Say that the expression is one. Brokers use RE2's syntax, which has no look-around and no back-references."""
+    for construct in ("(?=", "(?!", "(?<=", "(?<!", "(?P="):
+        if construct in pattern:
+            raise CommandError(f"'{pattern}' uses '{construct}', which RE2 does not have.")
+    if re.search(r"(?<!\\)(?:\\\\)*\\[1-9]", pattern):
+        raise CommandError(f"'{pattern}' refers back to a group, which RE2 cannot.")
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise CommandError(f"'{pattern}' is no regular expression: {error}.") from error
+    print(f"Success: the regular expression '{pattern}' is valid.")

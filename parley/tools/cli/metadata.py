@@ -1,0 +1,261 @@
+"""``parley metadata``: the state of the cluster on one page: its controller, its brokers, who leads what.
+
+What every Kafka cluster tells comes from Kafka's own APIs; epochs and listeners that only Parley's brokers tell each
+other are shown where the controller answers FetchMetadata.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from parley.tools.cli.app import App
+from parley.tools.cli.cluster import TIMEOUT_MS, on_cluster, until_ready
+from parley.tools.cli.cluster_tool import describe as describe_cluster
+from parley.tools.cli.options import DEFAULT_BOOTSTRAP, AsJson, BootstrapServer, CommandConfig
+from parley.tools.cli.topics.describing import matching
+
+if TYPE_CHECKING:
+    from parley.protocol.client import Client
+
+app = App(
+    "Show the state of the cluster: controller, brokers, leaders, replicas and what is not as it should be.\n\n"
+    "A partition's state is `ok`, `under-replicated` (a replica is not in sync), `leaderless` (nobody can serve it), "
+    "or `not preferred` (led by another than the first of its replicas).",
+    examples=[
+        ("parley metadata", "everything"),
+        ("parley metadata --under-replicated-partitions", "only partitions that lack a replica"),
+        ("parley metadata --json", "for a program"),
+    ],
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerView:
+    """One broker. ``epoch`` and ``listeners`` are None where the cluster does not tell."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None
+    fenced: bool
+    epoch: int | None
+    listeners: Sequence[str] | None
+    leads: int
+    replicas: int
+    in_sync: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """One partition; ``leader`` is None where it has none."""
+
+    topic: str
+    partition: int
+    leader: int | None
+    leader_epoch: int
+    replicas: Sequence[int]
+    isr: Sequence[int]
+    offline: Sequence[int]
+
+    @property
+    def state(self) -> str:
+        """What is most wrong with it, or ``ok``."""
+        if self.leader is None:
+            return "leaderless"
+        if len(self.isr) < len(self.replicas):
+            return "under-replicated"
+        return "ok" if self.leader == self.replicas[0] else "not preferred"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """The cluster as its controller, or else any broker, sees it."""
+
+    cluster_id: str
+    controller_id: int
+    controller_epoch: int | None
+    version: int | None
+    brokers: Sequence[BrokerView]
+    partitions: Sequence[PartitionView]
+
+
+async def view(client: Client) -> ClusterView:
+    """Ask for all of it."""
+
+    async def ask() -> Any:
+        return await describe_cluster(client, fenced=True)
+
+    cluster = await until_ready(ask, lambda answer: answer.error_code, TIMEOUT_MS)
+    metadata = await client.metadata()
+    partitions = sorted(
+        (_partition(topic.name or "", one) for topic in metadata.topics for one in topic.partitions),
+        key=lambda each: (each.topic, each.partition),
+    )
+    inner = await _from_controller(client, cluster.controller_id)
+    known = inner.brokers if inner is not None else {}
+    return ClusterView(
+        cluster.cluster_id,
+        cluster.controller_id,
+        None if inner is None else inner.controller_epoch,
+        None if inner is None else inner.version,
+        [
+            _broker(broker, known.get(broker.broker_id), partitions)
+            for broker in sorted(cluster.brokers, key=lambda each: each.broker_id)
+        ],
+        partitions,
+    )
+
+
+def _partition(topic: str, one: Any) -> PartitionView:
+    leader = one.leader_id if one.leader_id >= 0 else None
+    offline = one.offline_replicas or []
+    return PartitionView(
+        topic, one.partition_index, leader, one.leader_epoch, one.replica_nodes, one.isr_nodes, offline
+    )
+
+
+def _broker(broker: Any, registration: Any, partitions: Iterable[PartitionView]) -> BrokerView:
+    number = broker.broker_id
+    held = [one for one in partitions if number in one.replicas]
+    return BrokerView(
+        number,
+        broker.host,
+        broker.port,
+        broker.rack,
+        broker.is_fenced,
+        registration and registration.epoch,
+        registration and [f"{each.listener}://{each.host}:{each.port}" for each in registration.endpoints],
+        sum(one.leader == number for one in held),
+        len(held),
+        sum(number in one.isr for one in held),
+    )
+
+
+async def _from_controller(client: Client, controller: int) -> Any:
+    """The controller's own image, or None from a cluster that does not show it."""
+    from parley.broker.metadata.changes import Delta
+    from parley.broker.metadata.encoding import changes_from_bytes
+    from parley.broker.metadata.image import MetadataImage
+    from parley.protocol.errors import KafkaError
+    from parley.protocol.messages.cluster_metadata import FetchMetadataRequest
+
+    try:
+        answer = await client.send(FetchMetadataRequest(broker_id=-1, max_wait_ms=0), node=controller)
+    except KafkaError:
+        return None
+    if answer.error_code or not answer.is_snapshot:
+        return None
+    image = MetadataImage("")
+    for step in answer.steps:
+        image = image.apply(Delta(answer.controller_epoch, step.version, changes_from_bytes(step.changes)))
+    return image
+
+
+# ---- showing ---------------------------------------------------------------------------------------------------------
+
+
+def show(cluster: ClusterView, partitions: Sequence[PartitionView]) -> None:
+    """Print the page, with these of the partitions."""
+    print("\n".join(_summary(cluster)))
+    print()
+    print(
+        "\n".join(_table(["BROKER", "HOST", "PORT", "RACK", "STATE", "EPOCH", "LEADS", "IN SYNC"], _brokers(cluster)))
+    )
+    if partitions:
+        print()
+        rows = [
+            (
+                one.topic,
+                str(one.partition),
+                "none" if one.leader is None else str(one.leader),
+                str(one.leader_epoch),
+                _numbers(one.replicas),
+                _numbers(one.isr),
+                one.state,
+            )
+            for one in partitions
+        ]
+        print("\n".join(_table(["TOPIC", "PARTITION", "LEADER", "EPOCH", "REPLICAS", "ISR", "STATE"], rows)))
+
+
+def _summary(cluster: ClusterView) -> list[str]:
+    states = [one.state for one in cluster.partitions]
+    troubles = {name: states.count(name) for name in ("leaderless", "under-replicated", "not preferred")}
+    fenced = sum(broker.fenced for broker in cluster.brokers)
+    epoch = "" if cluster.controller_epoch is None else f", epoch {cluster.controller_epoch}"
+    version = "" if cluster.version is None else f", metadata version {cluster.version}"
+    who = f"broker {cluster.controller_id}{epoch}{version}" if cluster.controller_id >= 0 else "none at this moment"
+    return [
+        f"Cluster      {cluster.cluster_id}",
+        f"Controller   {who}",
+        f"Brokers      {len(cluster.brokers)}, {fenced} of them fenced",
+        f"Partitions   {len(states)}: " + ", ".join(f"{count} {name}" for name, count in troubles.items()),
+    ]
+
+
+def _brokers(cluster: ClusterView) -> list[tuple[str, ...]]:
+    return [
+        (
+            str(one.id),
+            one.host,
+            str(one.port),
+            one.rack or "-",
+            "fenced" if one.fenced else "unfenced",
+            "-" if one.epoch is None else str(one.epoch),
+            str(one.leads),
+            f"{one.in_sync} of {one.replicas}",
+        )
+        for one in cluster.brokers
+    ]
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = [tuple(titles), *map(tuple, rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+
+
+def _numbers(numbers: Iterable[int]) -> str:
+    return ",".join(map(str, numbers))
+
+
+@app.only_command()
+def metadata(
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+    topic: Annotated[str, typer.Option("--topic", help="Show only topics whose name this expression matches.")] = "",
+    under_replicated_partitions: Annotated[
+        bool, typer.Option("--under-replicated-partitions", help="Show only partitions that lack a replica.")
+    ] = False,
+    command_config: CommandConfig = None,
+    json_output: AsJson = False,
+) -> None:
+    fits = matching(topic)
+    cluster = on_cluster(bootstrap_server, command_config, view)
+    chosen = [
+        one
+        for one in cluster.partitions
+        if fits(one.topic) and (not under_replicated_partitions or len(one.isr) < len(one.replicas))
+    ]
+    if json_output:
+        print(json.dumps(_as_data(cluster, chosen), indent=2))
+    else:
+        show(cluster, chosen)
+
+
+def _as_data(cluster: ClusterView, partitions: Sequence[PartitionView]) -> dict[str, object]:
+    return {
+        **_camel(asdict(cluster)),
+        "brokers": [_camel(asdict(one)) for one in cluster.brokers],
+        "partitions": [{**_camel(asdict(one)), "state": one.state} for one in partitions],
+    }
+
+
+def _camel(values: dict[str, object]) -> dict[str, object]:
+    """The same with names as all JSON here has them."""
+    return {re.sub("_(.)", lambda match: match[1].upper(), name): value for name, value in values.items()}

@@ -1,0 +1,250 @@
+"""``parley perf consume``: how fast a topic gives records."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Final
+from uuid import uuid4
+
+import typer
+
+from parley.tools.cli.librdkafka import WAITED_FOR, connect, reach, settings_of
+from parley.tools.cli.options import DEFAULT_BOOTSTRAP, AsJson, BootstrapServer, Verbose
+from parley.tools.cli.perf.metrics import Metrics
+from parley.tools.cli.perf.progress import DRAW_MS, Progress, on_terminal
+from parley.tools.cli.perf.statistics import MIB
+from parley.tools.cli.running import CommandError
+
+_AT_ONCE = 1000
+_PARTS = "MB.sec, data.consumed.in.nMsg, nMsg.sec, rebalance.time.ms, fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec"
+_HEAD = f"start.time, end.time, data.consumed.in.MB, {_PARTS}"
+_DETAILED_HEAD = f"time, threadId, data.consumed.in.MB, {_PARTS}"
+DATE_FORMAT: Final = "yyyy-MM-dd HH:mm:ss:SSS"
+_DATE_LETTERS: Final = {
+    "y": "%Y", "M": "%m", "d": "%d", "H": "%H", "h": "%I", "m": "%M", "s": "%S", "a": "%p", "E": "%a", "D": "%j",
+    "z": "%Z", "Z": "%z",
+}  # fmt: skip
+"""The letters of Java's SimpleDateFormat that are known here; S, the milliseconds, besides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of the command."""
+
+    num_records: Annotated[int, typer.Option("--num-records", "--messages", help="How many records to read.")]
+    topic: Annotated[str, typer.Option("--topic", help="Topic to read.")] = ""
+    include: Annotated[str, typer.Option("--include", help="Regular expression of topics to read.")] = ""
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP
+    group: Annotated[str, typer.Option("--group", help="Consumer group; a new one if left out.")] = ""
+    fetch_size: Annotated[int, typer.Option("--fetch-size", help="Bytes of one partition in one fetch.")] = 1024 * 1024
+    socket_buffer_size: Annotated[int, typer.Option("--socket-buffer-size", help="Bytes of the receive buffer.")] = (
+        2 << 20
+    )
+    from_latest: Annotated[
+        bool, typer.Option("--from-latest", help="Begin with what comes next, not with the oldest record.")
+    ] = False
+    date_format: Annotated[
+        str, typer.Option("--date-format", help="How times are shown, in the letters of Java's SimpleDateFormat.")
+    ] = DATE_FORMAT
+    reporting_interval: Annotated[int, typer.Option("--reporting-interval", help="How often to print, in ms.")] = 5000
+    show_detailed_stats: Annotated[
+        bool, typer.Option("--show-detailed-stats", help="Print a line for each reporting interval.")
+    ] = False
+    hide_header: Annotated[bool, typer.Option("--hide-header", help="Leave the line with the column names out.")] = (
+        False
+    )
+    timeout: Annotated[int, typer.Option("--timeout", help="How long records may stay away, in ms.")] = 10_000
+    print_metrics: Annotated[
+        bool, typer.Option("--print-metrics", help="Print librdkafka's statistics at the end.")
+    ] = False
+    consumer_config: Annotated[
+        Path | None, typer.Option("--consumer.config", "--command-config", help="Properties file for the client.")
+    ] = None
+    command_property: Annotated[
+        list[str], typer.Option("--command-property", help="Client settings key=value, several in a row.")
+    ] = field(default_factory=list)
+    verbose: Verbose = False
+    json_output: AsJson = False
+
+
+@dataclass(slots=True)
+class Tally:
+    """What has been consumed; times in s of the performance counter."""
+
+    started: float
+    records: int = 0
+    size_bytes: int = 0
+    joined: float | None = None
+    """When partitions were first assigned."""
+    ended: float = 0.0
+    """When the last record came."""
+
+    def row(self, now: float, since: float, records: int, size_bytes: int) -> list[str]:
+        """Volume and rates since a moment, in the columns of kafka-consumer-perf-test."""
+        elapsed = max(now - since, 1e-9)
+        joining_ms = ((self.joined or self.started) - self.started) * 1000
+        fetch_ms = max((now - self.started) * 1000 - joining_ms, 0.001)
+        return [
+            f"{self.size_bytes / MIB:.4f}",
+            f"{size_bytes / MIB / elapsed:.4f}",
+            str(self.records),
+            f"{records / elapsed:.4f}",
+            f"{joining_ms:.0f}",
+            f"{fetch_ms:.0f}",
+            f"{self.size_bytes / MIB / (fetch_ms / 1000):.4f}",
+            f"{self.records / (fetch_ms / 1000):.4f}",
+        ]
+
+
+def clock_text(moment: datetime, form: str = DATE_FORMAT) -> str:
+    """A time as Kafka's tool prints it: 2026-01-31 08:30:00:123. Raises :class:`CommandError` for another letter."""
+    parts = []
+    at = 0
+    while at < len(form):
+        letter = form[at]
+        if letter == "'":  # text between quotes stands for itself
+            end = form.find("'", at + 1) % (len(form) + 1)
+            parts.append(form[at + 1 : end])
+            at = end + 1
+            continue
+        end = at + len(form[at:]) - len(form[at:].lstrip(letter))
+        if letter == "S":
+            parts.append(f"{moment.microsecond // 1000:0{end - at}d}")
+        elif letter in _DATE_LETTERS:
+            parts.append(moment.strftime(_DATE_LETTERS[letter]))
+        elif letter.isalpha():
+            raise CommandError(f"--date-format knows the letters S{''.join(_DATE_LETTERS)}, not '{letter}'.")
+        else:
+            parts.append(form[at:end])
+        at = end
+    return "".join(parts)
+
+
+def read(
+    consumer: Any, tally: Tally, wanted: int, timeout_ms: int, report_ms: int, report: Callable[[float], None]
+) -> bool:
+    """Read until enough records came; False when none came for ``timeout_ms``."""
+    last = tally.started
+    reported = tally.started
+    while tally.records < wanted:
+        messages = consumer.consume(_AT_ONCE, 0.1)
+        now = time.perf_counter()
+        for message in messages:
+            if message.error() is not None and message.error().name() in WAITED_FOR:
+                continue
+            if message.error() is not None:
+                raise CommandError(f"{message.error().str()}.")
+            tally.records += 1
+            tally.size_bytes += len(message) + len(message.key() or b"")
+        if messages:
+            last = tally.ended = now
+        elif (now - last) * 1000 >= timeout_ms:
+            return False
+        if (now - reported) * 1000 >= report_ms:
+            report(now)
+            reported = now
+    return True
+
+
+@dataclass(slots=True)
+class Report:
+    """Tells how the reading goes: a line for each interval, a bar on a terminal, or nothing."""
+
+    tally: Tally
+    wanted: int
+    date_format: str
+    detailed: bool
+    progress: Progress
+    since: float
+    records: int = 0
+    size_bytes: int = 0
+
+    def __call__(self, now: float) -> None:
+        row = self.tally.row(
+            now, self.since, self.tally.records - self.records, self.tally.size_bytes - self.size_bytes
+        )
+        if self.detailed:
+            moment = clock_text(datetime.now().astimezone(), self.date_format)
+            print(", ".join([moment, "0", *row]), flush=True)
+        else:
+            self.progress.update(now, self.tally.records, f"{row[3]} records/sec ({row[1]} MB/sec)")
+        self.since, self.records, self.size_bytes = now, self.tally.records, self.tally.size_bytes
+
+
+def consume(asked: Options) -> None:
+    """Read records and print the rate, as kafka-consumer-perf-test does."""
+    from confluent_kafka import Consumer, KafkaException
+
+    if bool(asked.topic) == bool(asked.include):
+        raise CommandError("Name either --topic or --include.")
+    detailed = asked.show_detailed_stats and not asked.json_output
+    began = datetime.now().astimezone()
+    clock_text(began, asked.date_format)
+    metrics = Metrics(asked.print_metrics)
+    consumer, connection = connect(Consumer, {**settings(asked), **metrics.settings()}, verbose=asked.verbose)
+    try:
+        reach(consumer, connection)
+        if not asked.hide_header and not asked.json_output:
+            print(_DETAILED_HEAD if detailed else _HEAD, flush=True)
+        tally, enough = _measured(consumer, asked, detailed=detailed)
+    except KafkaException as error:
+        raise CommandError(f"{error.args[0].str()}.") from error
+    finally:
+        consumer.close()
+    if not enough:
+        print(
+            f"WARNING: Exiting before consuming the expected number of records: timeout ({asked.timeout} ms) exceeded. "
+            "You can use the --timeout option to increase the timeout.",
+            file=sys.stderr,
+        )
+    _show(tally, [clock_text(one, asked.date_format) for one in (began, datetime.now().astimezone())], detailed, asked)
+    metrics.show()
+
+
+def _measured(consumer: Any, asked: Options, *, detailed: bool) -> tuple[Tally, bool]:
+    """What was consumed, and whether it was as much as wanted."""
+    tally = Tally(time.perf_counter())
+
+    def assigned(consumer: Any, partitions: Any) -> None:
+        if tally.joined is None:
+            tally.joined = time.perf_counter()
+
+    progress = Progress(asked.num_records, on_terminal() and not detailed and not asked.json_output)
+    report = Report(tally, asked.num_records, asked.date_format, detailed, progress, tally.started)
+    consumer.subscribe([asked.topic or f"^({asked.include})$"], on_assign=assigned)
+    report_ms = DRAW_MS if progress.is_shown else asked.reporting_interval
+    enough = read(consumer, tally, asked.num_records, asked.timeout, report_ms, report)
+    progress.clear()
+    return tally, enough
+
+
+def settings(asked: Options) -> dict[str, Any]:
+    """The consumer's settings; single settings count more than a properties file, and that more than defaults."""
+    own = {
+        "client.id": "perf-consumer-client",
+        "auto.offset.reset": "latest" if asked.from_latest else "earliest",
+        "max.partition.fetch.bytes": asked.fetch_size,
+        "socket.receive.buffer.bytes": asked.socket_buffer_size,
+        "check.crcs": False,
+        "group.id": f"perf-consumer-{uuid4().int % 100_000}",
+    }
+    given = settings_of(own, asked.consumer_config, asked.command_property, "--command-property")
+    named = {"group.id": asked.group} if asked.group else {}
+    return {**given, **named, "bootstrap.servers": asked.bootstrap_server}
+
+
+def _show(tally: Tally, times: list[str], detailed: bool, asked: Options) -> None:
+    now = tally.ended or time.perf_counter()
+    row = tally.row(now, tally.started, tally.records, tally.size_bytes)
+    if asked.json_output:
+        names = ("mb", "mbPerSec", "records", "recordsPerSec", "rebalanceMs", "fetchMs", "fetchMbPerSec", "fetchPerSec")
+        numbers = dict(zip(names, map(float, row), strict=True))
+        print(json.dumps({**numbers, "records": tally.records}))
+    elif not detailed:
+        print(", ".join([*times, *row]))

@@ -1,0 +1,232 @@
+"""``parley perf produce``: how fast a cluster takes records, and how soon it acknowledges them."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+from uuid import uuid4
+
+import typer
+
+from parley.tools.cli.librdkafka import Connection, connect, reach, settings_of
+from parley.tools.cli.options import DEFAULT_BOOTSTRAP, AsJson, Verbose
+from parley.tools.cli.perf.metrics import Metrics
+from parley.tools.cli.perf.payloads import payloads
+from parley.tools.cli.perf.progress import Progress, on_terminal
+from parley.tools.cli.perf.statistics import Totals, Window
+from parley.tools.cli.running import FAILED, CommandError
+
+_LAG_SLEEP_S = 0.001
+_INIT_TRANSACTIONS_S = 30
+_TRANSACTION_MS = 3000
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of the command."""
+
+    topic: Annotated[str, typer.Option("--topic", help="Topic to send to.")]
+    num_records: Annotated[int, typer.Option("--num-records", help="How many records to send.")]
+    throughput: Annotated[float, typer.Option("--throughput", help="Records per second at most; -1 for no limit.")]
+    bootstrap_server: Annotated[str, typer.Option("--bootstrap-server", help="Brokers to connect to first.")] = ""
+    record_size: Annotated[int | None, typer.Option("--record-size", help="Bytes of each record.")] = None
+    payload_file: Annotated[
+        Path | None, typer.Option("--payload-file", help="File whose parts are sent, picked at random.")
+    ] = None
+    payload_delimiter: Annotated[str, typer.Option("--payload-delimiter", help="What parts the payload file.")] = "\\n"
+    payload_monotonic: Annotated[bool, typer.Option("--payload-monotonic", help="Send rising numbers.")] = False
+    producer_props: Annotated[
+        list[str],
+        typer.Option("--producer-props", "--command-property", help="Client settings key=value, several in a row."),
+    ] = field(default_factory=list)
+    producer_config: Annotated[
+        Path | None, typer.Option("--producer.config", "--command-config", help="Properties file for the client.")
+    ] = None
+    print_metrics: Annotated[
+        bool, typer.Option("--print-metrics", help="Print librdkafka's statistics at the end.")
+    ] = False
+    transactional_id: Annotated[str, typer.Option("--transactional-id", help="Send in transactions of this id.")] = ""
+    transaction_duration_ms: Annotated[
+        int | None, typer.Option("--transaction-duration-ms", help="Commit a transaction after so long.")
+    ] = None
+    warmup_records: Annotated[
+        int, typer.Option("--warmup-records", help="First records, left out of the steady state's numbers.")
+    ] = 0
+    reporting_interval: Annotated[
+        int,
+        typer.Option("--reporting-interval", help="How often to print a line, in ms; on a terminal there is a bar."),
+    ] = 5000
+    verbose: Verbose = False
+    json_output: AsJson = False
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is sent: how many records of which topic, how fast (-1: as fast as it goes), and how often that is told."""
+
+    topic: str
+    records: int
+    per_second: float
+    warmup_records: int
+    report_ms: int
+    transaction_ms: int
+
+
+class Run:
+    """Sends a load through a librdkafka producer and counts what is acknowledged."""
+
+    def __init__(self, producer: Any, connection: Connection, load: Load, *, quiet: bool) -> None:
+        self._producer = producer
+        self._connection = connection
+        self._load = load
+        self._quiet = quiet
+        self.failures: list[str] = []
+        now = time.perf_counter()
+        self._window = Window(now)
+        self._progress = Progress(load.records, not quiet and on_terminal())
+        self.totals = Totals(Window(now), load.records)
+        self.steady: Totals | None = None
+
+    def send_all(self, values: Iterator[bytes]) -> None:
+        """Send the load, at its pace, and wait for every acknowledgement."""
+        load = self._load
+        started = time.perf_counter()
+        if load.transaction_ms:
+            self._producer.begin_transaction()
+        transaction_began = started
+        for number in range(load.records):
+            self._send(next(values))
+            now = time.perf_counter()
+            if load.transaction_ms and (now - transaction_began) * 1000 >= load.transaction_ms:
+                self._producer.commit_transaction()
+                self._producer.begin_transaction()
+                transaction_began = now
+            if load.per_second > 0:
+                self._hold_back(started + (number + 1) / load.per_second)
+        if load.transaction_ms:
+            self._producer.commit_transaction()
+        self._producer.flush()
+        self._progress.clear()
+
+    def _hold_back(self, until: float) -> None:
+        while (wait := until - time.perf_counter()) > _LAG_SLEEP_S:
+            self._producer.poll(min(wait, 0.1))
+
+    def _send(self, value: bytes) -> None:
+        sent = time.perf_counter()
+
+        def delivered(error: Any, message: Any) -> None:
+            self._delivered(error, message, sent)
+
+        while True:
+            try:
+                self._producer.produce(self._load.topic, value, on_delivery=delivered)
+                self._producer.poll(0)
+                return
+            except BufferError:
+                self._producer.poll(0.05)
+                sent = time.perf_counter()
+
+    def _delivered(self, error: Any, message: Any, sent: float) -> None:
+        if error is not None:
+            self.failures.append(error.str())
+            return
+        self._connection.on_answer()
+        now = time.perf_counter()
+        latency_ms, size = int((now - sent) * 1000), len(message)
+        if self.steady is None and self._load.warmup_records and self.totals.window.count >= self._load.warmup_records:
+            self._say("In steady state.")
+            left = self._load.records - self._load.warmup_records
+            self.steady = Totals(Window(now), left, "steady state records sent")
+        self.totals.add(latency_ms, size)
+        self._window.add(latency_ms, size)
+        if self.steady is not None:
+            self.steady.add(latency_ms, size)
+        self._report(now)
+
+    def _report(self, now: float) -> None:
+        if self._progress.is_shown:
+            self._progress.update(now, self.totals.window.count, self._window.rates_text(now))
+        if (now - self._window.started) * 1000 >= self._load.report_ms:
+            if not self._progress.is_shown:
+                self._say(self._window.line(now))
+            self._window = Window(now)
+
+    def _say(self, line: str) -> None:
+        if not self._quiet:
+            self._progress.clear()
+            print(line, flush=True)
+
+
+def produce(asked: Options) -> None:
+    """Send records and print rate and latency, as kafka-producer-perf-test does."""
+    from confluent_kafka import KafkaException, Producer
+
+    if asked.num_records < 1 or not 0 <= asked.warmup_records < asked.num_records:
+        raise CommandError("--num-records must be 1 or more, and --warmup-records less than that.")
+    values = payloads(asked.record_size, asked.payload_file, asked.payload_delimiter, asked.payload_monotonic)
+    metrics = Metrics(asked.print_metrics)
+    own = {**settings(asked), **metrics.settings()}
+    in_transactions = "transactional.id" in own
+    try:
+        producer, connection = connect(Producer, own, verbose=asked.verbose)
+        reach(producer, connection)
+        if in_transactions:
+            producer.init_transactions(_INIT_TRANSACTIONS_S)
+        run = Run(producer, connection, load(asked, in_transactions=in_transactions), quiet=asked.json_output)
+        if asked.warmup_records and not asked.json_output:
+            warmup = f"Warmup first {asked.warmup_records} records."
+            print(f"{warmup} Those of the steady state are summed up at the end as well.")
+        run.send_all(values)
+    except KafkaException as error:
+        raise CommandError(f"{error.args[0].str()}.") from error
+    _show(run, as_json=asked.json_output)
+    metrics.show()
+    if run.failures:
+        last = f"{len(run.failures)} records were not acknowledged; the last: {run.failures[-1]}."
+        print(f"Error: {last}", file=sys.stderr)
+        raise typer.Exit(FAILED)
+
+
+def settings(asked: Options) -> dict[str, Any]:
+    """The producer's settings. An address and a transactional id that stand alone count most."""
+    own = {"bootstrap.servers": DEFAULT_BOOTSTRAP, "client.id": "perf-producer-client"}
+    given = settings_of(own, asked.producer_config, asked.producer_props, "--producer-props")
+    if asked.bootstrap_server:
+        given["bootstrap.servers"] = asked.bootstrap_server
+    if asked.transactional_id:
+        given["transactional.id"] = asked.transactional_id
+    elif asked.transaction_duration_ms is not None and "transactional.id" not in given:
+        given["transactional.id"] = f"performance-producer-{uuid4()}"
+    return given
+
+
+def load(asked: Options, *, in_transactions: bool) -> Load:
+    """What is to be sent. Raises :class:`CommandError` for a duration that is none."""
+    duration = _TRANSACTION_MS if asked.transaction_duration_ms is None else asked.transaction_duration_ms
+    if duration < 1:
+        raise CommandError("--transaction-duration-ms should be > 0")
+    return Load(
+        asked.topic,
+        asked.num_records,
+        asked.throughput,
+        asked.warmup_records,
+        asked.reporting_interval,
+        duration if in_transactions else 0,
+    )
+
+
+def _show(run: Run, *, as_json: bool) -> None:
+    now = time.perf_counter()
+    if as_json:
+        steady = {"steadyState": run.steady.as_data(now)} if run.steady else {}
+        print(json.dumps({**run.totals.as_data(now), "failed": len(run.failures), **steady}))
+        return
+    print(run.totals.line(now))
+    if run.steady is not None:
+        print(run.steady.line(now))

@@ -1,0 +1,155 @@
+"""``parley produce``: one record for each line of standard input, as kafka-console-producer sends them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from parley.tools.cli.app import App
+from parley.tools.cli.options import DEFAULT_BOOTSTRAP, BootstrapServer, Verbose, client_properties
+from parley.tools.cli.produce.lines import READERS, LineFormat, lines_of
+from parley.tools.cli.running import CommandError, pairs
+
+app = App(
+    "Send each line of standard input to a topic as one record.\n\n"
+    "With `--property parse.key=true` a line is key, tab, value; `--property key.separator=:` names another "
+    "separator. Ends with exit code 1 if any record was not acknowledged.",
+    examples=[
+        ("echo hello | parley produce --topic greetings", "sends one record"),
+        ("parley produce --topic users --property parse.key=true --property key.separator=:", "lines are key:value"),
+        ("parley produce --topic lines --compression-codec zstd < big.txt", "sends a file, compressed"),
+    ],
+    optional_values={"--compression-codec": "gzip"},
+)
+
+_ACKS = ("all", "-1", "0", "1")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of the command."""
+
+    topic: Annotated[str, typer.Option("--topic", help="Topic to send to.")]
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP
+    producer_property: Annotated[
+        list[str],
+        typer.Option("--producer-property", "--command-property", help="Client setting key=value; repeatable."),
+    ] = field(default_factory=list)
+    producer_config: Annotated[
+        Path | None, typer.Option("--producer.config", "--command-config", help="Properties file for the client.")
+    ] = None
+    line_reader: Annotated[str, typer.Option("--line-reader", help="Class that reads lines; there is this one.")] = (
+        "org.apache.kafka.tools.LineMessageReader"
+    )
+    reader_property: Annotated[
+        list[str],
+        typer.Option(
+            "--property",
+            "--reader-property",
+            help="How lines are read, key=value: parse.key, key.separator, parse.headers, headers.delimiter, "
+            "headers.separator, headers.key.separator, null.marker, ignore.error; repeatable.",
+        ),
+    ] = field(default_factory=list)
+    reader_config: Annotated[
+        Path | None, typer.Option("--reader-config", help="Properties file with how lines are read.")
+    ] = None
+    compression: Annotated[
+        str,
+        typer.Option(
+            "--compression-codec", "--compression-type", help="none, gzip (without a value), snappy, lz4 or zstd."
+        ),
+    ] = "none"
+    acks: Annotated[
+        str,
+        typer.Option("--request-required-acks", help="0, 1 or all: who must have a record before it counts as sent."),
+    ] = "all"
+    request_timeout_ms: Annotated[int, typer.Option("--request-timeout-ms", help="How long a broker may take.")] = (
+        30_000
+    )
+    retries: Annotated[
+        int | None, typer.Option("--message-send-max-retries", help="How often a failed send is repeated.")
+    ] = None
+    retry_backoff_ms: Annotated[int, typer.Option("--retry-backoff-ms", help="Pause before a repetition.")] = 100
+    linger_ms: Annotated[int, typer.Option("--timeout", help="How long records are gathered into a batch, in ms.")] = 5
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", "--max-partition-memory-bytes", help="Bytes of a batch.")
+    ] = 16_384
+    max_memory_bytes: Annotated[
+        int, typer.Option("--max-memory-bytes", help="Bytes of records that may wait to be sent.")
+    ] = 32 << 20
+    max_block_ms: Annotated[
+        int, typer.Option("--max-block-ms", help="How long a broker may take to answer for the first time.")
+    ] = 5000
+    metadata_expiry_ms: Annotated[
+        int, typer.Option("--metadata-expiry-ms", help="After what time leaders are asked for again.")
+    ] = 300_000
+    socket_buffer_size: Annotated[
+        int, typer.Option("--socket-buffer-size", help="Bytes of the send buffer; 0 or -1: as the system has it.")
+    ] = 100 << 10
+    sync: Annotated[bool, typer.Option("--sync", help="Wait for each record's acknowledgement before the next.")] = (
+        False
+    )
+    verbose: Verbose = False
+
+
+@app.only_command_with(Options)
+def produce(asked: Options) -> None:
+    from confluent_kafka import Producer
+
+    from parley.tools.cli.librdkafka import connect, reach
+    from parley.tools.cli.produce.sending import Sender, send_lines
+
+    if asked.line_reader not in READERS:
+        raise CommandError(f"There is no line reader '{asked.line_reader}', only {READERS[0]}.")
+    if asked.acks not in _ACKS:
+        raise CommandError(f"--request-required-acks takes all, -1, 0 or 1, not '{asked.acks}'.")
+    reading = {**client_properties(asked.reader_config), **pairs(asked.reader_property, "--reader-property")}
+    form = LineFormat.from_properties(reading)
+    producer, connection = connect(Producer, settings(asked), verbose=asked.verbose)
+    reach(producer, connection, timeout_s=max(1, asked.max_block_ms) / 1000)
+    send_lines(lines_of(sys.stdin.buffer), asked.topic, form, Sender(producer, connection), sync=asked.sync)
+
+
+def settings(asked: Options) -> dict[str, Any]:
+    """The producer's settings; single settings count more than a properties file, and that more than defaults."""
+    from parley.tools.cli.librdkafka import settings_of
+
+    own = {
+        "client.id": "console-producer",
+        "compression.type": asked.compression,
+        "acks": asked.acks,
+        "request.timeout.ms": asked.request_timeout_ms,
+        "retry.backoff.ms": asked.retry_backoff_ms,
+        "retry.backoff.max.ms": max(1000, asked.retry_backoff_ms),
+        "linger.ms": asked.linger_ms,
+        "batch.size": asked.batch_size,
+        "queue.buffering.max.kbytes": max(1, asked.max_memory_bytes // 1024),
+        "metadata.max.age.ms": 3 * asked.metadata_expiry_ms,
+        "topic.metadata.refresh.interval.ms": asked.metadata_expiry_ms,
+        "socket.send.buffer.bytes": max(0, asked.socket_buffer_size),
+        **({} if asked.retries is None else {"retries": asked.retries}),
+    }
+    given = settings_of(own, asked.producer_config, asked.producer_property, "--producer-property")
+    return {"enable.idempotence": _may_be_idempotent(given), **given, "bootstrap.servers": asked.bootstrap_server}
+
+
+def _may_be_idempotent(given: Mapping[str, Any]) -> bool:
+    """Whether no setting excludes it: then a record that is sent again is not there twice, as with Kafka's producer
+    since 3.0 (KIP-679)."""
+
+    def setting(*names: str, default: str) -> str:
+        return next((str(given[name]) for name in names if name in given), default)
+
+    return (
+        setting("acks", "request.required.acks", default="all") in ("all", "-1")
+        and setting("retries", "message.send.max.retries", default="1") != "0"
+        and setting("max.in.flight.requests.per.connection", "max.in.flight", default="5") in tuple("12345")
+    )
+
+
+__all__ = ["app", "lines_of", "produce", "settings"]

@@ -1,0 +1,125 @@
+"""Sending records with librdkafka, and what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from parley.tools.cli.librdkafka import Connection
+from parley.tools.cli.produce.lines import InputRecord, LineFormat, parse_line
+from parley.tools.cli.running import CommandError
+
+_SAYS_WHY: Final = 8
+"""From this version on the answer to a Produce request says why a batch was refused (KIP-467)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A record that was not acknowledged: librdkafka's reason, and the record."""
+
+    reason: str
+    code: str
+    topic: str
+    partition: int
+    record: InputRecord
+
+
+@dataclass(slots=True)
+class Sender:
+    """A librdkafka producer that counts what became of its records."""
+
+    producer: Any
+    connection: Connection
+    acknowledged: int = 0
+    failed: int = 0
+    last_failure: Failure | None = None
+
+    def send(self, topic: str, record: InputRecord, *, wait: bool) -> None:
+        """Queue a record, waiting for room; with ``wait`` until it is acknowledged."""
+        from confluent_kafka import KafkaException
+
+        def delivered(error: Any, message: Any) -> None:
+            self._delivered(error, message, record)
+
+        while True:
+            try:
+                self.producer.produce(
+                    topic, record.value, record.key, headers=list(record.headers), on_delivery=delivered
+                )
+                break
+            except BufferError:
+                self.producer.poll(0.1)
+            except KafkaException as error:
+                raise CommandError(
+                    f"A record was refused by the client: {error.args[0].str()}. "
+                    "For larger records set --producer-property message.max.bytes=..."
+                ) from error
+        if wait:
+            self.producer.flush()
+        else:
+            self.producer.poll(0)
+
+    def _delivered(self, error: Any, message: Any, record: InputRecord) -> None:
+        if error is None:
+            self.acknowledged += 1
+            self.connection.on_answer()
+        else:
+            self.failed += 1
+            self.last_failure = Failure(error.str(), error.name(), message.topic(), message.partition(), record)
+
+
+def send_lines(lines: Iterable[bytes], topic: str, form: LineFormat, sender: Sender, *, sync: bool) -> None:
+    """Send every line; raises :class:`CommandError` at the end if any was not acknowledged."""
+    try:
+        for number, line in enumerate(lines, start=1):
+            sender.send(topic, parse_line(line, form, number), wait=sync)
+    finally:
+        sender.producer.flush()
+    if sender.last_failure is not None:
+        why = reason(sender.last_failure, sender.connection.bootstrap)
+        raise CommandError(f"{sender.failed} record(s) were not acknowledged; the last one: {why}")
+
+
+def reason(failure: Failure, bootstrap: str) -> str:
+    """Why a record was not acknowledged, in the broker's own words where it has some.
+
+    librdkafka drops the broker's message, so a record that was refused as invalid is offered once more for it.
+    """
+    if failure.code != "INVALID_RECORD":
+        return f"{failure.reason}."
+    from parley.tools.cli.cluster import on_cluster
+
+    try:
+        said = on_cluster(bootstrap, None, _Offer(failure).ask)
+    except CommandError:  # the broker speaks to us no more, or not without TLS
+        said = ""
+    return f"{said or failure.reason} ({failure.code})."
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """A Produce request with one refused record."""
+
+    failure: Failure
+
+    async def ask(self, client: Any) -> str:
+        """The broker's message; empty where it gives none, and where it takes the record this time."""
+        from parley.broker.clock import SYSTEM_CLOCK
+        from parley.protocol.messages.produce import ProduceRequest
+        from parley.protocol.records.batch import Record, build
+
+        failure, record = self.failure, self.failure.record
+        batch = build([Record(0, SYSTEM_CLOCK.wall_ms(), record.key, record.value, record.headers)])
+        node = await client.leader(failure.topic, failure.partition)
+        version = min(await client.version_for(ProduceRequest, node=node), 12)  # later ones name topics by id
+        if version < _SAYS_WHY:
+            return ""
+        part = ProduceRequest.PartitionProduceData(index=failure.partition, records=bytes(batch))
+        topic = ProduceRequest.TopicProduceData(name=failure.topic, partition_data=[part])
+        request = ProduceRequest(acks=1, timeout_ms=10_000, topic_data=[topic])
+        answer = await client.send(request, node=node, version=version)
+        found = answer.responses[0].partition_responses[0]
+        said = (found.error_message or "").rstrip(".")
+        details = [(one.batch_index_error_message or "").rstrip(".") for one in found.record_errors]
+        return ": ".join([said, *(one for one in details[:1] if one and one not in said)])

@@ -1,0 +1,74 @@
+"""Which brokers send and which receive when a reassignment runs: what its throttles apply to (KIP-73).
+
+A partition that is being moved already keeps the sources it has: the replicas that are not being added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from parley.tools.cli.cluster import TopicPartition
+from parley.tools.cli.reassign.plan import Plan
+
+LEADER_THROTTLED = "leader.replication.throttled.replicas"
+FOLLOWER_THROTTLED = "follower.replication.throttled.replicas"
+LEADER_RATE = "leader.replication.throttled.rate"
+FOLLOWER_RATE = "follower.replication.throttled.rate"
+LOG_DIR_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
+TOPIC_THROTTLES = (LEADER_THROTTLED, FOLLOWER_THROTTLED)
+BROKER_THROTTLES = (LEADER_RATE, FOLLOWER_RATE, LOG_DIR_RATE)
+
+
+@dataclass(frozen=True, slots=True)
+class Ongoing:
+    """A partition on the move, as the controller lists it."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The replicas when the move is done."""
+        return tuple(broker for broker in self.replicas if broker not in self.removing)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """The brokers that have the partition, and those that shall get it."""
+
+    sources: frozenset[int]
+    destinations: frozenset[int]
+
+
+def moves(
+    ongoing: Mapping[TopicPartition, Ongoing], plan: Plan, current: Mapping[TopicPartition, Sequence[int]]
+) -> dict[TopicPartition, Move]:
+    """The moves under way and those of the plan."""
+    found = {
+        where: Move(frozenset(one.replicas) - frozenset(one.adding), frozenset(one.adding))
+        for where, one in ongoing.items()
+    }
+    for where, target in plan.items():
+        sources = found[where].sources if where in found else frozenset(current[where])
+        found[where] = Move(sources, frozenset(target.replicas) - sources)
+    return found
+
+
+def throttled_replicas(moves: Mapping[TopicPartition, Move]) -> dict[str, dict[str, str]]:
+    """The settings of each topic that say which of its replicas are slowed down: ``partition:broker`` lists."""
+    sending: dict[str, list[str]] = {}
+    receiving: dict[str, list[str]] = {}
+    for (topic, index), move in sorted(moves.items()):
+        sending.setdefault(topic, []).extend(f"{index}:{broker}" for broker in sorted(move.sources))
+        receiving.setdefault(topic, []).extend(f"{index}:{broker}" for broker in sorted(move.destinations))
+    return {
+        topic: {LEADER_THROTTLED: ",".join(sending[topic]), FOLLOWER_THROTTLED: ",".join(receiving[topic])}
+        for topic in sending
+    }
+
+
+def brokers_of(moves: Mapping[TopicPartition, Move]) -> list[int]:
+    """Every broker that takes part."""
+    return sorted(set().union(*(move.sources | move.destinations for move in moves.values())))

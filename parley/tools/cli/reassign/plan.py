@@ -1,0 +1,128 @@
+"""A reassignment as data: where replicas shall go, in the JSON form of kafka-reassign-partitions.
+
+Rules:
+
+1. A plan names each partition once, with at least one replica and none twice.
+2. ``log_dirs`` may name a directory for each replica; ``any`` leaves the choice to the broker.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from parley.tools.cli.cluster import TopicPartition
+from parley.tools.cli.json_files import VERSION, member
+from parley.tools.cli.running import CommandError
+
+ANY_DIRECTORY: Final = "any"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where one partition shall be: its replicas in order of preference, and a log directory for each."""
+
+    replicas: tuple[int, ...]
+    log_dirs: tuple[str, ...]
+
+
+Plan = dict[TopicPartition, Target]
+Directories = Mapping[tuple[str, int, int], str]
+"""The log directory of each replica: topic, partition, broker -> path."""
+
+
+def name_of(partition: TopicPartition) -> str:
+    """A partition as Kafka writes it."""
+    return f"{partition[0]}-{partition[1]}"
+
+
+def names_of(partitions: Iterable[TopicPartition]) -> str:
+    """Partitions in order, by commas."""
+    return ",".join(name_of(each) for each in sorted(partitions))
+
+
+def numbers(values: Iterable[int]) -> str:
+    """Broker ids by commas, in the order given."""
+    return ",".join(map(str, values))
+
+
+def parse_assignment(entries: Sequence[Mapping[str, Any]]) -> Plan:
+    """The plan in the entries of ``partitions``. Raises :class:`CommandError` where a rule is broken."""
+    if not entries:
+        raise CommandError("Partition reassignment list cannot be empty.")
+    plan: Plan = {}
+    for entry in entries:
+        where = (member(entry, "topic", str), member(entry, "partition", int))
+        if where in plan:
+            raise CommandError(f"Partition reassignment contains duplicate topic partitions: {name_of(where)}.")
+        plan[where] = _target(where, entry)
+    return plan
+
+
+def _target(where: TopicPartition, entry: Mapping[str, Any]) -> Target:
+    replicas = member(entry, "replicas", list)
+    if not all(isinstance(each, int) and not isinstance(each, bool) for each in replicas):
+        raise CommandError(f"The replicas of {name_of(where)} are broker ids, not {json.dumps(replicas)}.")
+    if not replicas:
+        raise CommandError("Partition replica list cannot be empty.")
+    twice = sorted({each for each in replicas if replicas.count(each) > 1})
+    if twice:
+        raise CommandError(
+            "Partition replica lists may not contain duplicate entries: "
+            f"{name_of(where)} contains multiple entries for {numbers(twice)}."
+        )
+    log_dirs = entry.get("log_dirs") or [ANY_DIRECTORY] * len(replicas)
+    if not isinstance(log_dirs, list) or not all(isinstance(each, str) for each in log_dirs):
+        raise CommandError(f"The log_dirs of {name_of(where)} are paths, not {json.dumps(log_dirs)}.")
+    if len(log_dirs) != len(replicas):
+        raise CommandError(
+            f"Size of replicas list {replicas} is different from size of log dirs list {json.dumps(log_dirs)} "
+            f"for partition {name_of(where)}."
+        )
+    return Target(tuple(replicas), tuple(log_dirs))
+
+
+def parse_topics(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The topics in the entries of ``topics``. Raises :class:`CommandError`."""
+    return [member(entry, "topic", str) for entry in entries]
+
+
+def log_dir_moves(plan: Plan) -> dict[tuple[str, int, int], str]:
+    """The replicas for which the plan names a log directory."""
+    return {
+        (*where, broker): directory
+        for where, target in plan.items()
+        for broker, directory in zip(target.replicas, target.log_dirs, strict=True)
+        if directory != ANY_DIRECTORY
+    }
+
+
+def plan_of(replicas: Mapping[TopicPartition, Sequence[int]], directories: Directories) -> Plan:
+    """A plan that says what is, for going back to it."""
+    return {
+        where: Target(tuple(brokers), tuple(directories.get((*where, broker), ANY_DIRECTORY) for broker in brokers))
+        for where, brokers in replicas.items()
+    }
+
+
+def as_data(plan: Plan) -> dict[str, object]:
+    """The plan as the tool reads it."""
+    return {
+        "version": VERSION,
+        "partitions": [
+            {
+                "topic": topic,
+                "partition": index,
+                "replicas": list(target.replicas),
+                "log_dirs": list(target.log_dirs),
+            }
+            for (topic, index), target in sorted(plan.items())
+        ],
+    }
+
+
+def as_json(plan: Plan) -> str:
+    """The plan as text, byte for byte as Kafka's tool writes it."""
+    return json.dumps(as_data(plan), separators=(",", ":"))

@@ -1,0 +1,51 @@
+"""The offsets of partitions by time or position, which several commands need (ListOffsets)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from parley.protocol.client import Client
+from parley.protocol.errors import ErrorCode
+from parley.protocol.messages.offsets import ListOffsetsRequest
+from parley.tools.cli.cluster import TopicPartition, by_leader, by_topic
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+NO_OFFSET = -1
+
+
+@dataclass(frozen=True, slots=True)
+class FoundOffset:
+    """What a partition's leader answered; ``offset`` is -1 where nothing was found."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+    error: ErrorCode
+
+
+async def list_offsets(
+    client: Client, wanted: Iterable[TopicPartition], timestamp: int = LATEST
+) -> dict[TopicPartition, FoundOffset]:
+    """Look up a time or position in each partition. Raises KafkaError where a partition has no leader."""
+    found: dict[TopicPartition, FoundOffset] = {}
+    for node, partitions in (await by_leader(client, wanted)).items():
+        topics = [
+            ListOffsetsRequest.ListOffsetsTopic(
+                name=topic,
+                partitions=[
+                    ListOffsetsRequest.ListOffsetsPartition(partition_index=index, timestamp=timestamp)
+                    for index in indexes
+                ],
+            )
+            for topic, indexes in by_topic(partitions).items()
+        ]
+        answer = await client.send(ListOffsetsRequest(replica_id=-1, topics=topics), node=node)
+        for topic in answer.topics:
+            for one in topic.partitions:
+                found[topic.name, one.partition_index] = FoundOffset(
+                    one.offset, one.timestamp, one.leader_epoch, ErrorCode(one.error_code)
+                )
+    return found

@@ -1,0 +1,235 @@
+"""``parley topics``: create, list, describe, alter and delete topics, as kafka-topics does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from parley.tools.cli.app import App
+from parley.tools.cli.cluster import on_cluster
+from parley.tools.cli.options import DEFAULT_BOOTSTRAP, AsJson, BootstrapServer, CommandConfig, one_action, required
+from parley.tools.cli.running import CommandError, pairs
+
+if TYPE_CHECKING:
+    from parley.protocol.client import Client
+    from parley.tools.cli.topics.describing import Wanted
+
+app = App(
+    "Create, list, describe, alter and delete topics.\n\n"
+    "`--topic` takes a regular expression, except with `--create`. Settings of a topic that exists are changed with "
+    "`parley configs`.",
+    examples=[
+        ("parley topics --create --topic greetings", "one topic with the broker's default number of partitions"),
+        ("parley topics --create --topic events --partitions 6 --config retention.ms=86400000", "kept for a day"),
+        ("parley topics --describe --topic 'event.*'", "partitions, leaders and replicas of some topics"),
+        ("parley topics --list --json", "names for another program"),
+    ],
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which topics, and which of their partitions, a description shows."""
+
+    under_replicated: bool = False
+    unavailable: bool = False
+    under_min_isr: bool = False
+    at_min_isr: bool = False
+    with_overrides: bool = False
+
+    @property
+    def of_partitions(self) -> bool:
+        """Whether single partitions are asked for, so that the topics' own lines are left out."""
+        return self.under_replicated or self.unavailable or self.under_min_isr or self.at_min_isr
+
+
+def parse_assignment(text: str) -> list[list[int]]:
+    """The brokers of each partition in ``1:2,2:3``: partitions by commas, the replicas of one by colons."""
+    try:
+        assignment = [[int(broker) for broker in part.split(":")] for part in text.split(",")]
+    except ValueError as error:
+        raise CommandError(f"--replica-assignment takes broker ids as in 1:2,2:3, not '{text}'.") from error
+    if any(len(set(replicas)) != len(replicas) for replicas in assignment):
+        raise CommandError(f"--replica-assignment names a broker twice for one partition: '{text}'.")
+    if len({len(replicas) for replicas in assignment}) != 1:
+        raise CommandError(f"--replica-assignment gives partitions different numbers of replicas: '{text}'.")
+    return assignment
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of the command."""
+
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP
+    create: Annotated[bool, typer.Option("--create", help="Create a topic.")] = False
+    list_: Annotated[bool, typer.Option("--list", help="List the names of the topics.")] = False
+    describe: Annotated[bool, typer.Option("--describe", help="Show the partitions of topics.")] = False
+    alter: Annotated[bool, typer.Option("--alter", help="Add partitions to topics.")] = False
+    delete: Annotated[bool, typer.Option("--delete", help="Delete topics and all their records.")] = False
+    topic: Annotated[str, typer.Option("--topic", help="The topic; a regular expression except with --create.")] = ""
+    topic_id: Annotated[str, typer.Option("--topic-id", help="Describe the topic with this id.")] = ""
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", help="Number of partitions; with --alter more than there are.")
+    ] = None
+    replication_factor: Annotated[
+        int | None, typer.Option("--replication-factor", help="How many brokers hold each partition.")
+    ] = None
+    replica_assignment: Annotated[
+        str, typer.Option("--replica-assignment", help="Brokers of each partition, 1:2,2:3; the leader comes first.")
+    ] = ""
+    config: Annotated[list[str], typer.Option("--config", help="With --create: a setting key=value; repeatable.")] = (
+        field(default_factory=list)
+    )
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="With --create: a topic that is there already is no error.")
+    ] = False
+    if_exists: Annotated[
+        bool, typer.Option("--if-exists", help="With --alter, --delete, --describe: no such topic is no error.")
+    ] = False
+    exclude_internal: Annotated[
+        bool, typer.Option("--exclude-internal", help="Leave out topics such as __consumer_offsets.")
+    ] = False
+    under_replicated_partitions: Annotated[
+        bool, typer.Option("--under-replicated-partitions", help="Describe only partitions that lack a replica.")
+    ] = False
+    unavailable_partitions: Annotated[
+        bool, typer.Option("--unavailable-partitions", help="Describe only partitions without a leader.")
+    ] = False
+    under_min_isr_partitions: Annotated[
+        bool,
+        typer.Option(
+            "--under-min-isr-partitions", help="Describe only partitions with fewer replicas in sync than they need."
+        ),
+    ] = False
+    at_min_isr_partitions: Annotated[
+        bool,
+        typer.Option(
+            "--at-min-isr-partitions", help="Describe only partitions with just as many replicas in sync as needed."
+        ),
+    ] = False
+    topics_with_overrides: Annotated[
+        bool, typer.Option("--topics-with-overrides", help="Describe only topics with settings of their own.")
+    ] = False
+    partition_size_limit_per_response: Annotated[
+        int, typer.Option("--partition-size-limit-per-response", help="Partitions asked for at a time.")
+    ] = 2000
+    command_config: CommandConfig = None
+    json_output: AsJson = False
+
+
+@app.only_command_with(Options)
+def topics(asked: Options) -> None:
+    action = one_action(
+        create=asked.create, list=asked.list_, describe=asked.describe, alter=asked.alter, delete=asked.delete
+    )
+    check_together(asked, action)
+    if asked.partitions is not None and asked.partitions < 1:
+        raise CommandError(f"--partitions must be 1 or more, not {asked.partitions}.")
+    on_cluster(asked.bootstrap_server, asked.command_config, _work(asked, action))
+
+
+_ONLY_WITH: Final[Mapping[str, tuple[str, ...]]] = {
+    "config": ("create",),
+    "partitions": ("create", "alter"),
+    "replication_factor": ("create",),
+    "replica_assignment": ("create", "alter"),
+    "under_replicated_partitions": ("describe",),
+    "unavailable_partitions": ("describe",),
+    "under_min_isr_partitions": ("describe",),
+    "at_min_isr_partitions": ("describe",),
+    "topics_with_overrides": ("describe",),
+    "if_exists": ("alter", "delete", "describe"),
+    "if_not_exists": ("create",),
+    "exclude_internal": ("list", "describe"),
+    "topic_id": ("describe",),
+}
+"""The actions that an option goes with."""
+
+
+def check_together(asked: Options, action: str) -> None:
+    """Raises :class:`CommandError` for options that cannot stand together, in the words of kafka-topics."""
+    given = {name for name in _ONLY_WITH if getattr(asked, name) not in (None, "", False, [])}
+    for name in sorted(given):
+        if action not in _ONLY_WITH[name]:
+            hint = " (`parley configs --alter` changes the settings of a topic)" if name == "config" else ""
+            raise CommandError(f'Option "[{_flag(name)}]" can\'t be used with option "[{action}]"{hint}')
+    excluded = [("topics_with_overrides", name) for name in sorted(given) if name.endswith("_partitions")]
+    if action == "create":
+        excluded += [("replica_assignment", "partitions"), ("replica_assignment", "replication_factor")]
+    for one, other in excluded:
+        if one in given and other in given:
+            raise CommandError(f'Option "[{_flag(one)}]" can\'t be used with option "[{_flag(other)}]"')
+
+
+def _flag(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _work(asked: Options, action: str) -> Callable[[Client], Awaitable[None]]:
+    """What is to be done at the cluster."""
+    from parley.tools.cli.topics import change, describing
+
+    assignment = parse_assignment(asked.replica_assignment) if asked.replica_assignment else None
+    if action in ("create", "alter", "delete"):
+        required(asked.topic, "--topic", action)
+    match action:
+        case "create":
+            wanted = change.NewTopic(
+                asked.topic,
+                asked.partitions or -1,
+                _count(asked.replication_factor),
+                assignment,
+                pairs(asked.config, "--config"),
+            )
+            return lambda client: change.create(client, wanted, if_not_exists=asked.if_not_exists)
+        case "alter":
+            to = change.Growth(required(asked.partitions, "--partitions", action), assignment)
+            return lambda client: change.alter(client, asked.topic, to, if_exists=asked.if_exists)
+        case "delete":
+            return lambda client: change.delete(client, asked.topic, if_exists=asked.if_exists)
+        case "list":
+            return lambda client: _list(client, asked)
+        case _:
+            request = describing.Wanted(
+                asked.topic,
+                asked.topic_id,
+                asked.exclude_internal,
+                asked.if_exists,
+                max(1, asked.partition_size_limit_per_response),
+            )
+            return lambda client: _describe(client, request, asked)
+
+
+def _count(given: int | None) -> int:
+    """A number of replicas; -1 for as many as the broker has by default."""
+    return -1 if given is None else given
+
+
+async def _list(client: Client, asked: Options) -> None:
+    from parley.tools.cli.topics import describing
+
+    names = await describing.names(client, asked.topic, exclude_internal=asked.exclude_internal)
+    if asked.json_output:
+        print(json.dumps(names))
+    elif names:
+        print("\n".join(names))
+
+
+async def _describe(client: Client, request: Wanted, asked: Options) -> None:
+    from parley.tools.cli.topics import describing
+
+    shown = Selection(
+        asked.under_replicated_partitions,
+        asked.unavailable_partitions,
+        asked.under_min_isr_partitions,
+        asked.at_min_isr_partitions,
+        asked.topics_with_overrides,
+    )
+    describing.show(await describing.describe(client, request), shown, as_json=asked.json_output)
+
+
+__all__ = ["Selection", "app", "parse_assignment", "topics"]

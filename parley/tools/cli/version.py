@@ -1,0 +1,34 @@
+"""``parley version``: what runs here."""
+
+from __future__ import annotations
+
+import json
+import platform
+from importlib.metadata import version as version_of
+
+from parley.tools.cli.app import App
+from parley.tools.cli.options import AsJson
+
+app = App(
+    "Show the versions of Parley, Python and librdkafka, and which modules run compiled.",
+    examples=[
+        ("parley version", "what runs here"),
+        ("parley version --json", "the same for a program"),
+    ],
+)
+
+
+@app.only_command()
+def version(json_output: AsJson = False) -> None:
+    from confluent_kafka import libversion
+
+    from parley import compiled
+
+    modules = compiled.status()
+    if json_output:
+        facts = {"parley": version_of("parley"), "python": platform.python_version(), "modules": modules}
+        print(json.dumps({**facts, "librdkafka": libversion()[0]}))
+        return
+    print(f"parley {version_of('parley')} (Python {platform.python_version()}, librdkafka {libversion()[0]})")
+    for module, form in modules.items():
+        print(f"  {module}: {form}")

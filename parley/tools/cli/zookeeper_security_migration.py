@@ -1,0 +1,83 @@
+"""``parley zookeeper-security-migration``: lock or unlock a tree in ZooKeeper, as zookeeper-security-migration does."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from parley.tools.cli.app import App
+from parley.tools.cli.running import CommandError, leave_to_log
+
+_COMMAND = (
+    "parley zookeeper-security-migration --zookeeper.acl {} --zookeeper.connect zk1:2181/kafka "
+    "--user parley --password-file /etc/parley/zookeeper-password"
+)
+_EXAMPLES = [
+    (_COMMAND.format("secure"), "from now on only this user"),
+    (_COMMAND.format("unsecure"), "from now on everybody, as before"),
+]
+
+app = App(
+    "Let only one user read and change a cluster's tree in ZooKeeper, or everybody again.\n\n"
+    "To lock: restart the brokers one by one with acl=true and the user in coordination.url, then run this with "
+    "`secure` as the same user. To unlock: restart them without acl=true, then run this with `unsecure`, as that user.",
+    examples=_EXAMPLES,
+)
+
+
+class Acl(StrEnum):
+    """What becomes of the tree."""
+
+    SECURE = "secure"
+    UNSECURE = "unsecure"
+
+
+@app.only_command()
+def migrate(
+    acl: Annotated[Acl, typer.Option("--zookeeper.acl", help="Lock the tree (secure) or unlock it (unsecure).")],
+    connect: Annotated[
+        str, typer.Option("--zookeeper.connect", help="ZooKeeper's servers: host:port, several by commas, /chroot.")
+    ] = "localhost:2181",
+    connection_timeout_ms: Annotated[
+        int, typer.Option("--zookeeper.connection.timeout", help="How long to wait for a server, in ms.")
+    ] = 30_000,
+    session_timeout_ms: Annotated[
+        int, typer.Option("--zookeeper.session.timeout", hidden=True, help="Accepted as Kafka's tool does.")
+    ] = 30_000,
+    path_check: Annotated[
+        bool, typer.Option("--enable.path.check", help="Fail if there is no tree; without it that is only said.")
+    ] = False,
+    tls_config: Annotated[
+        Path | None,
+        typer.Option("--zk-tls-config-file", help="Properties file with Kafka's zookeeper.ssl. keys."),
+    ] = None,
+    user: Annotated[str, typer.Option(help="Whom to be to ZooKeeper.")] = "",
+    password_file: Annotated[str, typer.Option(help="A file with this user's password.")] = "",
+    auth: Annotated[str, typer.Option(help="How to say so: digest or sasl.")] = "digest",
+) -> None:
+    """Lock or unlock the tree."""
+    from parley.broker.config.properties import read_properties
+    from parley.consensus.errors import CoordinationError
+    from parley.consensus.registry import from_kafka_config, zookeeper_secrets
+    from parley.consensus.zookeeper.address import parse
+    from parley.consensus.zookeeper.security import NoTree, set_acls
+
+    leave_to_log()
+    config = dict(read_properties(tls_config)) if tls_config else {}
+    config |= {"zookeeper.connect": connect, "zookeeper.connection.timeout.ms": str(connection_timeout_ms)}
+    given = {"user": user, "password_file": password_file, "auth": auth, **zookeeper_secrets(config)}
+    try:
+        address = parse(from_kafka_config(config), {name: value for name, value in given.items() if value})
+        count = set_acls(address, secure=acl is Acl.SECURE)
+    except NoTree as error:
+        if path_check:
+            raise CommandError(str(error)) from error
+        print(f"{error}: nothing to do.", file=sys.stderr)
+        return
+    except CoordinationError as error:
+        raise CommandError(str(error)) from error
+    print(f"{acl.value}: {count} nodes below {address.root}.")

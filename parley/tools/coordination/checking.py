@@ -1,0 +1,234 @@
+"""Would a cluster run well on this store? What it promises is tried, and how long it takes is measured.
+
+Everything happens below one scratch folder that is removed afterwards; nothing else is read or written but the store's
+own identity, which an empty store is given. The conformance kit (``python -m parley.consensus.conformance``) is the
+whole proof; this is what can be told in a few seconds about a store that is in use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from parley.consensus.backend import ABSENT, PRESENT, At, Backend, Changed, Check, Put, Removed, Session, Snapshot
+from parley.consensus.errors import AlreadyExists, Conflict, CoordinationError, Fenced, SessionLost
+
+WRITES = 50
+PARALLEL = 200
+SESSION_MS = 6000
+GOOD_P99_S = 0.1
+"""Slower writes are felt: creating topics, changing leaders."""
+BAD_P99_S = 1.0
+"""With such writes brokers lose their sessions under load."""
+SLOW_NOTICE_S = 1.0
+NEEDED_VALUE_BYTES = 64 * 1024
+"""What a hundred partitions of many replicas take, with room to spare."""
+LONG_TTL_MS = 9000
+"""Kafka's default of broker.session.timeout.ms; with a longer floor a broker that hangs is found later than there."""
+
+
+class Broken(Exception):
+    """The store does not do what a cluster needs; the text says what."""
+
+
+@dataclass(slots=True)
+class Found:
+    """What was found out. ``problems`` keep a cluster from running, ``remarks`` from running well."""
+
+    identity: str = ""
+    passed: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    latencies_ms: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> str:
+        """In one sentence."""
+        if self.problems:
+            return f"A cluster would not run on this store: {'; '.join(self.problems)}."
+        if self.remarks:
+            return f"A cluster would run on this store, but: {'; '.join(self.remarks)}."
+        return "A cluster would run well on this store."
+
+    def as_data(self, url: str) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "store": url,
+            "identity": self.identity,
+            "runs": not self.problems,
+            "runsWell": not self.problems and not self.remarks,
+            "passed": self.passed,
+            "problems": self.problems,
+            "remarks": self.remarks,
+            "latenciesMs": self.latencies_ms,
+        }
+
+
+async def check(backend: Backend, connected_s: float) -> Found:
+    """Try an open store; ``connected_s`` is how long opening it took.
+
+    :raises CoordinationError: the scratch folder could not be removed.
+    """
+    found = Found(identity=backend.identity, latencies_ms={"connect": _ms(connected_s)})
+    folder = f"scratch/{secrets.token_hex(8)}"
+    try:
+        await _try(found, "sessions", _sessions(backend, folder))
+        for name, probe in _PROBES.items():
+            await _try(found, name, probe(backend, folder, found))
+    finally:
+        await _clean(backend, folder)
+    _judge(found, backend)
+    return found
+
+
+async def _try(found: Found, name: str, work: Awaitable[None]) -> None:
+    try:
+        await work
+        found.passed.append(name)
+    except Broken as broken:
+        found.problems.append(f"{name}: {broken}")
+    except (CoordinationError, TimeoutError) as error:
+        found.problems.append(f"{name}: {type(error).__name__}: {error}")
+
+
+async def _clean(backend: Backend, folder: str) -> None:
+    while keys := (await backend.list(f"{folder}/", limit=1000)).entries:
+        for entry in keys:
+            await backend.delete(entry.key)
+
+
+def _judge(found: Found, backend: Backend) -> None:
+    limits = backend.capabilities
+    p99 = found.latencies_ms.get("writeP99", 0) / 1000
+    if p99 > BAD_P99_S:
+        found.problems.append(f"a write takes up to {p99:.1f} s: brokers would lose their sessions under load")
+    elif p99 > GOOD_P99_S:
+        found.remarks.append(f"a write takes up to {_ms(p99):g} ms, and so does every change of a leader or a topic")
+    if found.latencies_ms.get("notice", 0) / 1000 > SLOW_NOTICE_S:
+        found.remarks.append(f"changes are heard of only after {found.latencies_ms['notice']:g} ms")
+    if limits.value_bytes_max < NEEDED_VALUE_BYTES:
+        found.problems.append(f"a value may have {limits.value_bytes_max} bytes; {NEEDED_VALUE_BYTES} are needed")
+    if not backend.is_shared:
+        found.remarks.append("it is gone with its broker, and no other one finds it")
+    if limits.ttl_ms_min > LONG_TTL_MS:
+        longest = limits.ttl_ms_min * limits.expiry_factor_max / 1000
+        found.remarks.append(
+            f"sessions last at least {limits.ttl_ms_min / 1000:g} s: a broker that hangs (one that is killed is found "
+            f"at once) may count as alive for {longest:g} s"
+        )
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 2)
+
+
+async def _timed(work: Callable[[int], Awaitable[object]], times: int) -> list[float]:
+    """How long each of several calls takes, one after the other, in seconds; sorted."""
+    loop, taken = asyncio.get_running_loop(), []
+    for at in range(times):
+        begun = loop.time()
+        await work(at)
+        taken.append(loop.time() - begun)
+    return sorted(taken)
+
+
+def _percentiles(found: Found, name: str, taken: Sequence[float]) -> None:
+    found.latencies_ms[f"{name}P50"] = _ms(taken[len(taken) // 2])
+    found.latencies_ms[f"{name}P99"] = _ms(taken[min(len(taken) - 1, len(taken) * 99 // 100)])
+
+
+# -- what is tried -------------------------------------------------------------------------------------------------
+
+
+async def _sessions(backend: Backend, folder: str) -> None:
+    """A key goes with its session, and nothing is written in a session that is over."""
+    session: Session = await backend.open_session(SESSION_MS)
+    await backend.put(f"{folder}/bound", b"", session=session)
+    await session.close()
+    if await backend.get(f"{folder}/bound") is not None:
+        raise Broken("a key outlives its session")
+    try:
+        await backend.put(f"{folder}/late", b"", session=session)
+    except SessionLost:
+        return
+    raise Broken("a write is accepted in a session that is over")
+
+
+async def _writes(backend: Backend, folder: str, found: Found) -> None:
+    """Writing and reading, and how long they take."""
+    taken = await _timed(lambda at: backend.put(f"{folder}/w{at % 10}", b"x" * 512), WRITES)
+    _percentiles(found, "write", taken)
+    _percentiles(found, "read", await _timed(lambda at: backend.get(f"{folder}/w{at % 10}"), WRITES))
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    await asyncio.gather(*(backend.put(f"{folder}/p{at % 40}", b"x" * 512) for at in range(PARALLEL)))
+    found.latencies_ms["parallelWrite"] = _ms((loop.time() - begun) / PARALLEL)
+
+
+async def _conditions(backend: Backend, folder: str, found: Found) -> None:
+    """A transaction whose condition does not hold changes nothing."""
+    key, other = f"{folder}/condition", f"{folder}/other"
+    first = await backend.put(key, b"1", expect=ABSENT)
+    second = await backend.put(key, b"2", expect=At(first))
+    refusals: list[tuple[Check, type[Exception]]] = [
+        (Check(key, ABSENT), AlreadyExists),
+        (Check(key, At(first)), Conflict),
+        (Check(other, PRESENT, fences=True), Fenced),
+    ]
+    for condition, expected in refusals:
+        try:
+            await backend.txn([condition], [Put(key, b"3"), Put(other, b"3")])
+        except expected:
+            continue
+        raise Broken("a transaction was applied although its condition did not hold")
+    entry = await backend.get(key)
+    if entry is None or entry.revision != second or await backend.get(other) is not None:
+        raise Broken("a refused transaction has changed something")
+
+
+async def _large(backend: Backend, folder: str, found: Found) -> None:
+    """A value as large as a cluster may need."""
+    value = secrets.token_bytes(min(NEEDED_VALUE_BYTES, backend.capabilities.value_bytes_max))
+    await backend.put(f"{folder}/large", value)
+    entry = await backend.get(f"{folder}/large")
+    if entry is None or entry.value != value:
+        raise Broken("a large value is not read as it was written")
+
+
+async def _watches(backend: Backend, folder: str, found: Found) -> None:
+    """A change is heard of, and how soon."""
+    loop, taken = asyncio.get_running_loop(), []
+    async with asyncio.timeout(30), backend.watch(f"{folder}/heard") as watch:
+        if not isinstance(await anext(watch), Snapshot):
+            raise Broken("a watch does not begin with the state")
+        for at in range(10):
+            begun = loop.time()
+            await backend.put(f"{folder}/heard", b"%d" % at)
+            while not _tells(await anext(watch), b"%d" % at):
+                pass
+            taken.append(loop.time() - begun)
+        await backend.delete(f"{folder}/heard")
+        while not isinstance(event := await anext(watch), Removed):
+            if isinstance(event, Snapshot) and not event.entries:
+                break
+    found.latencies_ms["notice"] = _ms(max(taken))
+
+
+def _tells(event: object, value: bytes) -> bool:
+    match event:
+        case Changed(entry):
+            return entry.value == value
+        case Snapshot(entries):
+            return any(entry.value == value for entry in entries)
+    return False
+
+
+_PROBES: dict[str, Callable[[Backend, str, Found], Awaitable[None]]] = {
+    "reads and writes": _writes,
+    "conditions": _conditions,
+    "large values": _large,
+    "watches": _watches,
+}

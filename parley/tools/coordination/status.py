@@ -1,0 +1,160 @@
+"""What there is in a store: who is in charge, who is there, how much of what."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from parley.broker.controller.controller import ELECTION
+from parley.broker.controller.members import BROKERS_GROUP
+from parley.broker.metadata.encoding import registration_from_bytes
+from parley.broker.metadata.types import BrokerRegistration
+from parley.consensus.backend import Backend, Entry, WatchCount
+from parley.consensus.charge import FOLDER as CHARGE
+from parley.consensus.charge import HOLDS_STATE, Charge, read_charge
+from parley.consensus.copying import everything
+from parley.consensus.recipes.elections import FOLDER as ELECTIONS
+from parley.consensus.recipes.groups import FOLDER as GROUPS
+from parley.consensus.recipes.keyvalue import FOLDER as DATA
+from parley.consensus.recipes.writing import unwrap
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """A broker with a session, and the epoch it has by it."""
+
+    broker: BrokerRegistration
+    epoch: int
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A store at about one moment.
+
+    :ivar controller: the broker in office, None where nobody is.
+    :ivar controller_epoch: of the latest controller.
+    :ivar sessions: those that keys are bound to.
+    :ivar watches: open in the store's servers.
+    :ivar sizes: for each kind of key, how many there are and how many bytes their keys and values have.
+    """
+
+    store: str
+    identity: str
+    charge: Charge
+    cluster_id: str | None
+    controller: int | None
+    controller_epoch: int
+    members: tuple[Present, ...]
+    sessions: tuple[str, ...]
+    watches: WatchCount
+    sizes: dict[str, tuple[int, int]]
+
+    @property
+    def state(self) -> str:
+        """Where the store stands; "empty" where no cluster has begun in it, since then it is in charge of nothing."""
+        is_empty = self.charge.state in HOLDS_STATE and not self.sizes
+        return "empty" if is_empty else self.charge.state.value
+
+    def as_data(self) -> dict[str, Any]:
+        """For programs."""
+        other = self.charge.other
+        move = {
+            "id": self.charge.move,
+            "other": other.url if other else None,
+            "done": self.charge.is_move_done,
+            "note": self.charge.note,
+        }
+        return {
+            "store": self.store,
+            "identity": self.identity,
+            "state": self.state,
+            "term": self.charge.term,
+            "move": move,
+            "clusterId": self.cluster_id,
+            "controller": self.controller,
+            "controllerEpoch": self.controller_epoch,
+            "members": [
+                {"broker": each.broker.broker_id, "epoch": each.epoch, "session": each.session, "endpoints": _at(each)}
+                for each in self.members
+            ],
+            "sessions": list(self.sessions),
+            "watches": {"count": self.watches.open, "source": self.watches.source},
+            "keys": {kind: {"count": count, "bytes": size} for kind, (count, size) in self.sizes.items()},
+        }
+
+    def as_text(self) -> list[str]:
+        """For people."""
+        state = self.state
+        if self.charge.other is not None:
+            state += f" (latest move: {self.charge.other.url}{'; ' if self.charge.note else ''}{self.charge.note})"
+        controller = "none" if self.controller is None else str(self.controller)
+        lines = [
+            f"Store:        {self.store}",
+            f"Identity:     {self.identity}",
+            f"State:        {state}",
+            f"Cluster ID:   {self.cluster_id or 'none'}",
+            f"Controller:   {controller} (epoch {self.controller_epoch})",
+            f"Members:      {len(self.members)}",
+        ]
+        lines += [
+            f"  broker {each.broker.broker_id}  epoch {each.epoch}  session {each.session}  {' '.join(_at(each))}"
+            for each in self.members
+        ]
+        count = "unknown" if self.watches.open is None else str(self.watches.open)
+        lines += [f"Sessions:     {len(self.sessions)}", f"Watches:      {count} ({self.watches.source})", "Keys:"]
+        width = max(map(len, self.sizes), default=0)
+        return lines + [
+            f"  {kind:<{width}}  {count:>7}  {size:>10} bytes" for kind, (count, size) in self.sizes.items()
+        ]
+
+
+def _at(present: Present) -> list[str]:
+    return [f"{each.listener}://{each.host}:{each.port}" for each in present.broker.endpoints]
+
+
+async def status_of(backend: Backend, url: str) -> Status:
+    """Read the whole store, and count.
+
+    :raises CoordinationError: what the store raises, BadConfig where the keys are not a cluster's.
+    """
+    charge, _ = await read_charge(backend)
+    entries = {each.key: each for each in await everything(backend)}
+    election = f"{ELECTIONS}{ELECTION}/"
+    leader, epoch = entries.get(f"{election}leader"), entries.get(f"{election}epoch")
+    cluster = entries.get(f"{DATA}cluster")
+    return Status(
+        store=url,
+        identity=backend.identity,
+        charge=charge,
+        cluster_id=json.loads(unwrap(cluster).value)["cluster_id"] if cluster else None,
+        controller=_carried(leader, "candidate").broker_id if leader else None,
+        controller_epoch=int(unwrap(epoch).value) if epoch else 0,
+        members=tuple(
+            Present(_carried(each, "data"), json.loads(unwrap(each).value)["incarnation"], each.session or "")
+            for key, each in entries.items()
+            if key.startswith(f"{GROUPS}{BROKERS_GROUP}/")
+        ),
+        sessions=tuple(sorted({each.session for each in entries.values() if each.session is not None})),
+        watches=await backend.watch_count(),
+        sizes=_sizes(entries),
+    )
+
+
+def _carried(entry: Entry, field: str) -> BrokerRegistration:
+    """What a broker says of itself, in its membership or as the leader."""
+    return registration_from_bytes(json.loads(unwrap(entry).value)[field].encode("latin-1"))
+
+
+def _sizes(entries: dict[str, Entry]) -> dict[str, tuple[int, int]]:
+    counts: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for key, entry in entries.items():
+        if key.startswith(CHARGE):
+            continue
+        kind = "/".join(key.split("/")[: 2 if key.startswith(DATA) else 1])
+        counts[kind] += 1
+        sizes[kind] += len(key) + len(entry.value)
+    return {kind: (counts[kind], sizes[kind]) for kind in sorted(counts)}

@@ -1,0 +1,53 @@
+"""``make cluster STORE=etcd``: three brokers on this machine and a real server of the store they meet in.
+
+Everything is below one folder, ``parley-data/on-<store>``, and is found there by the next start. The command that
+starts the brokers is printed: for every store it is the same but for ``coordination.url``. Ctrl-C stops the brokers one
+after another, and the store's server when they are gone; a second one ends everything at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+from parley.tools.cli import start
+from parley.tools.cli.running import FAILED, INTERRUPTED
+from parley.tools.store_servers import KINDS, StoreServerError, store_server
+
+BROKERS: Final = 3
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the cluster until it is told to stop; the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m parley.tools.local_cluster", description=__doc__, allow_abbrev=False
+    )
+    parser.add_argument("store", choices=["local", *KINDS])
+    parser.add_argument("--folder", type=Path, help="where everything is kept; parley-data/on-<store> if not given")
+    parser.epilog = "All other options are for `parley start`."
+    options, more = parser.parse_known_args(arguments)
+    folder = (options.folder or Path("parley-data") / f"on-{options.store}").absolute()
+    try:
+        with ExitStack() as stack:
+            url = f"local://{folder}/store"
+            if options.store != "local":
+                print(f"Starting {options.store}; its data and its log are in {folder}/store.", flush=True)
+                url = stack.enter_context(store_server(options.store, folder / "store", usual_port=True))
+            settings = (f"coordination.url={url}", f"log.dirs={folder}")
+            words = ["--brokers", str(BROKERS), *(word for each in settings for word in ("--override", each)), *more]
+            print(f"$ parley start {shlex.join(words)}", flush=True)
+            return start.main(words)
+    except StoreServerError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,273 @@
+"""``make quickstart``: three brokers, a real file, and the death of a leader in the middle of it.
+
+The steps are those of Kafka's documentation: start brokers, create a topic, send records, look at it, kill the leader,
+look again, read everything. Each is a command that a person could type, and is printed before it runs. The file is the
+one named on the command line, else this repository's own git log, else its README. While the leader dies a producer of
+this program sends the file's lines again, with acks=all, and keeps what it is told; what it was told must be there in
+the end. Whatever happens is said, and anything lost, doubled or out of order ends this program with exit code 1.
+
+The store is the embedded one. With ``--store`` a real server of another one is started for the story; with
+``--coordination-url`` it is told on a store that runs already, below a path of its own. Of all that is configured
+nothing changes but ``coordination.url``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from io import BytesIO
+from itertools import cycle
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any, Final
+
+from confluent_kafka import Producer
+
+from parley.tools.cli.produce.lines import lines_of
+from parley.tools.store_servers import KINDS, StoreServerError, store_server
+
+TOPIC: Final = "quickstart"
+BROKERS: Final = 3
+START_SECONDS_MAX: Final = 60
+RATE: Final = 2000
+"""Lines per second that the producer sends while the leader dies."""
+BEFORE_S, AFTER_S = 1.0, 2.0
+"""How long it sends before the kill, and after it is acknowledged again."""
+PAUSE_MAX_S: Final = 60.0
+
+
+def main(arguments: list[str]) -> int:
+    """Run the story; 0 when nothing that was acknowledged is missing."""
+    options = _options(arguments)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="parley-quickstart-") as folder:
+        source = _input(options.file, Path(folder))
+        with source.open("rb") as text:
+            lines = list(lines_of(text))
+        if not lines:
+            raise SystemExit(f"{source} has no lines: name a file that has.")
+        print(f"The input is {source}: {len(lines)} lines, {source.stat().st_size} bytes.\n")
+        with (
+            _store(options, Path(folder) / "store") as url,
+            _brokers(Path(folder) / "data", url) as (process, bootstrap),
+        ):
+            sending, consumed = _story(process, bootstrap, source, lines)
+        print(f"\nThe brokers have stopped. Their data lay in {folder}/data and goes with this program.")
+    return _report([*lines, *sending.sent], consumed, sending, time.monotonic() - began)
+
+
+def _options(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m parley.tools.quickstart", allow_abbrev=False)
+    parser.add_argument(
+        "file", nargs="?", type=Path, help="the lines to be sent; this repository's git log if not given"
+    )
+    store = parser.add_mutually_exclusive_group()
+    store.add_argument("--store", default="local", choices=["local", *KINDS], help="start a real server of it")
+    store.add_argument("--coordination-url", metavar="URL", help="use a store that runs already")
+    return parser.parse_args(arguments)
+
+
+def _input(named: Path | None, folder: Path) -> Path:
+    if named is not None:
+        if not named.is_file():
+            raise SystemExit(f"{named} is not a file: name one whose lines are to be sent.")
+        return named
+    log = subprocess.run(["git", "log", "--stat"], capture_output=True, check=False)
+    if log.returncode == 0 and log.stdout:
+        path = folder / "git-log.txt"
+        path.write_bytes(log.stdout)
+        return path
+    return Path(__file__).parent.parent / "README.md"
+
+
+def _parley(*words: str, reads: Path | None = None) -> list[str]:
+    """The command line, shown as a user types it; ``reads`` is the file that it is given as its input."""
+    print(f"\n$ parley {' '.join(words)}{'' if reads is None else f' < {reads}'}", flush=True)
+    return [sys.executable, "-m", "parley", *words]
+
+
+@contextmanager
+def _store(options: argparse.Namespace, folder: Path) -> Iterator[str | None]:
+    """The store's address for as long as the context lasts; None is the embedded one in the brokers' folder."""
+    if options.coordination_url:
+        address, mark, query = options.coordination_url.partition("?")
+        url = f"{address.rstrip('/')}/quickstart-{secrets.token_hex(4)}{mark}{query}"
+        yield url
+        print(f"\nWhat they kept in the store stays there until you delete it: {url}")
+    elif options.store == "local":
+        yield None
+    else:
+        print(f"Starting a server of {options.store}.")
+        try:
+            with store_server(options.store, folder) as url:
+                yield url
+        except StoreServerError as error:
+            raise SystemExit(f"Error: {error}") from error
+
+
+@contextmanager
+def _brokers(data: Path, url: str | None) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Brokers in processes of their own, on free ports, for as long as the context lasts."""
+    settings = ["listeners=PLAINTEXT://127.0.0.1:0", f"log.dirs={data}", "metrics.listener=", "logging.level=error"]
+    if url is not None:
+        settings.append(f"coordination.url={url}")
+    words = ("start", "--brokers", str(BROKERS), *(word for each in settings for word in ("--override", each)))
+    process = subprocess.Popen(_parley(*words), stdout=subprocess.PIPE, text=True)
+    try:
+        yield process, _wait_until_ready(process)
+    finally:
+        process.terminate()
+        if process.wait(timeout=START_SECONDS_MAX) != 0:
+            print(f"The brokers ended with code {process.returncode}.", file=sys.stderr)
+
+
+def _wait_until_ready(process: subprocess.Popen[str]) -> str:
+    """Show what the brokers say until they name their addresses; answers the addresses."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        print(line, end="", flush=True)
+        _, found, bootstrap = line.strip().rpartition("bootstrap.servers=")
+        if found:
+            return bootstrap
+    raise SystemExit(f"The brokers did not start; the command ended with code {process.wait()}.")
+
+
+def _story(
+    process: subprocess.Popen[str], bootstrap: str, source: Path, lines: list[bytes]
+) -> tuple[_Sending, list[bytes]]:
+    to = ("--bootstrap-server", bootstrap)
+    create = ("--partitions", "1", "--replication-factor", str(BROKERS), "--config", "min.insync.replicas=2")
+    subprocess.run(_parley("topics", *to, "--create", "--topic", TOPIC, *create), check=True)
+    with source.open("rb") as text:
+        subprocess.run(_parley("produce", *to, "--topic", TOPIC, reads=source), stdin=text, check=True)
+    leader = _describe(to)
+    with _Sending(bootstrap, lines) as sending:
+        sending.wait_for(int(BEFORE_S * RATE))
+        pid = _pid_of(process, leader)
+        print(f"\n$ kill -9 {pid}     # broker {leader}, the leader, while lines are being sent", flush=True)
+        os.kill(pid, signal.SIGKILL)
+        sending.killed()
+        sending.wait_for(int(AFTER_S * RATE))
+    _describe(to)
+    count = str(len(lines) + len(sending.sent))
+    reading = _parley(
+        "consume", *to, "--topic", TOPIC, "--from-beginning", "--max-messages", count, "--timeout-ms", "60000"
+    )
+    output = subprocess.run(reading, stdout=subprocess.PIPE, check=False).stdout
+    return sending, list(lines_of(BytesIO(output)))
+
+
+def _describe(to: Sequence[str]) -> int:
+    """Show the topic; answers its leader."""
+    text = subprocess.run(
+        _parley("topics", *to, "--describe", "--topic", TOPIC), stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
+    print(text, end="", flush=True)
+    leader = re.search(r"Leader: (\d+)", text)
+    if leader is None:
+        raise SystemExit("The partition has no leader.")
+    return int(leader[1])
+
+
+def _pid_of(process: subprocess.Popen[str], broker: int) -> int:
+    """The process of a broker, among those that the command has started."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    for pid in children:
+        if f"broker.id={broker}".encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+            return int(pid)
+    raise SystemExit(f"Broker {broker} has no process any more.")
+
+
+@dataclass
+class _Sending:
+    """A producer in a thread: what it has sent, and when what was acknowledged."""
+
+    bootstrap: str
+    lines: list[bytes]
+    sent: list[bytes] = field(default_factory=list)
+    acknowledged_at: list[float] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    killed_at: float = 0.0
+    _over: Event = field(default_factory=Event)
+
+    def __enter__(self) -> _Sending:
+        self._thread = Thread(target=self._run)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        quick = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "retry.backoff.ms": 20, "log_level": 0}
+        refresh = {"topic.metadata.refresh.fast.interval.ms": 20, "message.timeout.ms": int(PAUSE_MAX_S * 1000)}
+        safe = {"acks": "all", "enable.idempotence": True, "linger.ms": 1}
+        producer = Producer({"bootstrap.servers": self.bootstrap, **quick, **refresh, **safe})
+        began = time.monotonic()
+        for line in cycle(self.lines):
+            if self._over.is_set():
+                break
+            self.sent.append(line)
+            producer.produce(TOPIC, line, partition=0, on_delivery=self._told)
+            producer.poll(max(0.0, began + len(self.sent) / RATE - time.monotonic()))
+        producer.flush(PAUSE_MAX_S)
+
+    def _told(self, error: object, message: Any) -> None:
+        if error is None:
+            self.acknowledged_at.append(time.monotonic())
+        else:
+            self.failed.append(str(error))
+
+    def wait_for(self, more: int) -> None:
+        """Wait until so many more lines are acknowledged, or it takes too long: that is told in the end."""
+        goal, deadline = len(self.acknowledged_at) + more, time.monotonic() + PAUSE_MAX_S
+        while len(self.acknowledged_at) < goal and time.monotonic() < deadline and self._thread.is_alive():
+            time.sleep(0.005)
+
+    def killed(self) -> None:
+        """The leader was killed just now."""
+        self.killed_at = time.monotonic()
+
+    @property
+    def pause_s(self) -> float:
+        """The longest time without an acknowledgement from the kill on."""
+        times = [at for at in self.acknowledged_at if at >= self.killed_at]
+        return max(
+            (later - earlier for earlier, later in zip([self.killed_at, *times], times, strict=False)), default=0
+        )
+
+
+def _report(sent: list[bytes], received: list[bytes], sending: _Sending, seconds: float) -> int:
+    digests = [hashlib.sha256(b"\n".join(lines)).hexdigest()[:16] for lines in (sent, received)]
+    print(f"\nproduced {len(sent):>8} records   sha256 {digests[0]}")
+    print(f"consumed {len(received):>8} records   sha256 {digests[1]}")
+    unknown = len(sending.sent) - len(sending.acknowledged_at)
+    if unknown:
+        reasons = ", ".join(sorted(set(sending.failed))) or "no answer"
+        print(f"\n{unknown} lines were not acknowledged ({reasons}).", file=sys.stderr)
+    if sent != received:
+        first = next((i for i, pair in enumerate(zip(sent, received, strict=False)) if pair[0] != pair[1]), None)
+        where = min(len(sent), len(received)) if first is None else first
+        print(f"\nThe lines differ from line {where + 1} on.", file=sys.stderr)
+    if sent != received or unknown:
+        return 1
+    count, pause = len(sending.sent), sending.pause_s
+    print(f"\n{count} lines were acknowledged while the leader died; the longest wait was {pause:.2f} s.")
+    print(f"Nothing is missing, doubled or out of order. {seconds:.1f} s altogether.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

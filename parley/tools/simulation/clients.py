@@ -1,0 +1,250 @@
+"""Clients of a simulated cluster that tell the ledger what they were promised and what they saw.
+
+The producer is idempotent and never gives up a batch: it sends it again until it is acknowledged, so every record it
+has begun is in the log once in the end, and in order. The reader keeps to KIP-320: it never goes back to an older
+leader epoch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from random import Random
+from typing import Any, NamedTuple
+
+from parley.protocol.client import Client, _Link
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.fetch import FetchRequest
+from parley.protocol.messages.offsets import ListOffsetsRequest
+from parley.protocol.messages.produce import ProduceRequest
+from parley.protocol.messages.producers import InitProducerIdRequest
+from parley.protocol.records.batch import build, headers, records
+from parley.protocol.records.record import Record
+from parley.tools.simulation.ledger import Ledger
+from parley.tools.simulation.machines import EPOCH_MS
+
+REQUEST_TIMEOUT_S = 4.0
+UNDER_WAY_MAX = 5
+"""Batches of one producer to one partition: as many as brokers know of each producer."""
+PRODUCE_VERSION = 9
+FETCH_VERSION = 12
+_FATAL = frozenset(
+    {
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    }
+)
+"""What no fault of machines or networks may lead to."""
+
+
+class _User:
+    """A client with a name, that picks its moments by chance."""
+
+    def __init__(self, name: str, bootstrap: Iterable[tuple[str, int]], ledger: Ledger, rng: Random) -> None:
+        self.name = name
+        self.stopping = False
+        """Set to let it end what it has begun, and no more."""
+        self.client = Client(bootstrap, client_id=name, timeout=REQUEST_TIMEOUT_S, connect_timeout=REQUEST_TIMEOUT_S)
+        self.ledger = ledger
+        self.rng = rng
+        self._doubted: set[tuple[str, int]] = set()  # partitions whose leader may be another by now
+
+    async def pause(self, longest: float) -> None:
+        await asyncio.sleep(self.rng.uniform(0.0, longest))
+
+    async def retry_later(self, what: str, error: KafkaError | ErrorCode) -> None:
+        """After a failure that passes."""
+        name = error.code.name if isinstance(error, KafkaError) else error.name
+        self.ledger.history.trace(f"{self.name} {what}: {name}")
+        await self.pause(0.3)
+
+
+class _Batch(NamedTuple):
+    values: list[str]
+    data: bytearray
+
+
+class Producer(_User):
+    """Sends batches to some partitions of one topic, to each one at a time or several one behind the other.
+
+    As real clients do, it sends nothing more once a batch has failed, until everything under way has been answered;
+    then it sends again, in order, what is not acknowledged. A batch that is acknowledged acknowledges those before it.
+    """
+
+    async def run(self, topic: str, partitions: Iterable[int], *, pause_s: float) -> None:
+        """Produce until :attr:`stopping`, and then until everything begun is acknowledged."""
+        producer_id, epoch = await self._identity()
+        await asyncio.gather(*(self._lane(topic, each, producer_id, epoch, pause_s) for each in partitions))
+        await self.client.close()
+
+    async def _identity(self) -> tuple[int, int]:
+        while True:
+            try:
+                request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+                answer = await self.client.send(request)
+            except KafkaError as error:
+                await self.retry_later("init", error)
+                continue
+            if not answer.error_code:
+                return answer.producer_id, answer.producer_epoch
+            await self.retry_later("init", ErrorCode(answer.error_code))
+
+    async def _lane(self, topic: str, partition: int, producer_id: int, epoch: int, pause_s: float) -> None:
+        under_way_max = self.rng.choice((1, UNDER_WAY_MAX))
+        sequence = 0
+        waiting: list[_Batch] = []
+        while waiting or not self.stopping:
+            while len(waiting) < under_way_max and not self.stopping:
+                values = [f"{self.name}-{partition}-{sequence + i}" for i in range(self.rng.randint(1, 3))]
+                waiting.append(_Batch(values, _batch(values, producer_id, epoch, sequence)))
+                sequence += len(values)
+                self.ledger.sent(self.name, topic, partition, values)
+            acknowledged, failure = await self._deliver(topic, partition, waiting)
+            del waiting[:acknowledged]
+            if failure in _FATAL:
+                return
+            if failure is not None:
+                await self.retry_later(f"produce {waiting[0].values[0]}" if waiting else "produce", failure)
+            else:
+                await self.pause(pause_s)
+
+    async def _deliver(self, topic: str, partition: int, batches: list[_Batch]) -> tuple[int, ErrorCode | None]:
+        """Send batches one behind the other: how many of the first ones are acknowledged, and what one has failed of.
+
+        After a failure the leader is asked for anew.
+        """
+        try:
+            node = await self.client.leader(topic, partition, fresh=(topic, partition) in self._doubted)
+            link = await self.client._link(node)  # one connection for all: on another they could overtake each other
+        except KafkaError as error:
+            return 0, error.code
+        gap_s = self.rng.choice((0.0005, 0.005, 0.02))  # mostly several are under way, or mostly one
+        sent: list[asyncio.Task[ErrorCode]] = []
+        for batch in batches:
+            if any(task.done() and task.result() for task in sent):
+                break
+            sent.append(asyncio.ensure_future(self._send(link, node, topic, partition, batch)))
+            await self.pause(gap_s)
+        codes = await asyncio.gather(*sent)
+        acknowledged = max((i + 1 for i, code in enumerate(codes) if not code), default=0)
+        failure = next((code for code in codes if code), None)
+        self._doubted.discard((topic, partition))
+        if failure is not None:
+            self._doubted.add((topic, partition))
+        for i, batch in enumerate(batches[:acknowledged]):
+            if codes[i]:  # so it was appended, though the answer was another
+                self.ledger.acknowledged(self.name, topic, partition, batch.values, -1, node)
+        return acknowledged, failure
+
+    async def _send(self, link: _Link, node: int, topic: str, partition: int, batch: _Batch) -> ErrorCode:
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                answer: Any = await link.ask(_produce(topic, partition, batch.data), PRODUCE_VERSION)
+        except TimeoutError:
+            return ErrorCode.REQUEST_TIMED_OUT
+        except KafkaError as error:
+            return error.code
+        told = answer.responses[0].partition_responses[0]
+        code = ErrorCode(told.error_code)
+        if code in _FATAL:
+            self.ledger.refused(self.name, topic, partition, batch.values, code, node)
+        elif code is ErrorCode.NONE:
+            self.ledger.acknowledged(self.name, topic, partition, batch.values, told.base_offset, node)
+        return code
+
+
+def _batch(values: list[str], producer_id: int, epoch: int, sequence: int) -> bytearray:
+    now_ms = EPOCH_MS + int(asyncio.get_running_loop().time() * 1000)
+    return build(
+        [Record(i, now_ms, None, value.encode(), ()) for i, value in enumerate(values)],
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+    )
+
+
+def _produce(topic: str, partition: int, batch: bytearray) -> ProduceRequest:
+    data = ProduceRequest.PartitionProduceData(index=partition, records=bytes(batch))
+    return ProduceRequest(
+        acks=-1, timeout_ms=3000, topic_data=[ProduceRequest.TopicProduceData(name=topic, partition_data=[data])]
+    )
+
+
+class Reader(_User):
+    """Reads partitions from their beginning on, and looks at their ends."""
+
+    async def run(self, topic: str, partitions: Iterable[int], *, until_ends: bool = False) -> None:
+        """Read until :attr:`stopping`; with ``until_ends`` to the ends as they are then."""
+        await asyncio.gather(*(self._lane(topic, each, until_ends) for each in partitions))
+        await self.client.close()
+
+    async def _lane(self, topic: str, partition: int, until_ends: bool) -> None:
+        position, known_epoch, end = 0, -1, -1
+        while not self.stopping:
+            try:
+                node, known_epoch = await self._leader(topic, partition, known_epoch)
+                while not self.stopping:
+                    if end < 0 or self.rng.random() < 0.1:
+                        end = await self._end(topic, partition, node, known_epoch)
+                    position = await self._fetch(topic, partition, position, node, known_epoch)
+                    if until_ends and position >= end:
+                        self.ledger.read_to_end(self.name, topic, partition, position)
+                        return
+                    await self.pause(0.1)
+            except KafkaError as error:
+                await self.retry_later(f"read {topic}-{partition}", error)
+
+    async def _leader(self, topic: str, partition: int, known_epoch: int) -> tuple[int, int]:
+        metadata = await self.client.metadata([topic])
+        found = metadata.topics[0]
+        if found.error_code:
+            raise KafkaError(ErrorCode(found.error_code))
+        for each in found.partitions:
+            if each.partition_index == partition:
+                if each.leader_id < 0 or each.leader_epoch < known_epoch:
+                    raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)
+                return each.leader_id, each.leader_epoch
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    async def _end(self, topic: str, partition: int, node: int, epoch: int) -> int:
+        asked = ListOffsetsRequest.ListOffsetsPartition(
+            partition_index=partition, current_leader_epoch=epoch, timestamp=-1
+        )
+        topics = [ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[asked])]
+        answer = await self.client.send(ListOffsetsRequest(replica_id=-1, topics=topics), node=node)
+        told = answer.topics[0].partitions[0]
+        if told.error_code:
+            raise KafkaError(ErrorCode(told.error_code))
+        self.ledger.saw_end(self.name, topic, partition, told.offset, node, epoch)
+        return int(told.offset)
+
+    async def _fetch(self, topic: str, partition: int, position: int, node: int, epoch: int) -> int:
+        asked = FetchRequest.FetchPartition(
+            partition=partition, current_leader_epoch=epoch, fetch_offset=position, partition_max_bytes=4096
+        )
+        request = FetchRequest(
+            max_wait_ms=100,
+            min_bytes=1,
+            max_bytes=4096,
+            topics=[FetchRequest.FetchTopic(topic=topic, partitions=[asked])],
+        )
+        answer = await self.client.send(request, node=node, version=FETCH_VERSION)
+        if answer.error_code:
+            raise KafkaError(ErrorCode(answer.error_code))
+        told = answer.responses[0].partitions[0]
+        if told.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            self.ledger.out_of_range(self.name, topic, partition, position, node, epoch)
+        if told.error_code:
+            raise KafkaError(ErrorCode(told.error_code))
+        data = bytes(told.records or b"")
+        for at, header in headers(data):
+            for record in records(data[at : at + header.size_bytes]):
+                if record.offset >= position:
+                    position = record.offset + 1
+                    value = (record.value or b"").decode()
+                    self.ledger.read(self.name, topic, partition, record.offset, value, node)
+        return position

@@ -1,0 +1,307 @@
+"""Connections of the simulated network: two pipes each, with a transport of asyncio at either end.
+
+What the network does to them, and how long things take, it says itself (:mod:`parley.tools.simulation.network`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any, cast
+
+from parley.tools.simulation.processes import Process, ProcessState
+
+if TYPE_CHECKING:
+    from parley.tools.simulation.network import Network
+
+HIGH_WATER_BYTES = 256 << 10
+LOW_WATER_BYTES = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Some bytes of a connection."""
+
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """FIN, or RST where the connection was reset."""
+
+    reset: bool
+
+
+Segment = Data | End
+
+
+class ListeningSocket(socket.socket):
+    """What a broker binds and accepts on: an address, and no socket of the machine."""
+
+    def __init__(self, network: Network, address: tuple[str, int], number: int, process: Process | None) -> None:
+        self.process = process
+        self.listens = False
+        self._network = network
+        self._address = address
+        self._number = number
+        self._waiting: deque[Transport] = deque()
+        self._reader: asyncio.Handle | None = None
+
+    def getsockname(self) -> tuple[str, int]:
+        return self._address
+
+    def fileno(self) -> int:
+        return self._number
+
+    def setblocking(self, flag: bool) -> None:
+        """It never blocks."""
+
+    def listen(self, backlog: int = 0) -> None:
+        self.listens = True
+
+    def accept(self) -> tuple[socket.socket, tuple[str, int]]:
+        if not self._waiting:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        end = self._waiting.popleft()
+        return AcceptedSocket(end), end.get_extra_info("peername")
+
+    def close(self) -> None:
+        self._number = -1
+        self._reader = None
+        self._network.unbind(self)
+        for end in self._waiting:
+            end.abort()
+
+    # For the network and the loop.
+
+    def arrived(self, end: Transport) -> None:
+        """A connection waits to be accepted."""
+        self._waiting.append(end)
+        self._call_reader()
+
+    def watch(self, reader: asyncio.Handle | None) -> None:
+        """Who is to be called while connections wait."""
+        self._reader = reader
+        self._call_reader()
+
+    def _call_reader(self) -> None:
+        if self._reader is not None and self._waiting:
+            context = self.process.context if self.process is not None else Context()
+            self._network.loop.call_soon(self._readable, context=context)
+
+    def _readable(self) -> None:
+        if self._reader is not None and self._waiting:
+            self._reader._run()
+            self._call_reader()
+
+
+class AcceptedSocket(socket.socket):
+    """A connection that was accepted and has no transport yet."""
+
+    def __init__(self, end: Transport) -> None:
+        self.end = end
+
+    def setblocking(self, flag: bool) -> None:
+        """It never blocks."""
+
+    def close(self) -> None:
+        self.end.close()
+
+
+class Pipe:
+    """One direction of a connection."""
+
+    def __init__(self, network: Network, source: str, target: str, name: str) -> None:
+        self.source = source
+        self.target = target
+        self.name = name
+        self.queue: deque[Segment] = deque()
+        self.bytes_unread = 0
+        self.receiver: Transport
+        self._network = network
+        self._last_arrival = 0.0
+
+    def send(self, segment: Segment) -> None:
+        """Put a segment on its way."""
+        if isinstance(segment, Data):
+            self.bytes_unread += len(segment.content)
+        self.queue.append(segment)
+        self._travel(self._network.latency())
+
+    def again(self) -> None:
+        """The way is free again: what waited is sent again."""
+        for _ in self.queue:
+            self._travel(self._network.retransmission())
+
+    def _travel(self, latency: float) -> None:
+        loop = self._network.loop
+        self._last_arrival = max(self._last_arrival, loop.time() + latency)
+        loop.call_at(self._last_arrival, self._arrive, context=Context())
+
+    def _arrive(self) -> None:
+        network = self._network
+        if not self.queue or not network.reaches(self.source, self.target):
+            return
+        segment = self.queue.popleft()
+        network.note(self, segment)
+        self.receiver.take(segment)
+
+    def drop_some(self, rng: Random) -> None:
+        """Lose the end of what is under way."""
+        kept = rng.randint(0, len(self.queue))
+        while len(self.queue) > kept:
+            self.queue.pop()
+
+
+class Transport(asyncio.Transport):
+    """One end of a connection."""
+
+    def __init__(
+        self,
+        network: Network,
+        process: Process | None,
+        local: tuple[str, int],
+        remote: tuple[str, int],
+        incoming: Pipe,
+        outgoing: Pipe,
+    ) -> None:
+        super().__init__({"peername": remote, "sockname": local})
+        self.process = process
+        self._network = network
+        self.incoming = incoming
+        self.outgoing = outgoing
+        self._protocol: asyncio.BaseProtocol | None = None
+        self._inbox: deque[Segment] = deque()
+        self._reading = True
+        self._paused = False
+        self._closing = False
+        self.lost = False
+        incoming.receiver = self
+
+    # What the other side of the wire does.
+
+    def take(self, segment: Segment) -> None:
+        """A segment has arrived at the host; the process reads it when it runs."""
+        process = self.process
+        if process is not None and process.state is ProcessState.DEAD:
+            if not (isinstance(segment, End) and segment.reset):
+                self.outgoing.send(End(reset=True))
+            return
+        self._inbox.append(segment)
+        self._soon(self._read)
+
+    def connect(self, protocol: asyncio.BaseProtocol) -> None:
+        """The connection stands."""
+        self._protocol = protocol
+        protocol.connection_made(self)
+        self._read()
+
+    def reset(self) -> None:
+        """The connection is cut; both ends notice, and what is under way is lost from some point on."""
+        self.outgoing.drop_some(self._network.rng)
+        self.outgoing.send(End(reset=True))
+
+    # What runs in the process.
+
+    def _soon(self, work: Callable[..., object], *args: Any) -> None:
+        context = self.process.context if self.process is not None else Context()
+        self._network.loop.call_soon(work, *args, context=context)
+
+    def _read(self) -> None:
+        while self._inbox and self._reading and not self.lost and self._protocol is not None:
+            segment = self._inbox.popleft()
+            if isinstance(segment, Data):
+                if not self._closing:
+                    self._deliver(segment.content)
+                self.incoming.bytes_unread -= len(segment.content)
+                self._incoming_eased()
+            elif segment.reset:
+                self._end(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
+            elif not self._closing and not cast(asyncio.Protocol, self._protocol).eof_received():
+                self.close()
+
+    def _deliver(self, content: bytes) -> None:
+        protocol = self._protocol
+        if not isinstance(protocol, asyncio.BufferedProtocol):
+            cast(asyncio.Protocol, protocol).data_received(content)
+            return
+        done = 0
+        while done < len(content) and not self._closing:
+            buffer = memoryview(protocol.get_buffer(len(content) - done))
+            count = min(len(buffer), len(content) - done)
+            buffer[:count] = content[done : done + count]
+            done += count
+            protocol.buffer_updated(count)
+
+    def _incoming_eased(self) -> None:
+        sender = self._network.other_end(self)
+        if sender._paused and self.incoming.bytes_unread <= LOW_WATER_BYTES:
+            sender._soon(sender._resume_writing)
+
+    def _resume_writing(self) -> None:
+        if self._paused and not self.lost and self.outgoing.bytes_unread <= LOW_WATER_BYTES:
+            self._paused = False
+            assert self._protocol is not None
+            self._protocol.resume_writing()
+
+    def _end(self, error: Exception | None) -> None:
+        if not self.lost:
+            self.lost = self._closing = True
+            self._network.forget(self)
+            if self._protocol is not None:
+                self._protocol.connection_lost(error)
+
+    # asyncio.Transport.
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        assert self._protocol is not None
+        return self._protocol
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._protocol = protocol
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def is_reading(self) -> bool:
+        return self._reading and not self._closing
+
+    def pause_reading(self) -> None:
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        self._reading = True
+        self._soon(self._read)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self._closing or not data:
+            return
+        for piece in self._network.pieces(bytes(data)):
+            self.outgoing.send(Data(piece))
+        if not self._paused and self.outgoing.bytes_unread > HIGH_WATER_BYTES and self._protocol is not None:
+            self._paused = True
+            self._protocol.pause_writing()
+
+    def writelines(self, list_of_data: Any) -> None:
+        self.write(b"".join(list_of_data))
+
+    def get_write_buffer_size(self) -> int:
+        return self.outgoing.bytes_unread if self._paused else 0
+
+    def close(self) -> None:
+        if not self._closing:
+            self._closing = True
+            self.outgoing.send(End(reset=False))
+            self._soon(self._end, None)
+
+    def abort(self) -> None:
+        if not self.lost:
+            self._closing = True
+            self.reset()
+            self._soon(self._end, None)

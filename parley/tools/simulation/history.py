@@ -1,0 +1,112 @@
+"""What happened in a simulation: for people to read around a failure, for checks to judge, for a hash to compare.
+
+Two runs of one seed have the same digest: every event and every segment that arrived goes into it.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from types import TracebackType
+from typing import Self
+
+from parley.tools.simulation.processes import CURRENT
+
+LOGGERS = ("protocol", "storage", "consensus", "broker")
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """One event; ``at`` in seconds of virtual time."""
+
+    at: float
+    who: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.at:10.4f}  {self.who:<12} {self.what}"
+
+
+class History:
+    """All events of one run, in order."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.happenings: list[Happening] = []
+        self.now = now
+        self._hash = blake2b(digest_size=16)
+        self.is_closed = False
+
+    def note(self, who: str, what: str) -> None:
+        """Something that the reader of a failure wants to know."""
+        if self.is_closed:
+            return
+        self.happenings.append(Happening(self.now(), who, what))
+        self.trace(f"{who} {what}")
+
+    def trace(self, line: str) -> None:
+        """Something only the digest takes in."""
+        if self.is_closed:
+            return
+        self._hash.update(f"{self.now():.9f} {line}\n".encode())
+
+    def close(self) -> None:
+        """The run is over: what its remains do belongs to no history."""
+        self.is_closed = True
+
+    @property
+    def digest(self) -> str:
+        """What tells two runs apart."""
+        return self._hash.hexdigest()
+
+
+class LogCapture(logging.Handler):
+    """Log lines of the brokers, as events of the history. A context manager.
+
+    ``on_failure`` is told of the lines that carry a traceback: nothing a network or a disk does may lead to one.
+    ``folder`` is where the brokers' files lie, which has another name in each run and is left out.
+    """
+
+    def __init__(self, history: History, folder: str, on_failure: Callable[[str], None]) -> None:
+        super().__init__(logging.INFO)
+        self._history = history
+        self._folder = folder
+        self._on_failure = on_failure
+        self._levels: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        for name in LOGGERS:
+            logger = logging.getLogger(name)
+            self._levels[name] = logger.level
+            logger.setLevel(logging.INFO)
+            logger.addHandler(self)
+            logger.propagate = False
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for name, level in self._levels.items():
+            logger = logging.getLogger(name)
+            logger.setLevel(level)
+            logger.removeHandler(self)
+            logger.propagate = True
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._history.is_closed or record.getMessage() == "configuration":  # which says the same at each start
+            return
+        process = CURRENT.get()
+        who = process.name if process is not None else "world"
+        text = f"{record.levelname} {record.getMessage()}{_facts(vars(record))}".replace(self._folder, "")
+        self._history.note(who, text)
+        if record.exc_info and record.exc_info[1] is not None:
+            trace = "".join(traceback.format_exception(record.exc_info[1])).replace(self._folder, "")
+            self._on_failure(f"{who}: {text}\n{trace}")
+
+
+def _facts(fields: Mapping[str, object]) -> str:
+    facts = [f"{name}={value}" for name, value in fields.items() if name not in _STANDARD]
+    return f" ({', '.join(facts)})" if facts else ""

@@ -1,0 +1,278 @@
+"""The invariants that are looked up inside of the brokers, all the time.
+
+* **SingleLeaderPerEpoch**: a leader epoch of a partition belongs to one process; so does a controller epoch.
+* **MonotonicEpoch**: leader, partition, broker and controller epochs never go back, in the store or in a broker's
+  image, and no partition epoch stands for two states.
+* **ReplicasAgree**: below their high watermarks all replicas hold the same batches at the same offsets.
+* **ISRSound**: every live member of the ISR has all that is below the leader's high watermark, and all that was
+  acknowledged.
+* **NoCommittedLoss**: the leader's log reaches as far as what was acknowledged.
+* **HighWatermarkNeverBack**: it does not go back while one process leads in one epoch.
+* **Recovers**: once nothing is wrong any more everything is in sync, and all that was sent is acknowledged, in time.
+* **NoFailure**: no traceback appears in a broker's log, and nothing that asyncio calls an error.
+
+The rest is for clients to see: :mod:`parley.tools.simulation.ledger`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from uuid import UUID
+
+from parley.broker.controller.stored import BROKERS, CHUNK_PARTITIONS, PARTITIONS
+from parley.broker.metadata.encoding import to_registration, to_state
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import BrokerRegistration, PartitionState
+from parley.broker.partition import Partition
+from parley.consensus.backend import Op, Put
+from parley.consensus.recipes.keyvalue import FOLDER
+from parley.consensus.recipes.writing import unwrap
+from parley.protocol.errors import KafkaError
+from parley.protocol.records.batch import headers
+from parley.storage.log import Log
+from parley.tools.simulation.ledger import Ledger, Violations
+from parley.tools.simulation.machines import Machine
+from parley.tools.simulation.processes import Process
+from parley.tools.simulation.world import World
+
+PartitionKey = tuple[UUID, str, int]
+Batch = tuple[int, int, int]
+"""Last offset, leader epoch and checksum of a batch."""
+
+_READ_BYTES = 1 << 20
+_PARTITION_CHUNKS = FOLDER + PARTITIONS
+_REGISTRATIONS = FOLDER + BROKERS
+
+
+class Invariants:
+    """Looks at a world, and reports to its violations."""
+
+    def __init__(self, world: World, ledger: Ledger, violations: Violations) -> None:
+        self._world = world
+        self._ledger = ledger
+        self._violations = violations
+        self._leaders: dict[tuple[PartitionKey, int], Process] = {}
+        self._controllers: dict[int, Process] = {}
+        self._images: dict[Process, tuple[int, int]] = {}
+        self._stored: dict[PartitionKey, PartitionState] = {}
+        self._leader_of_epoch: dict[tuple[PartitionKey, int], int] = {}
+        self._registered: dict[int, BrokerRegistration] = {}
+        self._high_watermarks: dict[tuple[Process, PartitionKey, int], int] = {}
+        self._agreed: defaultdict[PartitionKey, dict[int, Batch]] = defaultdict(dict)
+        self._compared: dict[tuple[Process, PartitionKey], int] = {}
+        self._failures = 0
+        world.store.on_write = self._written
+
+    def check(self) -> None:
+        """Look at everything."""
+        machines = [machine for machine in self._world.machines.values() if machine.serves]
+        for machine in machines:
+            self._check_image(machine)
+            for partition in _partitions(machine):
+                self._check_leader(machine, partition)
+                self._compare(machine, partition)
+        self._check_isr(machines)
+        for failure in self._world.failures[self._failures :]:
+            self._violations.report("NoFailure", failure)
+        self._failures = len(self._world.failures)
+
+    # What the store says of the partitions.
+
+    @property
+    def all_in_sync(self) -> bool:
+        """Whether every partition has a leader and no replica out of sync."""
+        return all(state.leader >= 0 and len(state.isr) == len(state.replicas) for state in self._stored.values())
+
+    def is_out_of_sync(self, broker_id: int) -> bool:
+        """Whether a broker is in no ISR."""
+        return not any(broker_id in state.isr for state in self._stored.values())
+
+    def describe(self) -> str:
+        """The state of each partition, and what each broker knows, in words."""
+        stored = "; ".join(f"{key[1]}-{key[2]} {_short(state)}" for key, state in self._stored.items())
+        return f"{stored}; serving: {[each.host for each in self._world.machines.values() if each.serves]}"
+
+    # Epochs.
+
+    def _check_image(self, machine: Machine) -> None:
+        process, image = _process(machine), _image(machine)
+        now = (image.controller_epoch, image.version)
+        before = self._images.get(process, now)
+        if now < before:
+            self._violations.report("MonotonicEpoch", f"{machine.host} went from metadata {before} back to {now}")
+        self._images[process] = now
+        if image.controller_id == machine.broker_id and _controls(machine):
+            holder = self._controllers.setdefault(image.controller_epoch, process)
+            if holder is not process:
+                self._violations.report(
+                    "SingleLeaderPerEpoch",
+                    f"controller epoch {image.controller_epoch} belongs to {holder.name} and to {process.name}",
+                )
+
+    def _check_leader(self, machine: Machine, partition: Partition) -> None:
+        if not partition.is_leader:
+            return
+        process = _process(machine)
+        key = (partition.topic_id, partition.topic, partition.index)
+        term = (key, partition.leader_epoch)
+        name = f"{partition.topic}-{partition.index}"
+        holder = self._leaders.setdefault(term, process)
+        if holder is not process:
+            whose = f"{holder.name} and of {process.name}" if holder.name != process.name else f"two of {process.name}"
+            text = f"epoch {partition.leader_epoch} of {name} is that of {whose} (each start is a process of its own)"
+            self._violations.report("SingleLeaderPerEpoch", text)
+        log = log_of(partition)
+        if log is not None:
+            at = (process, *term)
+            before = self._high_watermarks.get(at, 0)
+            if log.high_watermark < before:
+                self._violations.report(
+                    "HighWatermarkNeverBack",
+                    f"{process.name}, leader of {name} in epoch {partition.leader_epoch}, "
+                    f"went from {before} back to {log.high_watermark}",
+                )
+            self._high_watermarks[at] = log.high_watermark
+
+    def _written(self, ops: Sequence[Op]) -> None:
+        """The store has made a transaction."""
+        for op in ops:
+            entry = self._world.store.get(op.key) if isinstance(op, Put) else None
+            if entry is not None and op.key.startswith(_PARTITION_CHUNKS):
+                chunk = json.loads(unwrap(entry).value)
+                topic, number = op.key.removeprefix(_PARTITION_CHUNKS).rsplit("/", 1)
+                for i, state in enumerate(chunk["partitions"], int(number) * CHUNK_PARTITIONS):
+                    self._check_stored((UUID(chunk["topic_id"]), topic, i), to_state(state))
+            elif entry is not None and op.key.startswith(_REGISTRATIONS):
+                self._check_registration(to_registration(json.loads(unwrap(entry).value)))
+
+    def _check_stored(self, key: PartitionKey, state: PartitionState) -> None:
+        before = self._stored.get(key, state)
+        self._stored[key] = state
+        name = f"{key[1]}-{key[2]}"
+        if state == before:
+            return
+        self._world.history.note("store", f"{name} {_short(state)}")
+        change = f"{name} was {_short(before)} and became {_short(state)}"
+        if state.partition_epoch <= before.partition_epoch or state.leader_epoch < before.leader_epoch:
+            self._violations.report("MonotonicEpoch", f"an epoch did not rise: {change}")
+        if (
+            state.leader >= 0
+            and self._leader_of_epoch.setdefault((key, state.leader_epoch), state.leader) != state.leader
+        ):
+            self._violations.report("SingleLeaderPerEpoch", f"a leader epoch has two leaders: {change}")
+
+    def _check_registration(self, registration: BrokerRegistration) -> None:
+        before = self._registered.get(registration.broker_id, registration)
+        self._registered[registration.broker_id] = registration
+        how = "fenced" if registration.fenced else "alive"
+        self._world.history.note("store", f"broker {registration.broker_id} epoch {registration.epoch} {how}")
+        if registration.epoch < before.epoch:
+            self._violations.report(
+                "MonotonicEpoch",
+                f"the epoch of broker {registration.broker_id} went from {before.epoch} back to {registration.epoch}",
+            )
+
+    # Logs.
+
+    def _check_isr(self, machines: Sequence[Machine]) -> None:
+        """By the state that the store has: what a broker believes may be of the past."""
+        serving = {machine.broker_id: machine for machine in machines}
+        for (_, topic, index), state in self._stored.items():
+            acknowledged = self._ledger.acknowledged_end[topic, index]
+            needed, why = acknowledged, "what was acknowledged"
+            leader = _hosted(serving.get(state.leader), topic, index)
+            log = log_of(leader) if leader is not None and leader.leader_epoch == state.leader_epoch else None
+            if log is not None and log.high_watermark > needed:
+                needed, why = log.high_watermark, f"the high watermark of leader {state.leader}"
+            if log is not None and log.log_end_offset < acknowledged:
+                self._violations.report(
+                    "NoCommittedLoss",
+                    f"the log of {topic}-{index} at its leader ({_short(state)}) ends at {log.log_end_offset}; "
+                    f"acknowledged is what lies below {acknowledged}",
+                )
+            for member in state.isr:
+                log = log_of(_hosted(serving.get(member), topic, index))
+                if log is not None and log.log_end_offset < needed:
+                    self._violations.report(
+                        "ISRSound",
+                        f"broker {member} is in sync for {topic}-{index} ({_short(state)}), and its log ends at "
+                        f"{log.log_end_offset}, below {needed}, {why}",
+                    )
+
+    def _compare(self, machine: Machine, partition: Partition) -> None:
+        """Go on comparing this replica with what others had at the same place."""
+        log = log_of(partition)
+        if log is None:
+            return
+        key = (partition.topic_id, partition.topic, partition.index)
+        at = (_process(machine), key)
+        position = self._compared.get(at, log.log_start_offset)
+        if position > log.log_end_offset:
+            position = log.log_start_offset  # it was cut: what comes now is to be compared again
+        end = min(log.high_watermark, log.log_end_offset)
+        agreed = self._agreed[key]
+        for base, batch in _batches(log, position, end):
+            known = agreed.setdefault(base, batch)
+            if known != batch:
+                self._violations.report(
+                    "ReplicasAgree",
+                    f"{machine.host} has in {partition.topic}-{partition.index} at {base} the batch (last offset, "
+                    f"epoch, checksum) {batch}; another replica has {known}",
+                )
+            position = batch[0] + 1
+        self._compared[at] = position
+
+
+def _batches(log: Log, position: int, end: int) -> Iterator[tuple[int, Batch]]:
+    while position < end:
+        try:
+            data = log.read(position, _READ_BYTES, up_to=end, min_one_batch=True).read()
+        except KafkaError:
+            return
+        before = position
+        for _, header in headers(data):
+            yield header.base_offset, (header.last_offset, header.partition_leader_epoch, header.crc)
+            position = header.next_offset
+        if position == before:
+            return
+
+
+def _partitions(machine: Machine) -> list[Partition]:
+    assert machine.server is not None
+    return list(machine.server.partitions)
+
+
+def _hosted(machine: Machine | None, topic: str, index: int) -> Partition | None:
+    if machine is None or machine.server is None:
+        return None
+    return machine.server.partitions.by_topic.get(topic, {}).get(index)
+
+
+def log_of(partition: Partition | None) -> Log | None:
+    """The replica's log, if it is open."""
+    return partition.log if partition is not None and partition.is_open else None
+
+
+def _short(state: PartitionState) -> str:
+    moving = f" adding {state.adding} removing {state.removing}" if state.adding or state.removing else ""
+    return (
+        f"leader {state.leader} epoch {state.leader_epoch} isr {list(state.isr)} of {list(state.replicas)} "
+        f"version {state.partition_epoch}{moving}"
+    )
+
+
+def _process(machine: Machine) -> Process:
+    assert machine.process is not None
+    return machine.process
+
+
+def _image(machine: Machine) -> MetadataImage:
+    assert machine.server is not None
+    return machine.server.metadata.image
+
+
+def _controls(machine: Machine) -> bool:
+    assert machine.server is not None
+    return machine.server.liveness.controller.is_active

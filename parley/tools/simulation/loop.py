@@ -1,0 +1,261 @@
+"""An event loop without a machine below it: time passes when nothing is left to do, and jumps to the next timer.
+
+Rules of this module:
+
+* What is due at one instant runs in the order in which it was scheduled. Nothing depends on a thread, a file
+  descriptor, the machine's clock or an address in memory; so the same work under the same seed runs the same way.
+* The work of an executor runs in the loop, after a delay drawn from the seed: calls that overlap may change places, as
+  they do between threads.
+* Sockets belong to :mod:`parley.tools.simulation.network`, which plugs itself in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from asyncio import events
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
+from contextvars import Context, copy_context
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, TypeVarTuple
+
+from parley.tools.simulation.processes import CURRENT, Process
+
+if TYPE_CHECKING:
+    from parley.tools.simulation.network import Network
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+STEPS_PER_INSTANT_MAX = 500_000
+"""Callbacks that may run without time passing: beyond it something spins."""
+_CANCELLED_MIN = 1000
+
+
+class Stuck(RuntimeError):
+    """Everything waits and no timer will end it, or something runs for ever without time passing."""
+
+
+class _Handle(asyncio.Handle):
+    __slots__ = ("process",)
+
+    def __init__(
+        self, callback: Callable[..., object], args: tuple[Any, ...], loop: SimulatedLoop, context: Context | None
+    ) -> None:
+        context = context if context is not None else copy_context()
+        super().__init__(callback, args, loop, context)
+        self.process: Process | None = context.get(CURRENT)
+
+
+class _Timer(asyncio.TimerHandle):
+    __slots__ = ("process", "waits")
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: SimulatedLoop,
+        context: Context | None,
+    ) -> None:
+        context = context if context is not None else copy_context()
+        super().__init__(when, callback, args, loop, context)
+        self.process: Process | None = context.get(CURRENT)
+        self.waits = True
+        """Whether its moment is still to come."""
+
+
+Due: TypeAlias = _Handle | _Timer
+"""A callback whose time has come."""
+
+
+class SimulatedLoop(asyncio.BaseEventLoop):
+    """The loop of a whole simulated world."""
+
+    _stopping: bool
+
+    def __init__(self, *, executor_delay: Callable[[], float] = lambda: 0.0) -> None:
+        """``executor_delay()`` answers how many seconds the next piece of work in an executor takes."""
+        super().__init__()
+        self.network: Network | None = None
+        self.on_error: Callable[[dict[str, Any]], None] = lambda context: None
+        """Told what asyncio reports as an error that nobody handled."""
+        self._executor_delay = executor_delay
+        self._now = 1000.0
+        self._due: deque[Due] = deque()
+        self._timers: list[tuple[float, int, _Timer]] = []
+        self._timers_made = 0
+        self._cancelled = 0
+        self._steps_now = 0
+        self.steps = 0
+        """Callbacks run so far."""
+
+    # Running.
+
+    def _run_once(self) -> None:
+        """Run all that is ready, then move the clock to the next timer."""
+        ready = self._due
+        while ready and not self._stopping:
+            handle = ready.popleft()
+            if handle.cancelled():
+                continue
+            process = handle.process
+            if process is not None and not process.runs:
+                process.held.append(handle)
+                continue
+            self.steps += 1
+            self._steps_now += 1
+            if self._steps_now > STEPS_PER_INSTANT_MAX:
+                raise Stuck(f"{STEPS_PER_INSTANT_MAX} callbacks ran while no time passed; the last one is {handle}")
+            handle._run()
+        if not self._stopping:
+            self._advance()
+
+    def _advance(self) -> None:
+        timers = self._timers
+        while timers and timers[0][2].cancelled():
+            heappop(timers)
+            self._cancelled -= 1
+        if not timers:
+            raise Stuck("everything waits, and no timer will ever end it")
+        if timers[0][0] > self._now:
+            self._now, self._steps_now = timers[0][0], 0
+        while timers and timers[0][0] <= self._now:
+            timer = heappop(timers)[2]
+            timer.waits = False
+            if timer.cancelled():
+                self._cancelled -= 1
+            else:
+                self._due.append(timer)
+
+    # Scheduling.
+
+    def take_back(self, due: Iterable[Due]) -> None:
+        """Run callbacks that a process had held, in this order."""
+        self._due.extend(due)
+
+    def time(self) -> float:
+        return self._now
+
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = _Handle(callback, args, self, context)
+        self._due.append(handle)
+        return handle
+
+    def call_soon_threadsafe(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        timer = _Timer(when, callback, args, self, context)
+        self._timers_made += 1
+        heappush(self._timers, (when, self._timers_made, timer))
+        return timer
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        if isinstance(handle, _Timer) and handle.waits:
+            self._cancelled += 1
+            if self._cancelled > max(_CANCELLED_MIN, len(self._timers) // 2):
+                self._timers = [entry for entry in self._timers if not entry[2].cancelled()]
+                heapify(self._timers)
+                self._cancelled = 0
+
+    def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
+        done: asyncio.Future[T] = self.create_future()
+
+        def work() -> None:
+            try:
+                result = func(*args)
+            except Exception as error:
+                if not done.done():
+                    done.set_exception(error)
+            else:
+                if not done.done():
+                    done.set_result(result)
+
+        self.call_later(self._executor_delay(), work)
+        return done
+
+    # Errors.
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        self.on_error(context)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        self.on_error(context)
+
+    # Sockets.
+
+    def add_reader(self, fd: Any, callback: Callable[[*Ts], object], *args: *Ts) -> None:
+        self._network().watch(fd, _Handle(callback, args, self, None))
+
+    def remove_reader(self, fd: Any) -> bool:
+        return self._network().watch(fd, None)
+
+    async def connect_accepted_socket(self, protocol_factory: Any, sock: Any, **kwargs: Any) -> Any:
+        protocol = protocol_factory()
+        sock.end.connect(protocol)
+        return sock.end, protocol
+
+    async def getaddrinfo(
+        self, host: Any, port: Any, *, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
+    ) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host, port))]
+
+    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **kwargs: Any) -> Any:
+        return await self._network().connect(protocol_factory, host, port)
+
+    def _network(self) -> Network:
+        if self.network is None:
+            raise RuntimeError("this simulation has no network")
+        return self.network
+
+
+_ROUNDS_OF_CANCELLING = 3
+_SECONDS_TO_END = 60.0
+
+
+def run(loop: SimulatedLoop, work: Coroutine[Any, Any, T]) -> T:
+    """Run ``work`` to its end, let whatever else is left end, and close the loop."""
+    events.set_event_loop(loop)
+    try:
+        result: T = loop.run_until_complete(work)
+        return result
+    finally:
+        _end_the_rest(loop)
+        events.set_event_loop(None)
+        loop.close()
+
+
+def _end_the_rest(loop: SimulatedLoop) -> None:
+    """Cancel every task there is, so that none is torn down by the collector at a time of its choosing."""
+
+    async def cancel() -> None:
+        mine = asyncio.current_task()
+        for _ in range(_ROUNDS_OF_CANCELLING):
+            tasks = sorted(
+                (task for task in asyncio.all_tasks(loop) if task is not mine), key=lambda each: each.get_name()
+            )
+            if not tasks:
+                return
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=_SECONDS_TO_END)
+
+    loop.on_error = lambda context: None
+    with suppress(Stuck):
+        loop.run_until_complete(cancel())
+    for task in asyncio.all_tasks(loop):
+        task._log_destroy_pending = False  # type: ignore[attr-defined]

@@ -1,0 +1,263 @@
+"""Simulated machines that run a broker each, and what can happen to them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextvars import Context
+from random import Random
+from typing import Any
+
+from parley.broker.config import BrokerConfig
+from parley.broker.server import BrokerServer
+from parley.consensus.backend import Check, Op, TxnResult
+from parley.consensus.memory import MemoryBackend, MemoryStore
+from parley.tools.simulation.disk import Disk
+from parley.tools.simulation.history import History
+from parley.tools.simulation.loop import SimulatedLoop
+from parley.tools.simulation.network import Network
+from parley.tools.simulation.processes import CURRENT, Process
+
+EPOCH_MS = 1_700_000_000_000
+"""What the wall clocks of the simulated machines show when the loop's time is 0."""
+PORT = 9092
+
+
+class MachineClock:
+    """The clock of one machine: its wall clock goes wrong by ``skew_s``."""
+
+    def __init__(self, loop: SimulatedLoop) -> None:
+        self._loop = loop
+        self.skew_s = 0.0
+
+    def wall_ms(self) -> int:
+        """As :class:`parley.broker.clock.Clock`."""
+        return EPOCH_MS + int((self._loop.time() + self.skew_s) * 1000)
+
+    def monotonic(self) -> float:
+        """As :class:`parley.broker.clock.Clock`."""
+        return self._loop.time()
+
+
+class SharedStore(MemoryStore):
+    """The coordination store of all machines: a server that its clients reach over some network."""
+
+    def __init__(self, rng: Random, latency: Callable[[], float]) -> None:
+        super().__init__(rng=rng)
+        self.latency = latency
+        self.clients: dict[Process, MemoryBackend] = {}
+        """By the process that opened it."""
+        self.on_write: Callable[[Sequence[Op]], None] = lambda ops: None
+        """Told of each transaction once it is made."""
+
+    def apply(self, checks: Sequence[Check], ops: Sequence[Op]) -> TxnResult:
+        result = super().apply(checks, ops)
+        self.on_write(ops)
+        return result
+
+    def attach(self, client: MemoryBackend) -> None:
+        process = CURRENT.get()
+        if process is not None:
+            client.delay_s = self.latency
+            client.txn = _arriving(client.txn)  # type: ignore[method-assign]
+            self.clients[process] = client
+        super().attach(client)
+
+    def _tell_expired(self, client: MemoryBackend, session_id: str) -> None:
+        """News reaches a process when it runs, not while it is stopped."""
+        process = next((process for process, each in self.clients.items() if each is client), None)
+        context = process.context if process is not None else None
+        asyncio.get_running_loop().call_soon(client.expired, session_id, context=context)
+
+
+def _arriving(txn: Callable[..., Coroutine[Any, Any, TxnResult]]) -> Callable[..., Coroutine[Any, Any, TxnResult]]:
+    """Transactions that reach the store once they are sent, though whoever sent them waits no longer."""
+
+    async def arrive(checks: Sequence[Check], ops: Sequence[Op]) -> TxnResult:
+        sent = asyncio.ensure_future(txn(checks, ops))
+        sent.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(sent)
+
+    return arrive
+
+
+class Machine:
+    """A machine with a broker on it; both may be up or not."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        properties: Mapping[str, str],
+        *,
+        loop: SimulatedLoop,
+        network: Network,
+        disk: Disk,
+        store: SharedStore,
+        history: History,
+        seed: str,
+    ) -> None:
+        self.broker_id = broker_id
+        self.host = f"broker-{broker_id}"
+        self.clock = MachineClock(loop)
+        self.process: Process | None = None
+        """None while no broker runs."""
+        self.server: BrokerServer | None = None
+        self.is_stopping = False
+        """Whether its broker was told to stop and has not ended."""
+        self.starts = 0
+        self.past: list[Process] = []
+        """Processes that died here."""
+        self._properties = properties
+        self._loop = loop
+        self._network = network
+        self._disk = disk
+        self._store = store
+        self._history = history
+        self._seed = seed
+        self._ready = False
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where clients reach the broker."""
+        return self.host, PORT
+
+    @property
+    def is_up(self) -> bool:
+        """Whether a broker process exists, be it stopped."""
+        return self.process is not None
+
+    @property
+    def serves(self) -> bool:
+        """Whether the broker has finished its start and runs."""
+        return self.process is not None and self.process.runs and self._ready
+
+    def start(self) -> None:
+        """Start the broker, unless it runs; it is started again when its start fails, as a supervisor would."""
+        if self.process is not None:
+            return
+        self.starts += 1
+        process = self.process = Process(self.host, self.host)
+        self._history.note("world", f"start {self.host}")
+        process.start(self._run(process), name=f"life of {self.host}, {self.starts}")
+
+    async def _run(self, process: Process) -> None:
+        config = BrokerConfig.from_properties(
+            {
+                **self._properties,
+                "broker.id": str(self.broker_id),
+                "listeners": f"PLAINTEXT://{self.host}:{PORT}",
+                "log.dirs": str(self._disk.path),
+            }
+        )
+        attempt = 0
+        while True:
+            attempt += 1
+            rng = Random(f"{self._seed}/{self.host}/{self.starts}/{attempt}")
+            server = BrokerServer(config, clock=self.clock, rng=rng, bind=self._network.bind)
+            self.server = server
+            try:
+                await server.start()
+            except Exception as error:
+                self._history.note(self.host, f"did not start: {type(error).__name__}: {error}")
+                await asyncio.sleep(1.0)
+                continue
+            self._ready = True
+            await server.failed.wait()
+            self._history.note(self.host, "gave up")
+            self._ready = False
+            await server.stop()
+            await asyncio.sleep(1.0)
+
+    def shut_down(self) -> None:
+        """SIGTERM: the broker stops in order, and its process ends."""
+        process, server = self.process, self.server
+        if process is None or server is None or not process.runs:
+            return
+        self._history.note("world", f"shut down {self.host}")
+
+        async def stop() -> None:
+            await server.stop()
+            # Not in the name of the process that is about to end.
+            self._loop.call_soon(self._exited, process, context=Context())
+
+        self._ready = False
+        self.is_stopping = True
+        process.start(stop(), name=f"shutdown of {self.host}, {self.starts}")
+
+    def _exited(self, process: Process) -> None:
+        if self.process is process:
+            self._history.note("world", f"{self.host} exits")
+            self._forget(process, silently=False)
+            self._disk.process_died()
+
+    def kill(self) -> None:
+        """SIGKILL: what it wrote stays."""
+        if (process := self.process) is not None:
+            self._history.note("world", f"kill {self.host}")
+            self._forget(process, silently=False)
+            self._disk.process_died()
+
+    def crash(self, rng: Random) -> None:
+        """The machine loses power: nobody is told, and what was not synced may be gone. :meth:`boot` it again."""
+        self._history.note("world", f"crash {self.host}")
+        if (process := self.process) is not None:
+            self._forget(process, silently=True)
+        self._network.host_down(self.host)
+        for line in self._disk.machine_crashed(rng):
+            self._history.note("world", f"  {self.host} lost: {line}")
+
+    def boot(self) -> None:
+        """The machine comes back, and its broker is started."""
+        self._network.host_up(self.host)
+        self.start()
+
+    def _forget(self, process: Process, *, silently: bool) -> None:
+        process.die()
+        self.past.append(process)
+        self._network.process_died(process, silently=silently)
+        self.process = self.server = None
+        self._ready = self.is_stopping = False
+
+    def stop(self) -> None:
+        """SIGSTOP."""
+        if self.process is not None:
+            self._history.note("world", f"stop {self.host}")
+            self.process.stop()
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        if self.process is not None:
+            self._history.note("world", f"resume {self.host}")
+            self.process.resume(self._loop)
+
+    def cut_from_store(self, seconds: float, *, silently: bool) -> None:
+        """Nothing passes between the broker and the coordination store. :meth:`join_store` is to follow.
+
+        The broker is told so; or ``silently`` what it asks meanwhile reaches the store after ``seconds``, late.
+        """
+        until = self._loop.time() + seconds
+
+        def cut(client: MemoryBackend) -> None:
+            client.disconnect()
+            if silently:
+                client.delay_s = lambda: max(0.0, until - self._loop.time()) + self._store.latency()
+
+        self._in_process("store gone", cut)
+
+    def join_store(self) -> None:
+        """The store is in reach again."""
+
+        def join(client: MemoryBackend) -> None:
+            client.delay_s = self._store.latency
+            client.reconnect()
+
+        self._in_process("store back", join)
+
+    def lose_store_answer(self, *, applied: bool) -> None:
+        """The next write's answer is lost, after or before the write was made."""
+        self._in_process(f"answer lost, applied={applied}", lambda client: client.lose_next_answer(applied=applied))
+
+    def _in_process(self, what: str, work: Callable[[MemoryBackend], None]) -> None:
+        if self.process is not None and (client := self._store.clients.get(self.process)) is not None:
+            self._history.note("world", f"{self.host}: {what}")
+            self._loop.call_soon(work, client, context=self.process.context)

@@ -1,0 +1,310 @@
+"""One run: a cluster starts, clients use it while things go wrong, everything is mended, and it is judged."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from parley.protocol.client import Client
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.topics import CreateTopicsRequest
+from parley.tools.simulation.clients import Producer, Reader
+from parley.tools.simulation.faults import Fault, Kind, plan
+from parley.tools.simulation.history import Happening
+from parley.tools.simulation.invariants import Invariants
+from parley.tools.simulation.ledger import FINAL_READER, Ledger, Violation, Violations
+from parley.tools.simulation.loop import Stuck
+from parley.tools.simulation.machines import Machine
+from parley.tools.simulation.world import World
+
+TOPIC = "records"
+CHECK_EVERY_S = 0.05
+RECOVERY_S = 120.0
+"""How long a cluster may take until everything is in sync once nothing is wrong any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What kind of run; the seed decides the rest."""
+
+    brokers: int = 3
+    partitions: int = 2
+    seconds: float = 30.0
+    kinds: tuple[Kind, ...] = ()
+    """The kinds of faults; empty: those that the seed has a mood for."""
+    faults: Sequence[Fault] | None = None
+    """In place of those that the seed would plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a run."""
+
+    seed: int
+    digest: str
+    """Of everything that happened: the same in each run of the seed."""
+    flushes: bool
+    """Whether every append was synced."""
+    faults: Sequence[Fault]
+    violations: Sequence[Violation]
+    happenings: Sequence[Happening] = field(repr=False)
+    records_acknowledged: int
+    virtual_seconds: float
+    steps: int
+
+    @property
+    def passed(self) -> bool:
+        """Whether every invariant held."""
+        return not self.violations
+
+    def around_failure(self, before: int = 80, after: int = 10) -> list[Happening]:
+        """What happened about the time of the first violation."""
+        if not self.violations:
+            return []
+        index = next((i for i, each in enumerate(self.happenings) if each.who == "INVARIANT"), len(self.happenings))
+        return list(self.happenings[max(0, index - before) : index + after])
+
+
+def simulate(seed: int, settings: Settings | None = None) -> Outcome:
+    """Run one seed."""
+    settings = settings or Settings()
+    world = World(str(seed))
+    flushes = world.random("flushes").random() < 0.3
+    if flushes:
+        world.properties["log.flush.interval.messages"] = "1"
+    run = _Run(world, settings, flushes)
+    with world:
+        try:
+            world.run(run.main)
+        except Stuck as stuck:
+            run.violations.report("Recovers", str(stuck))
+    return Outcome(
+        seed=seed,
+        digest=world.history.digest,
+        flushes=flushes,
+        faults=run.faults,
+        violations=run.violations.found,
+        happenings=world.history.happenings,
+        records_acknowledged=run.ledger.records_acknowledged,
+        virtual_seconds=world.loop.time() - 1000.0,
+        steps=world.loop.steps,
+    )
+
+
+class _Run:
+    def __init__(self, world: World, settings: Settings, flushes: bool) -> None:
+        self.world = world
+        self.settings = settings
+        self.violations = Violations(world.history)
+        self.ledger = Ledger(world.history, self.violations)
+        self.faults = (
+            settings.faults
+            if settings.faults is not None
+            else plan(world.random("faults"), settings.brokers, settings.seconds, settings.kinds)
+        )
+        self._flushes = flushes
+        self._rng = world.random("crashes")
+        self._wrong: dict[Fault, None] = {}  # faults that last
+        self._crashing: Machine | None = None
+        self._begin = 0.0
+        self._invariants = Invariants(world, self.ledger, self.violations)
+        self._users: list[Producer | Reader] = []
+
+    async def main(self, world: World) -> None:
+        """The run. Ends early when an invariant is broken."""
+        checks = asyncio.ensure_future(self._check())
+        work = asyncio.ensure_future(self._play())
+        await asyncio.wait({checks, work}, return_when=asyncio.FIRST_COMPLETED)
+        for each in (checks, work):
+            each.cancel()
+        if work.done() and not work.cancelled():
+            work.result()
+
+    async def _check(self) -> None:
+        """Look at the invariants until one is broken."""
+        while not self.violations.found:
+            self._invariants.check()
+            await asyncio.sleep(CHECK_EVERY_S)
+
+    async def _play(self) -> None:
+        world = self.world
+        for broker_id in range(1, self.settings.brokers + 1):
+            world.add_machine(broker_id).start()
+        machines = list(world.machines.values())
+        await self._until(lambda: all(machine.serves for machine in machines), "every broker has started")
+        await self._create_topic()
+        producers, readers = self._start_users()
+        begin = self._begin = world.loop.time()
+        tasks = []
+        for fault in self.faults:
+            await asyncio.sleep(max(0.0, begin + fault.at - world.loop.time()))
+            tasks.append(asyncio.ensure_future(self._commit(fault)))
+        await asyncio.sleep(max(0.0, begin + self.settings.seconds - world.loop.time()))
+        await asyncio.gather(*tasks)
+        await self._mend()
+        await self._end(producers, readers)
+
+    # The load.
+
+    async def _create_topic(self) -> None:
+        process = self.world.client_process("admin")
+        await process.start(self._ask_for_topic(), name="admin")
+
+    async def _ask_for_topic(self) -> None:
+        topic = CreateTopicsRequest.CreatableTopic(
+            name=TOPIC,
+            num_partitions=self.settings.partitions,
+            replication_factor=min(3, self.settings.brokers),
+            assignments=[],
+            configs=[],
+        )
+        addresses = [machine.address for machine in self.world.machines.values()]
+        while True:
+            try:
+                async with Client(addresses, timeout=10.0) as client:
+                    node = await client.controller()
+                    answer = await client.send(CreateTopicsRequest(topics=[topic], timeout_ms=5000), node=node)
+                    if answer.topics[0].error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                        return
+            except KafkaError as error:
+                self.world.history.note("admin", f"create topic: {error}")
+            await asyncio.sleep(0.2)
+
+    def _start_users(self) -> tuple[list[asyncio.Task[None]], list[asyncio.Task[None]]]:
+        world, partitions = self.world, range(self.settings.partitions)
+        addresses = [machine.address for machine in world.machines.values()]
+        pause_s = world.rng.choice((0.05, 0.3, 1.0))
+        producers, readers = [], []
+        for name in ("producer-1", "producer-2"):
+            producer = Producer(name, addresses, self.ledger, world.random(name))
+            producers.append(
+                world.client_process(name).start(producer.run(TOPIC, partitions, pause_s=pause_s), name=name)
+            )
+            self._users.append(producer)
+        for name in ("reader-1", "reader-2"):
+            reader = Reader(name, addresses, self.ledger, world.random(name))
+            readers.append(world.client_process(name).start(reader.run(TOPIC, partitions), name=name))
+            self._users.append(reader)
+        return producers, readers
+
+    # Faults.
+
+    async def _commit(self, fault: Fault) -> None:
+        if fault.kind is Kind.CRASH and not self._flushes:
+            await self._crash_alone(fault)
+            return
+        await self._until(lambda: self._crashing is None, "a crash is over")
+        await self._make(fault)
+
+    async def _make(self, fault: Fault) -> None:
+        world, machine, other = self.world, self.world.machines[fault.broker], self.world.machines[fault.other]
+        self._wrong[fault] = None
+        world.history.note("world", f"FAULT {fault}")
+        match fault.kind:
+            case Kind.KILL:
+                machine.kill()
+            case Kind.CRASH:
+                machine.crash(self._rng)
+            case Kind.STOP:
+                machine.stop()
+            case Kind.SHUT_DOWN:
+                machine.shut_down()
+            case Kind.ISOLATE | Kind.PART | Kind.DEAFEN:
+                world.network.part(*self._sides(fault), one_way=fault.kind is Kind.DEAFEN)
+            case Kind.CUT:
+                world.network.cut_connections(machine.host, other.host)
+            case Kind.LOSE_STORE:
+                machine.cut_from_store(fault.lasts, silently=fault.amount > 0)
+            case Kind.LOSE_ANSWER:
+                machine.lose_store_answer(applied=fault.amount > 0)
+            case Kind.SKEW:
+                machine.clock.skew_s += fault.amount
+        await asyncio.sleep(fault.lasts)
+        await self._unmake(fault, machine)
+        del self._wrong[fault]
+
+    def _sides(self, fault: Fault) -> tuple[list[str], list[str]]:
+        """The hosts that a partition parts, from the first to the second."""
+        host, other = self.world.machines[fault.broker].host, self.world.machines[fault.other].host
+        if fault.kind is Kind.ISOLATE:
+            return [host], [each for each in self.world.hosts if each != host]
+        return [other], [host]
+
+    async def _unmake(self, fault: Fault, machine: Machine) -> None:
+        match fault.kind:
+            case Kind.KILL:
+                machine.start()
+            case Kind.CRASH:
+                machine.boot()
+            case Kind.STOP:
+                machine.resume()
+            case Kind.SHUT_DOWN:
+                await self._until(lambda: not machine.is_stopping, "a broker ends that was told to")
+                machine.start()
+            case Kind.ISOLATE | Kind.PART | Kind.DEAFEN:
+                self.world.network.join(*self._sides(fault), one_way=fault.kind is Kind.DEAFEN)
+            case Kind.LOSE_STORE:
+                machine.join_store()
+            case _:
+                return
+        self.world.history.note("world", f"MENDED {fault}")
+
+    async def _crash_alone(self, fault: Fault) -> None:
+        """A crash that waits until nothing else is wrong, and keeps others from happening until it has been noticed."""
+        machine = self.world.machines[fault.broker]
+        while not (self._crashing is None and not self._wrong and self._all_in_sync()):
+            if self.world.loop.time() > self._begin + self.settings.seconds:
+                return  # its moment never came
+            await asyncio.sleep(CHECK_EVERY_S)
+        self._crashing = machine
+        try:
+            crash = asyncio.ensure_future(self._make(fault))
+            await asyncio.sleep(0)  # it has happened; before, all would still be in sync
+            await self._until(
+                lambda: self._invariants.is_out_of_sync(machine.broker_id) or self._all_in_sync(), "a crash is noticed"
+            )
+        finally:
+            self._crashing = None
+        await crash
+
+    async def _mend(self) -> None:
+        self.world.history.note("world", "everything is mended")
+        self.world.network.heal()
+        for machine in self.world.machines.values():
+            machine.resume()
+            machine.join_store()
+            machine.boot()
+
+    # The end.
+
+    async def _end(self, producers: Sequence[asyncio.Task[None]], readers: Sequence[asyncio.Task[None]]) -> None:
+        machines = list(self.world.machines.values())
+        await self._until(lambda: all(machine.serves for machine in machines), "every broker serves again")
+        await self._until(self._all_in_sync, "every replica is in sync again")
+        for user in self._users:
+            user.stopping = True
+        await self._until(lambda: all(task.done() for task in (*producers, *readers)), "all is acknowledged")
+        for task in (*producers, *readers):
+            task.result()
+        final = Reader(FINAL_READER, [machine.address for machine in machines], self.ledger, self.world.random("final"))
+        process = self.world.client_process(FINAL_READER)
+        partitions = range(self.settings.partitions)
+        task = process.start(final.run(TOPIC, partitions, until_ends=True), name=FINAL_READER)
+        await self._until(task.done, "all is read")
+        task.result()
+        self.ledger.judge()
+        self._invariants.check()
+
+    def _all_in_sync(self) -> bool:
+        machines = self.world.machines.values()
+        return all(machine.serves for machine in machines) and self._invariants.all_in_sync
+
+    async def _until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait; a cluster that never gets there has not recovered."""
+        try:
+            await self.world.until(condition, timeout=RECOVERY_S)
+        except TimeoutError:
+            text = f"not within {RECOVERY_S:g} s: {what}. {self._invariants.describe()}"
+            self.violations.report("Recovers", text)
+            await asyncio.Event().wait()

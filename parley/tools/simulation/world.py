@@ -1,0 +1,151 @@
+"""One simulated world: machines, network, disks, store, clients, under one seed."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import shutil
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from parley.tools.simulation.disk import Disks
+from parley.tools.simulation.history import History, LogCapture
+from parley.tools.simulation.loop import SimulatedLoop, run
+from parley.tools.simulation.machines import Machine, SharedStore
+from parley.tools.simulation.network import Network, Weather
+from parley.tools.simulation.processes import Process
+
+T = TypeVar("T")
+
+MEMORY_FOLDER = Path("/dev/shm")
+"""Where simulated disks lie if it is there: a file system that is not slow."""
+
+PROPERTIES: Mapping[str, str] = {
+    "coordination.session.timeout.ms": "6000",
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "num.partitions": "2",
+    "offsets.topic.num.partitions": "2",
+    "offsets.topic.replication.factor": "3",
+    "auto.create.topics.enable": "false",
+    "replica.lag.time.max.ms": "3000",
+    "replica.fetch.wait.max.ms": "200",
+    "replica.fetch.backoff.ms": "100",
+    "replica.socket.timeout.ms": "3000",
+    "log.index.interval.bytes": "128",
+    "log.index.size.max.bytes": "256",
+    "log.flush.offset.checkpoint.interval.ms": "2000",
+    "log.flush.start.offset.checkpoint.interval.ms": "2000",
+    "replica.high.watermark.checkpoint.interval.ms": "500",
+    "log.retention.check.interval.ms": "5000",
+    "log.retention.ms": "-1",
+    "controlled.shutdown.enable": "true",
+}
+"""What every simulated broker is configured with: short waits, small segments, so that minutes hold much."""
+
+
+class World:
+    """A context manager: enter it, :meth:`run` something in it. Everything is gone when it is left."""
+
+    def __init__(self, seed: str, *, properties: Mapping[str, str] | None = None) -> None:
+        self.seed = seed
+        self.rng = self.random("world")
+        timing = self.random("executor")
+        self.loop = SimulatedLoop(executor_delay=lambda: timing.uniform(0.0, 0.003))
+        self.history = History(self.loop.time)
+        self.network = Network(self.loop, self.random("network"), Weather.drawn(self.random("weather")))
+        self.network.on_arrival = self.history.trace
+        self.machines: dict[int, Machine] = {}
+        self.failures: list[str] = []
+        """Tracebacks that appeared anywhere."""
+        self.loop.on_error = self._on_error
+        store_timing = self.random("store latency")
+        self.store = SharedStore(self.random("store"), lambda: store_timing.uniform(0.0002, 0.01))
+        self._url = f"memory://simulation-{id(self)}"
+        self.store.known_as(self._url.removeprefix("memory://"))
+        self.properties = {**PROPERTIES, **(properties or {}), "coordination.url": self._url}
+        self._exit = ExitStack()
+        self._clients: list[Process] = []
+
+    def random(self, purpose: str) -> Random:
+        """A source of chance of its own for each purpose, so that one more draw for one changes no other."""
+        return Random(f"{self.seed}/{purpose}")
+
+    def __enter__(self) -> Self:
+        base = MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None
+        folder = Path(tempfile.mkdtemp(prefix="parley-simulation-", dir=base)).resolve()
+        self._exit.callback(shutil.rmtree, folder, ignore_errors=True)
+        self._disks = self._exit.enter_context(Disks(folder))
+        self._exit.enter_context(LogCapture(self.history, str(folder), self.failures.append))
+        if gc.isenabled():
+            gc.disable()  # or what falls to the collector would be torn down at another time in each run
+            self._exit.callback(gc.enable)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._exit.close()
+        gc.collect()
+
+    def run(self, work: Callable[[World], Awaitable[T]]) -> T:
+        """Run ``work`` in virtual time, to its end. Only once."""
+
+        async def main() -> T:
+            try:
+                return await work(self)
+            finally:
+                self._bury()
+
+        return run(self.loop, main())
+
+    def add_machine(self, broker_id: int) -> Machine:
+        """A machine with an empty disk; its broker is not started."""
+        machine = self.machines[broker_id] = Machine(
+            broker_id,
+            self.properties,
+            loop=self.loop,
+            network=self.network,
+            disk=self._disks.disk(f"broker-{broker_id}"),
+            store=self.store,
+            history=self.history,
+            seed=self.seed,
+        )
+        return machine
+
+    def client_process(self, name: str) -> Process:
+        """A process on a host of its own."""
+        process = Process(name, name)
+        self._clients.append(process)
+        return process
+
+    @property
+    def hosts(self) -> list[str]:
+        """All hosts: brokers, then clients."""
+        return [each.host for each in self.machines.values()] + [each.host for each in self._clients]
+
+    async def until(self, condition: Callable[[], bool], *, timeout: float = 120.0, what: str = "") -> None:
+        """Wait in virtual time. Raises TimeoutError."""
+        deadline = self.loop.time() + timeout
+        while not condition():
+            if self.loop.time() > deadline:
+                raise TimeoutError(f"not within {timeout:g} s of virtual time: {what}")
+            await asyncio.sleep(0.05)
+
+    def _bury(self) -> None:
+        self.history.close()
+        for machine in self.machines.values():
+            for process in (*machine.past, *filter(None, [machine.process])):
+                process.bury(self.loop)
+        for process in self._clients:
+            process.bury(self.loop)
+
+    def _on_error(self, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        self.history.note("asyncio", f"{context.get('message')}: {error!r}")
+        self.failures.append(f"{context.get('message')}: {error!r}")

@@ -1,1 +1,0 @@
-"""Kafka Connect's REST API: the same paths, JSON and error codes, on any :class:`pipeline.connect.herder.Herder`."""

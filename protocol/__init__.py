@@ -1,8 +1,0 @@
-"""The Kafka wire protocol: messages, record batches, errors, a sans-IO connection and a thin asyncio client.
-
-Nothing here opens a file, knows a broker or imports another of our packages.
-"""
-
-from protocol import compiled as _compiled
-
-_compiled.install_guard()
