@@ -14,10 +14,10 @@ from uuid import UUID
 from parley.broker.controller.brokers import broker_joined, broker_lost
 from parley.broker.controller.decision import Decision
 from parley.broker.controller.departures import broker_leaving
-from parley.broker.controller.elections import ElectionType, balance_leaders, elect_leaders
-from parley.broker.controller.isr import IsrWish, alter_partitions
+from parley.broker.controller.isr_changes import IsrWish, alter_partitions
+from parley.broker.controller.leader_elections import ElectionType, balance_leaders, elect_leaders
 from parley.broker.controller.reassignment import Move, alter_reassignments, list_reassignments
-from parley.broker.controller.stored import read_image, writes_for
+from parley.broker.controller.stored_metadata import read_image, writes_for
 from parley.broker.controller.topics import NewTopic, TopicDefaults, create_topics, delete_topics
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import BrokerRegistration, Endpoint

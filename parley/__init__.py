@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Final
 from parley import compiled as _compiled
 
 if TYPE_CHECKING:
-    from parley.broker.cluster import Cluster
-    from parley.broker.embedded import Broker
+    from parley.broker.embedded.broker import Broker
+    from parley.broker.embedded.cluster import Cluster
     from parley.pipeline.tables import read_topic, scan_topic
 
 __all__ = ["Broker", "Cluster", "read_topic", "scan_topic"]
 
 _HOMES: Final = {
-    "Broker": "parley.broker.embedded",
-    "Cluster": "parley.broker.cluster",
+    "Broker": "parley.broker.embedded.broker",
+    "Cluster": "parley.broker.embedded.cluster",
     "read_topic": "parley.pipeline.tables",
     "scan_topic": "parley.pipeline.tables",
 }

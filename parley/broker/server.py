@@ -16,44 +16,44 @@ from pathlib import Path
 from random import Random, SystemRandom
 from uuid import UUID
 
-from parley.broker.api.fetch_sessions import FetchSessions
-from parley.broker.clock import SYSTEM_CLOCK, Clock
-from parley.broker.cluster_identity import Identity, identify, read_identities, read_stores, refusal, remember_store
+from parley.broker.api.fetch.sessions import FetchSessions
+from parley.broker.api.routes import routes
 from parley.broker.config import BrokerConfig, TopicConfig, log_config
+from parley.broker.config.dynamic_config import DynamicConfig
 from parley.broker.controller.adoption import FoundPartition, adopt_partitions
-from parley.broker.controller.leaders import look_after_leaders, rebalance_leaders
-from parley.broker.controller.liveness import Liveness
-from parley.broker.controller.moving import Moves
+from parley.broker.controller.leader_balancing import look_after_leaders, rebalance_leaders
 from parley.broker.controller.publication import Publication
-from parley.broker.dynamic_config import DynamicConfig
-from parley.broker.groups.coordinator import GroupCoordinator
-from parley.broker.groups.journal import OFFSETS_TOPIC, Journal
-from parley.broker.groups.offsets_topic import OffsetsTopic
-from parley.broker.groups.offsets_topic_follower import OffsetsTopicFollower
+from parley.broker.coordinators.groups.coordinator import GroupCoordinator
+from parley.broker.coordinators.groups.journal import OFFSETS_TOPIC, Journal
+from parley.broker.coordinators.groups.offsets_topic import OffsetsTopic
+from parley.broker.coordinators.groups.offsets_topic_follower import OffsetsTopicFollower
+from parley.broker.membership.identity import Identity, identify, read_identities, read_stores, refusal, remember_store
+from parley.broker.membership.lifecycle import Liveness
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import BrokerRegistration, Endpoint, ResourceType
 from parley.broker.metrics import Metrics
 from parley.broker.metrics.health import Health, State
+from parley.broker.metrics.observation import watch
 from parley.broker.network.admission import Admission
 from parley.broker.network.dispatch import Dispatcher
 from parley.broker.network.limits import limits_of
 from parley.broker.network.listener import Listener, Load, bind
-from parley.broker.observation import watch
-from parley.broker.partition import Purgatories
-from parley.broker.partitions import Partitions
-from parley.broker.peers import Peers
-from parley.broker.purgatory import Purgatory
+from parley.broker.network.peers import Peers
 from parley.broker.replication.fetchers import ReplicaFetchers
-from parley.broker.replication.isr import InSyncReplicas
-from parley.broker.replication.offline import OfflineReplicas
-from parley.broker.routes import routes
-from parley.broker.tasks import TaskSet
-from parley.broker.threads import Threads
+from parley.broker.replication.hosted_partitions import Partitions
+from parley.broker.replication.isr_maintenance import InSyncReplicas
+from parley.broker.replication.offline_replicas import OfflineReplicas
+from parley.broker.replication.partition import Purgatories
+from parley.broker.runtime.clock import SYSTEM_CLOCK, Clock
+from parley.broker.runtime.purgatory import Purgatory
+from parley.broker.runtime.tasks import TaskSet
+from parley.broker.runtime.threads import Threads
+from parley.broker.store_move.participant import Moves
 from parley.consensus.errors import WrongStore
-from parley.consensus.finding import find_store
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.consensus.registry import from_kafka_config, opener
+from parley.consensus.store_lookup import find_store
 from parley.protocol.errors import KafkaError
 from parley.storage.config import LogConfig
 from parley.storage.directory import LogDirectory

@@ -14,7 +14,7 @@ Absence is a value (``None``, ``False``, an empty page); an error is an exceptio
         SessionLost                the session is over and its keys are gone or going: open another one and start anew
         LeadershipLost             another leads, or nobody: campaign again
         Fenced                     a guarded write came from a leader that has been replaced: nothing was applied
-        Moved                      the cluster has moved to another store: find that one (parley.consensus.finding),
+        Moved                      the cluster has moved to another store: find that one (parley.consensus.store_lookup),
         start anew LimitExceeded              the call can never succeed against this store: make it smaller
         TooLarge                   a key, a value or the whole transaction (``.size``, ``.limit`` in bytes)
         TooManyOps                 too many checks and operations in a transaction (``.count``, ``.limit``)

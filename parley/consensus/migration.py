@@ -1,6 +1,6 @@
 """Moving a running cluster from one store to another, with at every moment exactly one of them in charge.
 
-The driver is whoever leads the cluster. Each step is recorded (``parley.consensus.charge``) in one or both stores:
+The driver is whoever leads the cluster. Each step is recorded (``parley.consensus.store_in_charge``) in one or both stores:
 
 ============  ===================  ===================  ==========================================================
 step          the old store        the new store        what it does
@@ -26,7 +26,7 @@ Why it is safe:
   up cannot write over what a later one has copied, nor over what the cluster has written since.
 * A claim is replaced only where its move cannot be committed any more: by a later move out of the same store, whose
   record is past that move's by then, or out of a store that took over from it. A claim of any other cluster stands,
-  and so does a cluster that begins in the new store at the same moment (``parley.consensus.claiming``).
+  and so does a cluster that begins in the new store at the same moment (``parley.consensus.store_claim``).
 * Whatever fails before ``commit``: the old store is in charge. The driver undoes what it did; if it is gone itself,
   writers undo the freeze once its session has ended, or as soon as somebody finds it dead, and a claim without a
   tombstone that leads to it means nothing. A ``prepare`` that arrives when its driver has given up, or is out of
@@ -48,7 +48,12 @@ from contextlib import suppress
 from enum import Enum
 
 from parley.consensus.backend import Backend, Delete, Entry, Put, Revision, Session
-from parley.consensus.charge import (
+from parley.consensus.errors import CannotMove, CoordinationError, PreconditionFailed, Retriable
+from parley.consensus.recipes.listeners import View
+from parley.consensus.recipes.settled_write import Writer, unwrap
+from parley.consensus.store_claim import Claim
+from parley.consensus.store_copy import carry_out, content, difference, everything, too_large
+from parley.consensus.store_in_charge import (
     DRIVER,
     HOLDS_STATE,
     MOVED_HERE,
@@ -60,11 +65,6 @@ from parley.consensus.charge import (
     read_charge,
     write_charge,
 )
-from parley.consensus.claiming import Claim
-from parley.consensus.copying import carry_out, content, difference, everything, too_large
-from parley.consensus.errors import CannotMove, CoordinationError, PreconditionFailed, Retriable
-from parley.consensus.recipes.listeners import View
-from parley.consensus.recipes.writing import Writer, unwrap
 
 CONNECT_MAX_S = 60.0
 """How long members may take to connect to the new store."""

@@ -51,7 +51,7 @@ from typing import (
 )
 from uuid import UUID
 
-from parley.protocol.versions import VersionRange
+from parley.protocol.version_range import VersionRange
 
 __all__ = [
     "ZERO",

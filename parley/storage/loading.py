@@ -21,10 +21,10 @@ from uuid import UUID
 
 from parley.storage.checkpoints import TopicPartition
 from parley.storage.config import LogConfig
-from parley.storage.copies import REPLACES
 from parley.storage.directory import LogDirectory, Mark, is_of_disk, partition_name
 from parley.storage.identity import MalformedIdentity, read_topic_id
 from parley.storage.log import Log
+from parley.storage.log_copy import REPLACES
 from parley.storage.recovery import LastKnown
 
 _log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class DirectoryLoader:
         self.deleted: list[Path] = []
         """Partitions that were deleted before, and are still to be removed."""
         self.copies: dict[TopicPartition, Path] = {}
-        """Copies that were being made here, to take the place of logs elsewhere (``parley.storage.copies``)."""
+        """Copies that were being made here, to take the place of logs elsewhere (``parley.storage.log_copy``)."""
         self._settings = settings
         self._on_io_error = on_io_error
         self._waiting: deque[tuple[TopicPartition, Path]] = deque()

@@ -39,9 +39,9 @@ from parley.storage.appends import (
     runs,
     whole_batches,
 )
+from parley.storage.batch_effects import marker_of, note
 from parley.storage.config import LogConfig
 from parley.storage.durability import Durability
-from parley.storage.effects import marker_of, note
 from parley.storage.epochs import CHECKPOINT, LeaderEpochCache
 from parley.storage.index import MAX_RELATIVE_OFFSET
 from parley.storage.producers import ProducerState

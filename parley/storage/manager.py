@@ -33,14 +33,14 @@ from uuid import UUID
 
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.storage.checkpoints import TopicPartition
-from parley.storage.closing import Closing, release_all
 from parley.storage.config import LogConfig
-from parley.storage.copies import future_name, mark_successor, unmark_successor
 from parley.storage.directory import FULL, NAME_MAX, LogDirectory, Mark, is_of_disk, partition_name
 from parley.storage.identity import write_topic_id
 from parley.storage.loading import DirectoryLoader, LogSettings, refuse_twins, report
 from parley.storage.log import Log
-from parley.storage.places import Places
+from parley.storage.log_copy import future_name, mark_successor, unmark_successor
+from parley.storage.log_locations import Places
+from parley.storage.parallel_close import Closing, release_all
 from parley.storage.recovery import LastKnown
 from parley.storage.upkeep import Names, StartTask, Upkeep, UpkeepIntervals
 from parley.storage.waiting import ended
@@ -372,7 +372,7 @@ class LogManager:
             await self.run(directory, cut, log)
             await self._upkeep.checkpoint(directory)
 
-    # Moving logs between directories (``parley.storage.copies``)
+    # Moving logs between directories (``parley.storage.log_copy``)
 
     @property
     def copies(self) -> Mapping[TopicPartition, tuple[Log, LogDirectory]]:

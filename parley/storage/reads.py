@@ -23,7 +23,7 @@ from parley.protocol.errors import KafkaError
 from parley.protocol.records.errors import CorruptRecord
 from parley.protocol.records.header import HEADER_SIZE
 from parley.storage.segment import Segment
-from parley.storage.walk import SegmentFile
+from parley.storage.segment_walk import SegmentFile
 
 _REMEMBERED: Final = 16
 _SEALED_OPEN: Final = 8

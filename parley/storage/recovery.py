@@ -30,14 +30,14 @@ from crc32c import crc32c
 from parley.protocol.records.errors import CorruptRecord
 from parley.protocol.records.header import HEADER_SIZE, MAGIC_V2, BatchHeader, Buffer, read_header, verify_crc
 from parley.storage.aborted import CorruptTransactionIndex
+from parley.storage.batch_effects import marker_of, note
 from parley.storage.config import LogConfig
-from parley.storage.effects import marker_of, note
 from parley.storage.epochs import LeaderEpochCache
 from parley.storage.index import MAX_RELATIVE_OFFSET, CorruptIndex
 from parley.storage.leftovers import settle
 from parley.storage.producers import ProducerState
 from parley.storage.segment import INDEX_SUFFIXES, LOG_SUFFIX, UNSEALED, Segment, base_offset_of
-from parley.storage.walk import LOOKUP_CHUNK, SCAN_CHUNK, read_batch
+from parley.storage.segment_walk import LOOKUP_CHUNK, SCAN_CHUNK, read_batch
 
 LARGE_BATCH: Final = 128 << 20
 """A batch up to this size is read whole to check it."""

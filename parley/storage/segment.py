@@ -25,7 +25,7 @@ from parley.protocol.records.header import HEADER_SIZE, MAGIC_V2, BatchHeader
 from parley.storage.aborted import TransactionIndex
 from parley.storage.config import LogConfig
 from parley.storage.index import MAX_RELATIVE_OFFSET, OffsetIndex, OffsetPosition, TimeIndex, TimestampOffset
-from parley.storage.walk import SCAN_CHUNK, SegmentFile, batches
+from parley.storage.segment_walk import SCAN_CHUNK, SegmentFile, batches
 
 LOG_SUFFIX: Final = ".log"
 OFFSET_INDEX_SUFFIX: Final = ".index"

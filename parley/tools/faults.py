@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from parley.broker.loop_thread import LoopThread
+from parley.broker.embedded.loop_thread import LoopThread
 from parley.consensus.conformance.proxy import Proxy, Tap
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from parley import Broker
 from parley.broker.metrics.health import State
-from parley.broker.purgatory import Delayed, Purgatory
+from parley.broker.runtime.purgatory import Delayed, Purgatory
 
 
 async def test_a_broker_that_lost_its_store_says_so_and_asks_to_be_stopped(tmp_path: Path) -> None:

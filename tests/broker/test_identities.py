@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from parley.broker.cluster_identity import (
+from parley.broker.coordinators.producer_ids import BLOCK, ProducerIds
+from parley.broker.membership.identity import (
     STORE_FILE,
     NoBrokerId,
     identify,
@@ -19,7 +20,6 @@ from parley.broker.cluster_identity import (
     read_stores,
     remember_store,
 )
-from parley.broker.producer_ids import BLOCK, ProducerIds
 from parley.consensus.backend import Backend
 from parley.consensus.errors import Unavailable
 from parley.consensus.recipes.keyvalue import KeyValue

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from parley.broker.cluster_identity import STORE_FILE
 from parley.broker.config import BrokerConfig
+from parley.broker.membership.identity import STORE_FILE
 from parley.broker.server import BrokerServer
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode

@@ -25,7 +25,7 @@ from parley.consensus.consul.store import Store
 from parley.consensus.errors import BadConfig, Retriable, Unauthorized, WrongStore
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.consensus.recipes.listeners import View
-from parley.consensus.recipes.writing import unwrap
+from parley.consensus.recipes.settled_write import unwrap
 from parley.tools.store_servers import consul_program
 from tests.support.stores.consul import ConsulServers, consul_servers
 

@@ -15,17 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parley.consensus.backend import ABSENT, PRESENT, Backend, Check, Entry, Put, Revision
-from parley.consensus.charge import HOLDS_STATE, READY, STATE, Charge, Place, State, StoreInCharge, read_charge
-from parley.consensus.copying import content, leftovers
 from parley.consensus.errors import CannotMove, CoordinationError, Fenced, Moved, SessionLost, WrongStore
-from parley.consensus.finding import find_store, follow_on, open_existing
 from parley.consensus.memory import CAPABILITIES, MemoryBackend, MemoryStore
 from parley.consensus.migration import Migration, Step, give_up_left_over, refusal
 from parley.consensus.recipes.elections import Elections
 from parley.consensus.recipes.groups import Groups
 from parley.consensus.recipes.keyvalue import KeyValue
-from parley.consensus.recipes.writing import Writer, wrap
+from parley.consensus.recipes.settled_write import Writer, wrap
 from parley.consensus.registry import load_backend
+from parley.consensus.store_copy import content, leftovers
+from parley.consensus.store_in_charge import HOLDS_STATE, READY, STATE, Charge, Place, State, StoreInCharge, read_charge
+from parley.consensus.store_lookup import find_store, follow_on, open_existing
 
 _numbers = itertools.count()
 Hook = Callable[[Step], None]

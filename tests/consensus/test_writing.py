@@ -13,7 +13,7 @@ from parley.consensus.backend import ABSENT, At, Check, Delete, Entry, Op, Put, 
 from parley.consensus.errors import BadConfig, Conflict, Fenced, MaybeApplied, Unavailable
 from parley.consensus.memory import MemoryBackend, MemoryStore
 from parley.consensus.recipes.keyvalue import KeyValue
-from parley.consensus.recipes.writing import Writer, unwrap, wrap
+from parley.consensus.recipes.settled_write import Writer, unwrap, wrap
 
 
 class Faulty(MemoryBackend):

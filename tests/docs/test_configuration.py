@@ -9,7 +9,7 @@ import pytest
 
 from parley import Broker
 from parley.broker.config import BrokerConfig, ConfigError
-from parley.broker.config.keys.topic import TopicKeys
+from parley.broker.config.keys.topic_level import TopicKeys
 from parley.broker.config.presets import COMMAND, EMBEDDED
 from parley.broker.config.retired import RETIRED
 from parley.broker.server import BrokerServer

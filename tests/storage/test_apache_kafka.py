@@ -18,7 +18,7 @@ from uuid import UUID
 
 import pytest
 
-from parley.broker.tasks import TaskSet
+from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.records.batch import Record, build, records
 from parley.protocol.records.compression import Compression
 from parley.protocol.records.control import ControlMarker, ControlType, build_marker

@@ -17,7 +17,7 @@ from uuid import UUID
 
 import pytest
 
-from parley.broker.tasks import TaskSet
+from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch import Record, build
 from parley.storage import loading

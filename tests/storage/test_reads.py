@@ -14,7 +14,7 @@ import pytest
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch import headers
 from parley.storage.log import Log
-from parley.storage.walk import SegmentFile
+from parley.storage.segment_walk import SegmentFile
 from tests.storage.logs import NOW, SMALL, append, batch_of, check, fill, open_log, reopened, values_of
 from tests.support.memory import nothing_is_in_memory
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from parley.broker import clock
+from parley.broker.runtime import clock
 from parley.tools.cli import main
 
 if __name__ == "__main__":

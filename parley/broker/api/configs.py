@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from functools import partial
 
-from parley.broker.api.naming import in_slices, named_twice
+from parley.broker.api.requested_names import in_slices, named_twice
 from parley.broker.config.describe import (
     Entry,
     Synonym,
@@ -18,12 +18,12 @@ from parley.broker.config.describe import (
     describe_cluster_default,
     describe_topic,
 )
+from parley.broker.config.dynamic_config import DynamicConfig
 from parley.broker.controller.administration import Administration
 from parley.broker.controller.configs import ConfigChange, ConfigOutcome, EntryChange, Operation
-from parley.broker.dynamic_config import DynamicConfig
-from parley.broker.logger_levels import describe_loggers, set_logger_levels
+from parley.broker.logging.levels import describe_loggers, set_logger_levels
 from parley.broker.metadata.current import Metadata
-from parley.broker.metadata.names import check_topic_name
+from parley.broker.metadata.topic_names import check_topic_name
 from parley.broker.metadata.types import ConfigResource, ResourceType
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError

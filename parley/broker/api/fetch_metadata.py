@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from parley.broker.controller.publication import Hearer, Publication
-from parley.broker.controller.silence import Silence
+from parley.broker.membership.controller_silence import Silence
 from parley.broker.metadata.current import Metadata
 from parley.broker.network.dispatch import Handler, RequestContext
-from parley.broker.purgatory import Delayed, Purgatory
+from parley.broker.runtime.purgatory import Delayed, Purgatory
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.cluster_metadata import FetchMetadataRequest, FetchMetadataResponse
 

@@ -17,12 +17,12 @@ from inspect import isawaitable
 from typing import Any, TypeAlias
 
 from parley.broker.controller.controller import Controller
-from parley.broker.controller.moving import Moves
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import ResourceType
 from parley.broker.network.dispatch import Answer, Handler, RequestContext
-from parley.broker.peers import Peers
+from parley.broker.network.peers import Peers
+from parley.broker.store_move.participant import Moves
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.configs import AlterConfigsRequest, IncrementalAlterConfigsRequest
 from parley.protocol.messages.coordination import MigrateCoordinationRequest
@@ -56,7 +56,7 @@ LAST_WORD_S = 1.0
 """How long a controller that another has replaced may take to answer: if it did what it was asked, it says so."""
 RETRY_S = 0.1
 PURPOSE = "forwarding"
-_HANDED_ON = re.compile(rf"broker-\d+-{PURPOSE}")  # as parley.broker.peers names its clients
+_HANDED_ON = re.compile(rf"broker-\d+-{PURPOSE}")  # as parley.broker.network.peers names its clients
 UNREACHABLE = (
     ErrorCode.NOT_CONTROLLER,
     ErrorCode.BROKER_NOT_AVAILABLE,

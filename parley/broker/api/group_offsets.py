@@ -12,11 +12,11 @@ from operator import attrgetter
 from typing import TypeVar
 from uuid import UUID
 
-from parley.broker.api.naming import in_slices, once
+from parley.broker.api.requested_names import in_slices, once
 from parley.broker.config import BrokerConfig
-from parley.broker.groups.coordinator import GroupCoordinator
-from parley.broker.groups.expiry import subscribes_to
-from parley.broker.groups.group import CommittedOffset, Group, GroupState, TopicPartition
+from parley.broker.coordinators.groups.coordinator import GroupCoordinator
+from parley.broker.coordinators.groups.expiry import subscribes_to
+from parley.broker.coordinators.groups.group import CommittedOffset, Group, GroupState, TopicPartition
 from parley.broker.metadata.current import Metadata
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError

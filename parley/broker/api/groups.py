@@ -1,6 +1,6 @@
 """FindCoordinator and the requests of group members and of those who look at groups (classic protocol).
 
-The handlers translate between messages and :mod:`parley.broker.groups`; committed offsets are in
+The handlers translate between messages and :mod:`parley.broker.coordinators.groups`; committed offsets are in
 :mod:`parley.broker.api.group_offsets`.
 """
 
@@ -11,13 +11,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from parley.broker.api.naming import in_slices
 from parley.broker.api.no_transactions import no_transactions
+from parley.broker.api.requested_names import in_slices
 from parley.broker.config import BrokerConfig
-from parley.broker.groups.answers import join_error
-from parley.broker.groups.coordinator import GroupCoordinator
-from parley.broker.groups.group import Group, GroupState
-from parley.broker.groups.journal import OFFSETS_TOPIC, group_partition
+from parley.broker.coordinators.groups.answers import join_error
+from parley.broker.coordinators.groups.coordinator import GroupCoordinator
+from parley.broker.coordinators.groups.group import Group, GroupState
+from parley.broker.coordinators.groups.journal import OFFSETS_TOPIC, group_partition
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.types import NO_LEADER, Endpoint
 from parley.broker.network.dispatch import Handler, RequestContext

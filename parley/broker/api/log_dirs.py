@@ -11,10 +11,10 @@ from collections import defaultdict
 from pathlib import Path
 
 from parley.broker.network.dispatch import Handler, RequestContext
-from parley.broker.partition import Partition
-from parley.broker.partitions import Partitions
-from parley.broker.replication.log_moves import LogMoves
-from parley.broker.threads import LOOPS_OWN, Threads
+from parley.broker.replication.hosted_partitions import Partitions
+from parley.broker.replication.log_dir_moves import LogMoves
+from parley.broker.replication.partition import Partition
+from parley.broker.runtime.threads import LOOPS_OWN, Threads
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.log_dirs import (
     AlterReplicaLogDirsRequest,

@@ -12,13 +12,13 @@ from functools import partial
 from typing import Protocol
 from uuid import UUID
 
-from parley.broker.api.naming import in_slices
+from parley.broker.api.listener_view import Vantage
 from parley.broker.api.outages import Outages
-from parley.broker.api.vantage import Vantage
+from parley.broker.api.requested_names import in_slices
 from parley.broker.controller.topics import NewTopic, TopicOutcome
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
-from parley.broker.metadata.names import INTERNAL_TOPICS, check_topic_name
+from parley.broker.metadata.topic_names import INTERNAL_TOPICS, check_topic_name
 from parley.broker.metadata.types import BrokerRegistration, PartitionState, TopicImage
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.security.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS

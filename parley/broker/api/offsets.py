@@ -13,12 +13,12 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from parley.broker.api.naming import SLICE, in_slices, named_twice, once
-from parley.broker.failures import FailureLog
+from parley.broker.api.requested_names import SLICE, in_slices, named_twice, once
+from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.network.dispatch import Handler, RequestContext
-from parley.broker.partition import NO_EPOCH, Isolation, Partition
-from parley.broker.partitions import Partitions
-from parley.broker.threads import LOOPS_OWN, Threads
+from parley.broker.replication.hosted_partitions import Partitions
+from parley.broker.replication.partition import NO_EPOCH, Isolation, Partition
+from parley.broker.runtime.threads import LOOPS_OWN, Threads
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.offsets import (
     ListOffsetsRequest,

@@ -7,7 +7,7 @@ Rules of this module:
   (``parley.protocol.records.produce``).
 * ``acks=0`` is never answered; an error then closes the connection, the only way to tell (as Kafka does). ``acks=1`` is
   answered after the append, ``acks=-1`` when the ISR has the records: at once if this broker is the whole ISR.
-* What an idempotent producer sent behind a batch that was refused is refused as well (``parley.broker.api.refusals``).
+* What an idempotent producer sent behind a batch that was refused is refused as well (``parley.broker.api.refused_batches``).
 * Records that are long to decompress are prepared in a thread. The request is then work in progress, so that no later
   request of the connection is appended before it.
 """
@@ -22,16 +22,16 @@ from typing import Any, cast
 
 from parley.broker.api.current_leader import MOVED, current_leader, endpoints_of
 from parley.broker.api.doubt import InDoubt, never, withheld
-from parley.broker.api.naming import named_twice
-from parley.broker.api.refusals import Refusals
-from parley.broker.failures import FailureLog
+from parley.broker.api.refused_batches import Refusals
+from parley.broker.api.requested_names import named_twice
+from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metadata.current import Metadata
-from parley.broker.metadata.names import INTERNAL_TOPICS
+from parley.broker.metadata.topic_names import INTERNAL_TOPICS
 from parley.broker.network.dispatch import Disconnect, Handler, RequestContext
-from parley.broker.partition import Partition
-from parley.broker.partitions import Partitions
-from parley.broker.purgatory import Delayed, Purgatory
-from parley.broker.threads import LOOPS_OWN, Threads
+from parley.broker.replication.hosted_partitions import Partitions
+from parley.broker.replication.partition import Partition
+from parley.broker.runtime.purgatory import Delayed, Purgatory
+from parley.broker.runtime.threads import LOOPS_OWN, Threads
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.produce import ProduceRequest, ProduceResponse
 from parley.protocol.records.compression import Compression

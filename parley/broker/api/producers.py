@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from parley.broker.api.naming import once
 from parley.broker.api.no_transactions import no_transactions
+from parley.broker.api.requested_names import once
+from parley.broker.coordinators.producer_ids import ProducerIds
 from parley.broker.network.dispatch import Handler, RequestContext
-from parley.broker.partitions import Partitions
-from parley.broker.producer_ids import ProducerIds
+from parley.broker.replication.hosted_partitions import Partitions
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.producers import (
     DescribeProducersRequest,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from parley.broker.api.naming import named_twice, once
+from parley.broker.api.requested_names import named_twice, once
 from parley.broker.controller.brokers import UncleanAllowed
 from parley.broker.controller.controller import Controller
 from parley.broker.controller.decision import Decision

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from uuid import UUID
 
-from parley.broker.api.naming import named_twice
+from parley.broker.api.requested_names import named_twice
 from parley.broker.config.describe import describe_topic
+from parley.broker.config.dynamic_config import DynamicConfig
 from parley.broker.controller.administration import Administration
 from parley.broker.controller.topics import MorePartitions, NewTopic, TopicOutcome
-from parley.broker.dynamic_config import DynamicConfig
 from parley.broker.metadata.current import Metadata
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError

@@ -3,7 +3,7 @@
 ``BrokerConfig.from_properties(read_properties(path))`` is how a broker gets its own;
 :mod:`parley.broker.config.topic_config`
 has what a topic may set, :mod:`parley.broker.config.describe` what DescribeConfigs answers,
-:mod:`parley.broker.config.dynamic` what may be changed while brokers run.
+:mod:`parley.broker.config.dynamic_changes` what may be changed while brokers run.
 """
 
 from __future__ import annotations

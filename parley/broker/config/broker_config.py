@@ -27,7 +27,7 @@ from parley.broker.config.keys.observability import ObservabilityKeys
 from parley.broker.config.keys.quotas import QuotaKeys
 from parley.broker.config.keys.replication import ReplicationKeys
 from parley.broker.config.keys.security import SecurityKeys
-from parley.broker.config.keys.topics import TopicDefaultKeys
+from parley.broker.config.keys.topic_defaults import TopicDefaultKeys
 from parley.broker.config.keys.transactions import TransactionKeys
 from parley.broker.config.listeners import ListenerAddress
 from parley.broker.config.retired import why_retired
@@ -110,7 +110,7 @@ class BrokerConfig(
         """This configuration with other dynamic layers. Raises ConfigError.
 
         Both are whole layers, not changes to them. To judge a change that a client asks for, see
-        :func:`parley.broker.config.dynamic.check_change`.
+        :func:`parley.broker.config.dynamic_changes.check_change`.
         """
         return BrokerConfig(self.static, cluster_default, per_broker)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from parley.broker.config.broker_config import BrokerConfig
 from parley.broker.config.definition import closest, parse_all
 from parley.broker.config.errors import ConfigError, Problem, UnknownKey
-from parley.broker.config.keys.topic import TopicKeys
+from parley.broker.config.keys.topic_level import TopicKeys
 
 if TYPE_CHECKING:
     from parley.storage.config import LogConfig

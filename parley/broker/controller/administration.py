@@ -14,13 +14,15 @@ from uuid import UUID
 
 from parley.broker.config import ConfigError, ConfigType
 from parley.broker.config.broker_config import base_key
-from parley.broker.config.dynamic import check_change
+from parley.broker.config.dynamic_changes import check_change
+from parley.broker.config.dynamic_config import DynamicConfig
 from parley.broker.config.topic_config import TopicConfig, check_topic
 from parley.broker.controller.brokers import UncleanAllowed
 from parley.broker.controller.configs import ConfigChange, ConfigOutcome, alter_configs
 from parley.broker.controller.controller import Controller
 from parley.broker.controller.decision import Decision
-from parley.broker.controller.leaders import elect_where_allowed
+from parley.broker.controller.leader_balancing import elect_where_allowed
+from parley.broker.controller.policies import Policy
 from parley.broker.controller.topics import (
     MorePartitions,
     NewTopic,
@@ -30,11 +32,9 @@ from parley.broker.controller.topics import (
     create_topics,
     delete_topics,
 )
-from parley.broker.dynamic_config import DynamicConfig
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import ConfigResource, ResourceType, TopicImage
-from parley.broker.policies import Policy
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.schema import ZERO_UUID
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from parley.broker.controller.decision import Decision
-from parley.broker.controller.election import candidates, elect_leader
+from parley.broker.controller.leader_choice import candidates, elect_leader
 from parley.broker.metadata.changes import BrokerRegistered, Change, PartitionChanged
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import BrokerRegistration

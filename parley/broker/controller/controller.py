@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from parley.broker.controller.decision import Decide, Decision
 from parley.broker.controller.publication import Publication
-from parley.broker.controller.stored import PREFIXES, Writes, read_image, writes_for
+from parley.broker.controller.stored_metadata import PREFIXES, Writes, read_image, writes_for
 from parley.broker.metadata.changes import (
     Change,
     ControllerElected,

@@ -16,7 +16,7 @@ from parley.broker.metadata.changes import Delta
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.encoding import changes_to_bytes
 from parley.broker.metadata.image import MetadataImage
-from parley.broker.purgatory import Purgatory
+from parley.broker.runtime.purgatory import Purgatory
 
 DELTAS_KEPT = 1000
 BYTES_KEPT = 16 * 1024 * 1024

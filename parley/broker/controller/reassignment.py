@@ -1,7 +1,7 @@
 """Decisions that move partitions to other replicas (KIP-455).
 
 While a partition moves its ``replicas`` are the target's, in the target's order, and after them those that leave. The
-move ends by itself, by the rule in :mod:`parley.broker.controller.election`, once all that are added are in sync.
+move ends by itself, by the rule in :mod:`parley.broker.controller.leader_choice`, once all that are added are in sync.
 Stopping it
 is moving back to the replicas that were there before; a second target takes the place of the first one, and replicas
 that only the first one wanted leave at once.
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from parley.broker.controller.brokers import UncleanAllowed
 from parley.broker.controller.decision import Decision
-from parley.broker.controller.election import follow_up
+from parley.broker.controller.leader_choice import follow_up
 from parley.broker.controller.placement import check_replicas
 from parley.broker.metadata.changes import Change, PartitionChanged
 from parley.broker.metadata.image import MetadataImage

@@ -15,7 +15,7 @@ from parley.broker.controller.decision import Decision
 from parley.broker.controller.placement import check_replicas, place_replicas
 from parley.broker.metadata.changes import Change, ConfigReplaced, PartitionsAdded, TopicCreated, TopicDeleted
 from parley.broker.metadata.image import MetadataImage
-from parley.broker.metadata.names import INTERNAL_TOPICS, check_topic_name, metric_form
+from parley.broker.metadata.topic_names import INTERNAL_TOPICS, check_topic_name, metric_form
 from parley.broker.metadata.types import ConfigResource, PartitionState, ResourceType, TopicImage
 from parley.protocol.errors import ErrorCode, KafkaError
 

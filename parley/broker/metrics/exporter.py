@@ -26,10 +26,10 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, make_wsgi_app
 
-from parley.broker.clock import Clock
 from parley.broker.metrics.collector import BrokerCollector
 from parley.broker.metrics.health import Health
 from parley.broker.metrics.registry import Metrics, Snapshot
+from parley.broker.runtime.clock import Clock
 
 _log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from parley.broker.network.dispatch import Answer, Disconnect, Peer, RequestContext
 from parley.broker.network.sending import Part, Sender, SliceLost, SocketSender, TransportSender
-from parley.broker.purgatory import Delayed
+from parley.broker.runtime.purgatory import Delayed
 from parley.protocol.connection import FrameReader, FrameTooLarge
 from parley.protocol.errors import MalformedMessage
 

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from parley.broker.failures import FailureLog
+from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metrics import RequestMetrics
 from parley.broker.network.sending import Part
 from parley.protocol.codec import decode_from, response_frame
@@ -63,7 +63,7 @@ Handler = Callable[[RequestContext, Any], Any]
 """Answers a request: with an :data:`Answer` at once, or with an awaitable that ends with one.
 
 A coroutine is work in progress: it is run as a task, and no later request of the connection begins before it is done.
-A future (:class:`parley.broker.purgatory.Delayed`) is an answer that waits for an event, its work being done: behind
+A future (:class:`parley.broker.runtime.purgatory.Delayed`) is an answer that waits for an event, its work being done: behind
 a waiting produce request the next produce request begins. A coroutine may end with a future when its work is done.
 
 Raises :class:`~parley.protocol.errors.KafkaError` only for an error that fills the whole response, and

@@ -22,7 +22,7 @@ from parley.broker.network.accepting import Acceptor
 from parley.broker.network.admission import Admission, Limits
 from parley.broker.network.connection import Connection
 from parley.broker.network.dispatch import Dispatcher, Peer
-from parley.broker.tasks import TaskSet
+from parley.broker.runtime.tasks import TaskSet
 
 _log = logging.getLogger(__name__)
 

@@ -21,11 +21,10 @@ from random import Random
 from typing import Protocol, cast
 
 from parley.broker.config import BrokerConfig
-from parley.broker.failures import FailureLog
+from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metrics import FetcherMetrics
-from parley.broker.partition import Partition
-from parley.broker.partitions import Partitions
-from parley.broker.peers import Peers
+from parley.broker.network.peers import Peers
+from parley.broker.replication.follower_fetch_session import SESSION_ENDED, FollowerSession, Key
 from parley.broker.replication.following import (
     Append,
     AskForRange,
@@ -36,9 +35,10 @@ from parley.broker.replication.following import (
     position_of,
     step_for,
 )
-from parley.broker.replication.session import SESSION_ENDED, FollowerSession, Key
+from parley.broker.replication.hosted_partitions import Partitions
+from parley.broker.replication.partition import Partition
 from parley.broker.replication.throttle import ReplicationThrottle
-from parley.broker.tasks import TaskSet
+from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.api_versions import ApiVersionsRequest
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse

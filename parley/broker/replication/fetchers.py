@@ -14,7 +14,7 @@ from random import Random
 from uuid import UUID
 
 from parley.broker.config import BrokerConfig
-from parley.broker.dynamic_config import DynamicConfig
+from parley.broker.config.dynamic_config import DynamicConfig
 from parley.broker.metadata.changes import (
     BrokerRegistered,
     Delta,
@@ -26,13 +26,13 @@ from parley.broker.metadata.changes import (
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metrics import FetcherMetrics, Metrics
 from parley.broker.metrics.registry import Labelled
-from parley.broker.partition import Partition
-from parley.broker.partitions import Partitions
-from parley.broker.peers import Peers
+from parley.broker.network.peers import Peers
 from parley.broker.replication.fetcher import Fetcher, FetcherParts
-from parley.broker.replication.session import Key
+from parley.broker.replication.follower_fetch_session import Key
+from parley.broker.replication.hosted_partitions import Partitions
+from parley.broker.replication.partition import Partition
 from parley.broker.replication.throttle import follower_throttle
-from parley.broker.tasks import TaskSet
+from parley.broker.runtime.tasks import TaskSet
 
 
 class ReplicaFetchers:

@@ -43,9 +43,9 @@ from parley.consensus.etcd.address import Address, parse, read_secrets
 from parley.consensus.etcd.calls import GRANT, KEEP_ALIVE, REVOKE, TXN, AnswerTooLarge
 from parley.consensus.etcd.connection import REQUEST_S, Broken, Connection, Link
 from parley.consensus.etcd.keyspace import Keyspace
-from parley.consensus.etcd.metrics import watch_count
 from parley.consensus.etcd.session import EtcdSession
 from parley.consensus.etcd.watch import EtcdWatch
+from parley.consensus.etcd.watch_count import watch_count
 
 CAPABILITIES = Capabilities(
     name="etcd",

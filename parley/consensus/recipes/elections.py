@@ -25,9 +25,9 @@ from parley.consensus.errors import (
     LeadershipLost,
 )
 from parley.consensus.keys import segment
-from parley.consensus.recipes.holding import HeldKey
+from parley.consensus.recipes.held_key import HeldKey
 from parley.consensus.recipes.listeners import View
-from parley.consensus.recipes.writing import Writer, unwrap
+from parley.consensus.recipes.settled_write import Writer, unwrap
 
 FOLDER = "elections/"
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from parley.consensus.backend import ABSENT, At, Backend, Check, Entry, Put, Revision, Session
 from parley.consensus.errors import Conflict, PreconditionFailed
 from parley.consensus.keys import segment, text_of
-from parley.consensus.recipes.holding import HeldKey
+from parley.consensus.recipes.held_key import HeldKey
 from parley.consensus.recipes.listeners import View
-from parley.consensus.recipes.writing import Writer, unwrap
+from parley.consensus.recipes.settled_write import Writer, unwrap
 
 FOLDER = "groups/"
 INCARNATIONS = "incarnations/"

@@ -38,7 +38,7 @@ from parley.consensus.backend import (
     Watch,
 )
 from parley.consensus.errors import AlreadyExists, Conflict, Fenced, NotFound, PreconditionFailed, TooLarge
-from parley.consensus.recipes.writing import Nonces, Writer, unwrap, wrap
+from parley.consensus.recipes.settled_write import Nonces, Writer, unwrap, wrap
 
 FOLDER = "data/"
 

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 from parley.consensus.backend import Backend, Changed, Entry, Event, Removed, Snapshot
-from parley.consensus.recipes.writing import unwrap
+from parley.consensus.recipes.settled_write import unwrap
 
 
 @dataclass(frozen=True, slots=True)

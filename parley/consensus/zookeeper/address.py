@@ -24,8 +24,8 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from parley.consensus.errors import BadConfig
+from parley.consensus.keystores import Keystores, is_pem, read_pkcs12
 from parley.consensus.zookeeper.connection import Endpoint
-from parley.consensus.zookeeper.keystores import Keystores, is_pem, read_pkcs12
 from parley.consensus.zookeeper.wire import Acl
 
 ROOT = "parley"

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from parley.consensus.backend import Changed, Event, Removed, Snapshot, Watch
 from parley.consensus.errors import Closed, Retriable
-from parley.consensus.zookeeper.feed import Feed
+from parley.consensus.zookeeper.change_feed import Feed
 from parley.consensus.zookeeper.reading import Range, Reader, State, Stored
 
 _CHUNK_BYTES = 1 << 20

@@ -271,7 +271,7 @@ def _read(file: Path) -> Any:
 
 async def _in_store(url: str, open_url: Open, work: Callable[[Backend], Awaitable[T]]) -> T:
     """Do something with a store as it is found; an empty one stays empty."""
-    from parley.consensus.finding import open_existing
+    from parley.consensus.store_lookup import open_existing
 
     async with asyncio.timeout(OPEN_MAX_S):
         backend = await open_existing(url, open_url)

@@ -55,7 +55,7 @@ be missing, and `|` is between types that may stand there.
 
 def pages() -> dict[str, str]:
     """The text of every page, by its path below the repository's root."""
-    from parley.broker.pages import PAGES
+    from parley.broker.docs.pages import PAGES
 
     made = {path: make() for path, make in PAGES.items()}
     return {**made, TOOLS_PAGE: tools_page(), STORES_PAGE: stores_page(), OPENAPI_FILE: openapi_file()}

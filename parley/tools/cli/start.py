@@ -197,7 +197,7 @@ def run(config: BrokerConfig) -> int:
     """Run a broker until it is told to stop, or fails; the exit code."""
     import uvloop
 
-    from parley.broker.logs import start_logging
+    from parley.broker.logging.lines import start_logging
     from parley.broker.server import BrokerServer
 
     writer = start_logging(config)
@@ -298,7 +298,7 @@ def _host(config: BrokerConfig) -> str:
 def why_not_started(error: Exception, config: BrokerConfig) -> str:
     """What went wrong and what to do about it, in a line without secrets; an error nobody foresaw is logged."""
     from parley.broker.config import Password
-    from parley.broker.logs import secrets_in
+    from parley.broker.logging.lines import secrets_in
 
     text = _reason(error, config)
     for secret in sorted(secrets_in(config.given), key=len, reverse=True):
@@ -307,7 +307,7 @@ def why_not_started(error: Exception, config: BrokerConfig) -> str:
 
 
 def _reason(error: Exception, config: BrokerConfig) -> str:
-    from parley.broker.cluster_identity import NoBrokerId
+    from parley.broker.membership.identity import NoBrokerId
     from parley.consensus.errors import CoordinationError
     from parley.storage.directory import DirectoryInUse
     from parley.storage.identity import InconsistentIdentity, MalformedIdentity

@@ -16,14 +16,14 @@ from dataclasses import replace
 from typing import Any
 
 from parley.broker.config import BrokerConfig
-from parley.broker.controller.stored import CONFIGS
+from parley.broker.controller.stored_metadata import CONFIGS
 from parley.consensus.backend import Backend, Entry, Revision
-from parley.consensus.charge import FOLDER, HOLDS_STATE, Charge, State, read_charge
-from parley.consensus.claiming import Claim
-from parley.consensus.copying import Content, carry_out, content, difference, everything, too_large
 from parley.consensus.keys import check_key
 from parley.consensus.recipes.keyvalue import FOLDER as DATA
-from parley.consensus.recipes.writing import unwrap, wrap
+from parley.consensus.recipes.settled_write import unwrap, wrap
+from parley.consensus.store_claim import Claim
+from parley.consensus.store_copy import Content, carry_out, content, difference, everything, too_large
+from parley.consensus.store_in_charge import FOLDER, HOLDS_STATE, Charge, State, read_charge
 
 FORMAT = "parley-coordination-1"
 MASK = "<hidden>"

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from parley.broker.controller.controller import ELECTION
-from parley.broker.controller.members import BROKERS_GROUP
+from parley.broker.membership.live_brokers import BROKERS_GROUP
 from parley.broker.metadata.encoding import registration_from_bytes
 from parley.broker.metadata.types import BrokerRegistration
 from parley.consensus.backend import Backend, Entry, WatchCount
-from parley.consensus.charge import FOLDER as CHARGE
-from parley.consensus.charge import HOLDS_STATE, Charge, read_charge
-from parley.consensus.copying import everything
 from parley.consensus.recipes.elections import FOLDER as ELECTIONS
 from parley.consensus.recipes.groups import FOLDER as GROUPS
 from parley.consensus.recipes.keyvalue import FOLDER as DATA
-from parley.consensus.recipes.writing import unwrap
+from parley.consensus.recipes.settled_write import unwrap
+from parley.consensus.store_copy import everything
+from parley.consensus.store_in_charge import FOLDER as CHARGE
+from parley.consensus.store_in_charge import HOLDS_STATE, Charge, read_charge
 
 
 @dataclass(frozen=True, slots=True)

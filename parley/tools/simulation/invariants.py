@@ -21,14 +21,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from uuid import UUID
 
-from parley.broker.controller.stored import BROKERS, CHUNK_PARTITIONS, PARTITIONS
+from parley.broker.controller.stored_metadata import BROKERS, CHUNK_PARTITIONS, PARTITIONS
 from parley.broker.metadata.encoding import to_registration, to_state
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import BrokerRegistration, PartitionState
-from parley.broker.partition import Partition
+from parley.broker.replication.partition import Partition
 from parley.consensus.backend import Op, Put
 from parley.consensus.recipes.keyvalue import FOLDER
-from parley.consensus.recipes.writing import unwrap
+from parley.consensus.recipes.settled_write import unwrap
 from parley.protocol.errors import KafkaError
 from parley.protocol.records.batch import headers
 from parley.storage.log import Log

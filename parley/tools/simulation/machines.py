@@ -31,11 +31,11 @@ class MachineClock:
         self.skew_s = 0.0
 
     def wall_ms(self) -> int:
-        """As :class:`parley.broker.clock.Clock`."""
+        """As :class:`parley.broker.runtime.clock.Clock`."""
         return EPOCH_MS + int((self._loop.time() + self.skew_s) * 1000)
 
     def monotonic(self) -> float:
-        """As :class:`parley.broker.clock.Clock`."""
+        """As :class:`parley.broker.runtime.clock.Clock`."""
         return self._loop.time()
 
 

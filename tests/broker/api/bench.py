@@ -16,11 +16,11 @@ from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import BrokerRegistration, Endpoint, PartitionState, TopicImage
 from parley.broker.metrics import Metrics
 from parley.broker.network.dispatch import RequestContext
-from parley.broker.partition import Partition, Purgatories
-from parley.broker.partitions import Partitions
-from parley.broker.purgatory import Purgatory
+from parley.broker.replication.hosted_partitions import Partitions
+from parley.broker.replication.partition import Partition, Purgatories
 from parley.broker.replication.progress import FetchClock
-from parley.broker.tasks import TaskSet
+from parley.broker.runtime.purgatory import Purgatory
+from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.records.batch import Record, build
 from parley.storage.config import LogConfig
 from parley.storage.log import Log

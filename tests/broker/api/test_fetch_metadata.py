@@ -6,9 +6,9 @@ import pytest
 
 from parley.broker.api.fetch_metadata import FetchMetadataApi
 from parley.broker.controller.publication import Publication
-from parley.broker.controller.silence import Silence
+from parley.broker.membership.controller_silence import Silence
 from parley.broker.metadata.current import Metadata
-from parley.broker.purgatory import Purgatory
+from parley.broker.runtime.purgatory import Purgatory
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.cluster_metadata import FetchMetadataRequest, FetchMetadataResponse
 from tests.broker.api.bench import context

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from parley.broker.controller.brokers import broker_joined, broker_lost, replicas_lost
-from parley.broker.controller.stored import read_image, writes_for
+from parley.broker.controller.stored_metadata import read_image, writes_for
 from parley.broker.metadata.changes import BrokerRegistered, Change, TopicCreated
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, PartitionState, TopicImage

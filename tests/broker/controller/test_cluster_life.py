@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from parley.broker.cluster import Cluster
 from parley.broker.config import BrokerConfig
 from parley.broker.controller.brokers import broker_lost
-from parley.broker.controller.following import Following
-from parley.broker.metadata import follower
+from parley.broker.embedded.cluster import Cluster
+from parley.broker.membership.controller_follower import Following
+from parley.broker.metadata import pulling as follower
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.network.dispatch import RequestContext
-from parley.broker.partition import Partition
-from parley.broker.purgatory import Delayed
+from parley.broker.replication.partition import Partition
 from parley.broker.replication.progress import FetchClock
+from parley.broker.runtime.purgatory import Delayed
 from parley.broker.server import BrokerServer
 from parley.consensus.errors import BadConfig
 from parley.protocol.client import Client
@@ -279,7 +279,7 @@ async def test_a_controller_that_is_silent_for_one_broker_stays() -> None:
 
 
 async def test_a_second_broker_with_the_same_id_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parley.broker.controller.liveness.PROBE_S", 0.02)
+    monkeypatch.setattr("parley.broker.membership.lifecycle.PROBE_S", 0.02)
     store = f"local://{tmp_path}/store"
     settings = {"broker.id": "5", "listeners": "PLAINTEXT://127.0.0.1:0", "coordination.url": store}
     first = BrokerServer(BrokerConfig.from_properties({**settings, "log.dirs": f"{tmp_path}/a"}))
@@ -298,7 +298,7 @@ async def test_a_second_broker_with_the_same_id_fetches_nothing_in_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its folder is empty: the leader must not take that for the log of the broker that is registered."""
-    monkeypatch.setattr("parley.broker.controller.liveness.PROBE_S", 0.1)
+    monkeypatch.setattr("parley.broker.membership.lifecycle.PROBE_S", 0.1)
     url = f"local://{tmp_path}/store"
     async with Cluster(brokers=2, data_dir=tmp_path, coordination_url=url) as cluster:
         assert await create(servers(cluster)[0], "t", factor=2) == ErrorCode.NONE

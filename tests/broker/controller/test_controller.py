@@ -26,7 +26,7 @@ from parley.broker.metadata.changes import (
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import ConfigResource, PartitionState, ResourceType, TopicImage
-from parley.broker.purgatory import Purgatory
+from parley.broker.runtime.purgatory import Purgatory
 from parley.consensus.errors import Fenced
 from parley.consensus.memory import CAPABILITIES, MemoryBackend, MemoryStore
 from parley.consensus.recipes.elections import Elections

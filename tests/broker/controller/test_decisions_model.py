@@ -18,10 +18,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from parley.broker.controller.brokers import broker_joined, broker_lost
 from parley.broker.controller.decision import Decision
 from parley.broker.controller.departures import broker_leaving, unregister_broker
-from parley.broker.controller.elections import ElectionType, balance_leaders, elect_leaders, in_need, settle_leaders
-from parley.broker.controller.isr import IsrWish, alter_partitions
+from parley.broker.controller.isr_changes import IsrWish, alter_partitions
+from parley.broker.controller.leader_elections import (
+    ElectionType,
+    balance_leaders,
+    elect_leaders,
+    in_need,
+    settle_leaders,
+)
 from parley.broker.controller.reassignment import Move, alter_reassignments, list_reassignments
-from parley.broker.controller.stored import read_image, writes_for
+from parley.broker.controller.stored_metadata import read_image, writes_for
 from parley.broker.controller.topics import (
     MorePartitions,
     NewTopic,

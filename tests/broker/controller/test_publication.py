@@ -9,12 +9,12 @@ import pytest
 
 from parley.broker.controller import publication as publications
 from parley.broker.controller.publication import Hearer, Publication
-from parley.broker.metadata import follower
+from parley.broker.metadata import pulling as follower
 from parley.broker.metadata.changes import BrokerRegistered, ControllerElected, Delta, TopicCreated, TopicDeleted
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import BrokerRegistration, PartitionState, TopicImage
-from parley.broker.purgatory import Purgatory
+from parley.broker.runtime.purgatory import Purgatory
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.cluster_metadata import FetchMetadataResponse
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from parley.broker.controller.brokers import UncleanAllowed, broker_lost
-from parley.broker.controller.election import elect_leader
-from parley.broker.controller.isr import IsrWish, alter_partitions
+from parley.broker.controller.isr_changes import IsrWish, alter_partitions
+from parley.broker.controller.leader_choice import elect_leader
 from parley.broker.controller.reassignment import Move, alter_reassignments, list_reassignments
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, PartitionState

@@ -7,7 +7,7 @@ from uuid import UUID
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from parley.broker.controller.stored import PREFIXES, read_image, writes_for
+from parley.broker.controller.stored_metadata import PREFIXES, read_image, writes_for
 from parley.broker.metadata.changes import (
     BrokerRegistered,
     Change,

@@ -13,11 +13,11 @@ from typing import NamedTuple
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from parley.broker.clock import SYSTEM_CLOCK
 from parley.broker.metrics import Health, Metrics, RequestMetrics
 from parley.broker.metrics import exporter as exporter_module
 from parley.broker.metrics.catalogue import CATALOGUE
 from parley.broker.metrics.exporter import Exporter
+from parley.broker.runtime.clock import SYSTEM_CLOCK
 
 
 class Served(NamedTuple):

@@ -13,7 +13,7 @@ from parley.broker.api.api_versions import ApiVersionsApi
 from parley.broker.network.admission import Admission, Limits
 from parley.broker.network.dispatch import Dispatcher, Handler
 from parley.broker.network.listener import Listener, Load, bind
-from parley.broker.tasks import TaskSet
+from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.codec import decode, request_frame
 from parley.protocol.messages import APIS
 from parley.protocol.schema import Request

@@ -14,14 +14,14 @@ from uuid import UUID, uuid4
 
 from parley.broker.api.alter_partition import AlterPartitionApi
 from parley.broker.api.api_versions import ApiVersionsApi
-from parley.broker.api.fetch import FetchApi
-from parley.broker.api.fetch_sessions import FetchSessions
+from parley.broker.api.delete_records import RecordsApi
+from parley.broker.api.fetch.handler import FetchApi
+from parley.broker.api.fetch.sessions import FetchSessions
 from parley.broker.api.offsets import OffsetsApi
 from parley.broker.api.produce import ProduceApi
-from parley.broker.api.records import RecordsApi
 from parley.broker.config import BrokerConfig
+from parley.broker.config.dynamic_config import DynamicConfig
 from parley.broker.controller.decision import Decision
-from parley.broker.dynamic_config import DynamicConfig
 from parley.broker.metadata.changes import (
     BrokerRegistered,
     Change,
@@ -45,15 +45,15 @@ from parley.broker.metrics import Metrics
 from parley.broker.network.admission import Admission, Limits
 from parley.broker.network.dispatch import Dispatcher, Handler
 from parley.broker.network.listener import Listener, Load, bind
-from parley.broker.partition import Partition, Purgatories
-from parley.broker.partitions import Partitions
-from parley.broker.peers import Peers
-from parley.broker.purgatory import Purgatory
+from parley.broker.network.peers import Peers
 from parley.broker.replication.fetchers import ReplicaFetchers
-from parley.broker.replication.isr import InSyncReplicas
-from parley.broker.replication.selector import load_selector
+from parley.broker.replication.hosted_partitions import Partitions
+from parley.broker.replication.isr_maintenance import InSyncReplicas
+from parley.broker.replication.partition import Partition, Purgatories
+from parley.broker.replication.replica_selector import load_selector
 from parley.broker.replication.throttle import leader_throttle
-from parley.broker.tasks import TaskSet
+from parley.broker.runtime.purgatory import Purgatory
+from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.messages.replication import AlterPartitionRequest
 from parley.protocol.records.batch import Record, build, records
 from parley.protocol.records.header import headers

@@ -13,8 +13,8 @@ import pytest
 
 from parley.broker.metrics import FetcherMetrics, Metrics
 from parley.broker.metrics.registry import Sample
-from parley.broker.partition import Partition
 from parley.broker.replication.fetcher import Fetcher
+from parley.broker.replication.partition import Partition
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.topics import DeleteRecordsRequest
 from parley.storage.config import LogConfig

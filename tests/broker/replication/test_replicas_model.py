@@ -21,20 +21,20 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from parley.broker.api.fetch import FetchApi
-from parley.broker.api.fetch_sessions import FetchSessions
+from parley.broker.api.fetch.handler import FetchApi
+from parley.broker.api.fetch.sessions import FetchSessions
 from parley.broker.metadata.changes import BrokerRegistered, Change, Delta, PartitionChanged, TopicCreated
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, Endpoint, PartitionState, TopicImage
 from parley.broker.metrics import Metrics
-from parley.broker.partition import Partition, Purgatories
-from parley.broker.partitions import Partitions
-from parley.broker.purgatory import Purgatory
 from parley.broker.replication import in_sync
 from parley.broker.replication.following import Append, AskForRange, Cut, StartAnew, into_range, position_of, step_for
+from parley.broker.replication.hosted_partitions import Partitions
 from parley.broker.replication.in_sync import LeaderView
-from parley.broker.tasks import TaskSet
+from parley.broker.replication.partition import Partition, Purgatories
+from parley.broker.runtime.purgatory import Purgatory
+from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse
 from parley.storage.config import LogConfig

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from parley.consensus.backend import Backend
-from parley.consensus.charge import StoreInCharge
 from parley.consensus.conformance.harness import Peer
 from parley.consensus.conformance.lab import Check
 from parley.consensus.conformance.runner import all_checks, run_check
 from parley.consensus.conformance.stores.memory import MemoryHarness
 from parley.consensus.conformance.tasks import TaskPeer
+from parley.consensus.store_in_charge import StoreInCharge
 
 PARTS = ("history", "ambiguous", "election", "group")
 """Of the kit; the others look at whole stores, where they would find the record."""

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from parley.broker.api.refusals import Refusals
-from parley.broker.controller import election
-from parley.broker.partition import Partition
+from parley.broker.api.refused_batches import Refusals
+from parley.broker.controller import leader_choice as election
 from parley.broker.replication import fetcher, following, in_sync
+from parley.broker.replication.partition import Partition
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.protocol.errors import ErrorCode
 from parley.tools.simulation.faults import Fault, Kind

@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from parley.broker.clock import SYSTEM_CLOCK
+from parley.broker.runtime.clock import SYSTEM_CLOCK
 from parley.protocol.client import Client
 from parley.protocol.messages.group_offsets import OffsetCommitRequest
 from parley.tools.cli.cluster import TopicPartition, by_topic, check, described, until_ready

@@ -105,7 +105,7 @@ class _Offer:
 
     async def ask(self, client: Any) -> str:
         """The broker's message; empty where it gives none, and where it takes the record this time."""
-        from parley.broker.clock import SYSTEM_CLOCK
+        from parley.broker.runtime.clock import SYSTEM_CLOCK
         from parley.protocol.messages.produce import ProduceRequest
         from parley.protocol.records.batch import Record, build
 

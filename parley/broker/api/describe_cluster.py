@@ -1,0 +1,58 @@
+"""DescribeCluster: the brokers, the controller and the cluster's id, without any topic (KIP-700)."""
+
+from __future__ import annotations
+
+from parley.broker.api.listener_view import Vantage
+from parley.broker.metadata.current import Metadata
+from parley.broker.network.dispatch import Handler, RequestContext
+from parley.broker.security.operations import CLUSTER_OPERATIONS, NOT_ASKED
+from parley.protocol.errors import ErrorCode
+from parley.protocol.messages.metadata import DescribeClusterRequest, DescribeClusterResponse
+
+BROKER_ENDPOINTS = 1
+"""The endpoint type of brokers; 2 would ask for a controller quorum, which clients cannot reach here (KIP-919)."""
+
+
+class ClusterApi:
+    """What an administrator asks first."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+
+    def routes(self) -> dict[int, Handler]:
+        return {DescribeClusterRequest.API_KEY: self.describe_cluster}
+
+    def describe_cluster(self, context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
+        """List the brokers by their address on the listener the question came on."""
+        image = self._metadata.image
+        if request.endpoint_type != BROKER_ENDPOINTS:
+            return DescribeClusterResponse(
+                error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE
+                if request.endpoint_type == 2
+                else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+                error_message="This listener answers for brokers: ask with endpoint type 1.",
+                endpoint_type=BROKER_ENDPOINTS,
+                cluster_id=image.cluster_id,
+                brokers=[],
+            )
+        return DescribeClusterResponse(
+            error_code=ErrorCode.NONE,
+            endpoint_type=BROKER_ENDPOINTS,
+            cluster_id=image.cluster_id,
+            controller_id=Vantage(image, context.listener).controller_id,
+            brokers=[
+                DescribeClusterResponse.DescribeClusterBroker(
+                    broker_id=broker.broker_id,
+                    host=endpoint.host,
+                    port=endpoint.port,
+                    rack=broker.rack,
+                    is_fenced=broker.fenced,
+                )
+                for broker in (image.brokers[i] for i in sorted(image.brokers))
+                if (endpoint := broker.endpoint(context.listener)) is not None
+                and (request.include_fenced_brokers or not broker.fenced)
+            ],
+            cluster_authorized_operations=(
+                CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+            ),
+        )

@@ -1,0 +1,86 @@
+"""ElectLeaders: an administrator has partitions elect a leader, the preferred one or any that lives (KIP-183, KIP-460).
+
+Only the controller carries it out. ``timeout_ms`` needs no waiting: the answer is sent when the leaders are elected,
+in as many decisions as it takes for none to hold up the broker.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import partial
+
+from parley.broker.api.requested_names import once
+from parley.broker.controller.controller import Controller
+from parley.broker.controller.decision import Decision
+from parley.broker.controller.leader_elections import ElectionOutcome, ElectionType, elect_leaders, in_need
+from parley.broker.network.dispatch import Handler, RequestContext
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.elections import ElectLeadersRequest, ElectLeadersResponse
+
+ERROR_OF_ALL_SINCE = 1
+ELECTED_AT_ONCE = 1_000
+"""Partitions in one decision: some 10 ms of the controller's time."""
+
+
+class ElectionsApi:
+    """Elections on request."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    def routes(self) -> dict[int, Handler]:
+        return {ElectLeadersRequest.API_KEY: self.elect_leaders}
+
+    async def elect_leaders(self, context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
+        """Elect in the partitions named, or with None in all where it makes a difference."""
+        wanted = None if request.topic_partitions is None else _named(request.topic_partitions)
+        try:
+            kind = _kind(request.election_type)
+            outcomes = await self._elected(kind, wanted)
+        except KafkaError as error:
+            if context.api_version >= ERROR_OF_ALL_SINCE:
+                return ElectLeadersResponse(error_code=error.code, replica_election_results=[])
+            outcomes = [ElectionOutcome(topic, index, error) for topic, index in wanted or ()]
+        return ElectLeadersResponse(replica_election_results=_results(outcomes))
+
+    async def _elected(self, kind: ElectionType, wanted: list[tuple[str, int]] | None) -> list[ElectionOutcome]:
+        """What becomes of the partitions, some at a time: others have their turn between them."""
+        named = wanted
+        if named is None:
+            named = await self._controller.submit(lambda image: Decision((), list(in_need(image, kind))))
+        outcomes: list[ElectionOutcome] = []
+        for begin in range(0, max(1, len(named)), ELECTED_AT_ONCE):
+            decide = partial(elect_leaders, kind=kind, wanted=named[begin : begin + ELECTED_AT_ONCE])
+            decided: list[ElectionOutcome] = await self._controller.submit(decide)
+            outcomes += decided
+        return [each for each in outcomes if wanted is not None or not each.is_needless]
+
+
+def _kind(election_type: int) -> ElectionType:
+    try:
+        return ElectionType(election_type)
+    except ValueError:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"There is no election type {election_type}.") from None
+
+
+def _named(topics: Iterable[ElectLeadersRequest.TopicPartitions]) -> list[tuple[str, int]]:
+    named = once(((topic.topic, topic.partitions) for topic in topics), lambda index: index)
+    return [(topic, index) for topic, indexes in named.items() for index in indexes]
+
+
+def _results(outcomes: Iterable[ElectionOutcome]) -> list[ElectLeadersResponse.ReplicaElectionResult]:
+    by_topic: defaultdict[str, list[ElectLeadersResponse.PartitionResult]] = defaultdict(list)
+    for outcome in outcomes:
+        error = outcome.error
+        by_topic[outcome.topic].append(
+            ElectLeadersResponse.PartitionResult(
+                partition_id=outcome.partition,
+                error_code=ErrorCode.NONE if error is None else error.code,
+                error_message=None if error is None else error.message,
+            )
+        )
+    return [
+        ElectLeadersResponse.ReplicaElectionResult(topic=topic, partition_result=results)
+        for topic, results in by_topic.items()
+    ]

@@ -1,0 +1,46 @@
+"""MigrateCoordination: the cluster moves to another coordination store. Only the controller answers."""
+
+from __future__ import annotations
+
+from parley.broker.network.dispatch import Handler, RequestContext
+from parley.broker.store_move.participant import Moves
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.coordination import (
+    ABORT,
+    START,
+    STATUS,
+    MigrateCoordinationRequest,
+    MigrateCoordinationResponse,
+)
+
+
+class CoordinationApi:
+    """What is asked about the coordination store."""
+
+    def __init__(self, moves: Moves) -> None:
+        self._moves = moves
+
+    def routes(self) -> dict[int, Handler]:
+        return {MigrateCoordinationRequest.API_KEY: self.migrate_coordination}
+
+    async def migrate_coordination(
+        self, context: RequestContext, request: MigrateCoordinationRequest
+    ) -> MigrateCoordinationResponse:
+        """Do what is asked for, and say how the latest move stands."""
+        try:
+            if request.action == START:
+                await self._moves.start(request.url or "")
+            elif request.action == ABORT:
+                self._moves.abort()
+            elif request.action != STATUS:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"There is no action {request.action}.")
+            progress = await self._moves.progress()
+        except KafkaError as error:
+            return MigrateCoordinationResponse(error_code=error.code, error_message=error.message)
+        return MigrateCoordinationResponse(
+            move=progress.move,
+            state=progress.state,
+            step=progress.step,
+            detail=progress.detail,
+            store=self._moves.store.url,
+        )

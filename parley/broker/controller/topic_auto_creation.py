@@ -1,0 +1,120 @@
+"""Topics that come into being because they are needed: mentioned by a client, or used by the brokers themselves.
+
+Any broker may be the one that finds a topic missing. It has the controller create it, and waits for the metadata to say
+that it is there, so that the answer it is about to give can name the leaders.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+from parley.broker.config import BrokerConfig
+from parley.broker.config.keys.log import SEGMENT_BYTES_MIN
+from parley.broker.controller.administration import Administration
+from parley.broker.controller.topics import NewTopic, TopicOutcome
+from parley.broker.coordinators.groups.journal import OFFSETS_TOPIC
+from parley.broker.metadata.current import Metadata
+from parley.broker.network.peers import Peers
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
+
+log = logging.getLogger(__name__)
+
+SEEN_MAX_S = 1.0
+"""How long a created topic is waited for in this broker's metadata."""
+
+
+class MentionedTopics:
+    """Has topics created by the controller, be it this broker or another."""
+
+    def __init__(
+        self,
+        administration: Administration,
+        metadata: Metadata,
+        peers: Peers,
+        config: Callable[[], BrokerConfig],
+        opened: Callable[[], Awaitable[None]],
+    ) -> None:
+        """``opened()`` waits until this broker's part of new partitions can be used."""
+        self._administration = administration
+        self._metadata = metadata
+        self._peers = peers
+        self._config = config
+        self._opened = opened
+
+    @property
+    def automatic(self) -> bool:
+        """Whether mentioning a topic creates it."""
+        return self._config().auto_create_topics_enable
+
+    async def create_mentioned(self, topics: list[NewTopic]) -> list[TopicOutcome]:
+        """Create topics that a client mentioned; one that appeared meanwhile counts as created."""
+        offsets = [self._offsets_topic() if topic.name == OFFSETS_TOPIC else topic for topic in topics]
+        try:
+            return await self._create(offsets)
+        except KafkaError as error:
+            return [TopicOutcome(topic.name, error=error) for topic in topics]
+
+    async def create_offsets_topic(self) -> None:
+        """Create ``__consumer_offsets`` unless it exists. Raises COORDINATOR_NOT_AVAILABLE where that fails."""
+        try:
+            (outcome,) = await self._create([self._offsets_topic()])
+            error = outcome.error
+        except KafkaError as failed:
+            error = failed
+        if error is not None and error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+            if error.code is not ErrorCode.NOT_CONTROLLER:  # which passes
+                log.error(
+                    "the offsets topic cannot be created: consumer groups do not work until it can; with fewer brokers "
+                    "than offsets.topic.replication.factor set that key to the number of brokers",
+                    extra={"reason": error.message},
+                )
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message)
+
+    async def _create(self, topics: Sequence[NewTopic]) -> list[TopicOutcome]:
+        if self._administration.is_controller:
+            return await self._administration.create_topics(topics)
+        request = CreateTopicsRequest(topics=[_creatable(topic) for topic in topics])
+        answer: CreateTopicsResponse = await self._peers.ask_controller(request)
+        created = [topic.name for topic in answer.topics if topic.error_code == ErrorCode.NONE]
+        await self._metadata.until(lambda image: all(name in image.topics for name in created), SEEN_MAX_S)
+        await self._opened()
+        return [
+            TopicOutcome(
+                topic.name, self._metadata.image.topics.get(topic.name), _error(topic.error_code, topic.error_message)
+            )
+            for topic in answer.topics
+        ]
+
+    def _offsets_topic(self) -> NewTopic:
+        config = self._config()
+        return NewTopic(
+            OFFSETS_TOPIC,
+            partitions=config.offsets_topic_num_partitions,
+            replication_factor=config.offsets_topic_replication_factor,
+            configs={
+                "cleanup.policy": "compact",
+                "compression.type": "producer",
+                # The broker's key may be smaller, as in Kafka, than a topic's may.
+                "segment.bytes": str(max(SEGMENT_BYTES_MIN, config.offsets_topic_segment_bytes)),
+            },
+        )
+
+
+def _creatable(topic: NewTopic) -> CreateTopicsRequest.CreatableTopic:
+    return CreateTopicsRequest.CreatableTopic(
+        name=topic.name,
+        num_partitions=topic.partitions,
+        replication_factor=topic.replication_factor,
+        assignments=[],
+        configs=_entries(topic.configs.items()),
+    )
+
+
+def _entries(configs: Iterable[tuple[str, str]]) -> list[CreateTopicsRequest.CreatableTopicConfig]:
+    return [CreateTopicsRequest.CreatableTopicConfig(name=name, value=value) for name, value in configs]
+
+
+def _error(code: int, message: str | None) -> KafkaError | None:
+    return None if code == ErrorCode.NONE else KafkaError(ErrorCode(code), message or "")

@@ -1,0 +1,322 @@
+"""Members come, take part in rebalances, and go: the classic group protocol (protocol guide, KIP-134, 345, 394, 814).
+
+Each public method either answers at once or with a future that a rebalance (:mod:`parley.broker.coordinators.groups.rebalance`)
+completes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from uuid import UUID
+
+from parley.broker.config import BrokerConfig
+from parley.broker.coordinators.groups.answers import (
+    answer_join,
+    answer_sync,
+    await_join,
+    join_error,
+    join_failed,
+    joined,
+    synced,
+)
+from parley.broker.coordinators.groups.deadline import Deadline, cancel
+from parley.broker.coordinators.groups.group import Group, GroupState, Member
+from parley.broker.coordinators.groups.rebalance import GroupStore, Rebalances
+from parley.broker.coordinators.groups.sessions import Sessions
+from parley.broker.network.dispatch import RequestContext
+from parley.broker.runtime.tasks import TaskSet
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.groups import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+NAME_IN_ID_MAX = 249
+"""Characters of a client's name that its member id begins with: an id has to fit a string of the protocol."""
+
+KNOWN_MEMBER_REQUIRED_SINCE = 4
+"""From this version of JoinGroup on a new member is first told its id and joins with it (KIP-394)."""
+
+
+class Membership:
+    """The members of all groups of one coordinator."""
+
+    def __init__(
+        self,
+        config: Callable[[], BrokerConfig],
+        store: GroupStore,
+        now_ms: Callable[[], int],
+        tasks: TaskSet,
+        rng: Random,
+        pending_gone: Callable[[Group], None],
+    ) -> None:
+        """Member ids are drawn from ``rng``.
+
+        ``pending_gone`` is told of a group where somebody who was given a member id will not join.
+        """
+        self._config = config
+        self._store = store
+        self._now_ms = now_ms
+        self._tasks = tasks
+        self._rng = rng
+        self._tell_pending_gone = pending_gone
+        self._sessions = Sessions(self.expel)
+        self._rebalances = Rebalances(config, store, now_ms, tasks, self._sessions)
+
+    # -- JoinGroup ---------------------------------------------------------------------------------------------
+
+    def join(
+        self, group: Group, context: RequestContext, request: JoinGroupRequest
+    ) -> JoinGroupResponse | asyncio.Future[JoinGroupResponse]:
+        """Let a member join; the answer comes when the next generation begins. Raises KafkaError to refuse."""
+        if group.state is GroupState.DEAD:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        protocols = [(p.name, p.metadata) for p in request.protocols]
+        if not protocols or not request.protocol_type:
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        instead_of = request.member_id or group.static_ids.get(request.group_instance_id or "", "")
+        if not group.accepts(request.protocol_type, protocols, instead_of=instead_of):
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        if request.member_id == "":
+            return self._join_unknown(group, context, request)
+        if request.member_id in group.pending:
+            if request.group_instance_id is not None:
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+            self._check_size(group, request.member_id)
+            return self._add(group, context, request, request.member_id)
+        member = self.known(group, request.member_id, request.group_instance_id)
+        return self._join_known(group, member, request)
+
+    def _join_unknown(
+        self, group: Group, context: RequestContext, request: JoinGroupRequest
+    ) -> JoinGroupResponse | asyncio.Future[JoinGroupResponse]:
+        instance_id = request.group_instance_id
+        unique = UUID(int=self._rng.getrandbits(128), version=4)
+        name = instance_id if instance_id is not None else context.client_id or ""
+        new_id = f"{name[:NAME_IN_ID_MAX]}-{unique}"
+        if instance_id is not None and instance_id in group.static_ids:
+            return self._replace_static(group, context, request, new_id)
+        self._check_size(group, new_id)
+        if instance_id is None and context.api_version >= KNOWN_MEMBER_REQUIRED_SINCE:
+            group.pending[new_id] = Deadline(
+                request.session_timeout_ms / 1000, partial(self._pending_expired, group, new_id)
+            )
+            return join_error(ErrorCode.MEMBER_ID_REQUIRED, context, new_id)
+        return self._add(group, context, request, new_id)
+
+    def _check_size(self, group: Group, member_id: str) -> None:
+        size = len(group.members) + len(group.pending.keys() - {member_id})
+        if size >= self._config().group_max_size:
+            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED)
+
+    def _add(
+        self, group: Group, context: RequestContext, request: JoinGroupRequest, member_id: str
+    ) -> asyncio.Future[JoinGroupResponse]:
+        timer = group.pending.pop(member_id, None)
+        if timer is not None:
+            timer.cancel()
+        member = Member(
+            member_id=member_id,
+            group_instance_id=request.group_instance_id,
+            client_id=context.client_id or "",
+            client_host=context.client_host,
+            rebalance_timeout_ms=_rebalance_timeout(request),
+            session_timeout_ms=request.session_timeout_ms,
+            protocols=_protocols(request),
+            is_new=True,
+        )
+        if not group.members:
+            group.protocol_type = request.protocol_type
+        group.add(member)
+        if group.initial_delay_left_ms is not None:
+            group.joined_during_delay = True
+        reply = await_join(member)
+        self._sessions.begin(group, member)
+        self._rebalances.begin(group, f"member {member_id} joins")
+        return reply
+
+    def _join_known(
+        self, group: Group, member: Member, request: JoinGroupRequest
+    ) -> JoinGroupResponse | asyncio.Future[JoinGroupResponse]:
+        changed = member.protocols != _protocols(request)
+        if group.state is GroupState.COMPLETING_REBALANCE and not changed:
+            return joined(group, member)  # its first answer was lost: the same again
+        if group.state is GroupState.STABLE and not changed and member.member_id != group.leader_id:
+            return joined(group, member)
+        if group.state is GroupState.EMPTY:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        self._update(member, request)
+        reply = await_join(member)
+        self._rebalances.begin(group, f"member {member.member_id} joins again")
+        return reply
+
+    def _replace_static(
+        self, group: Group, context: RequestContext, request: JoinGroupRequest, new_id: str
+    ) -> JoinGroupResponse | asyncio.Future[JoinGroupResponse]:
+        """A static member came back under a new id: it takes the place, and the assignment, of its old self."""
+        old_id = group.static_ids[request.group_instance_id or ""]
+        member = group.members[old_id]
+        answer_join(member, join_error(ErrorCode.FENCED_INSTANCE_ID, context, old_id))
+        answer_sync(member, SyncGroupResponse(error_code=ErrorCode.FENCED_INSTANCE_ID, assignment=b""))
+        group.rename(member, new_id)
+        member.is_new = False  # it has its place whether it waits or not, as long as its session lasts
+        member.client_id, member.client_host = context.client_id or "", context.client_host
+        self._update(member, request)
+        self._sessions.keep_alive(group, member)
+        if group.state is not GroupState.STABLE or group.choose_protocol() != group.protocol:
+            reply = await_join(member)
+            self._rebalances.begin(group, f"static member {member.group_instance_id} is replaced")
+            return reply
+        reply = await_join(member)
+        self._tasks.start(
+            self._store_replacement(group, member, old_id, context.api_version), name=f"store group {group.group_id}"
+        )
+        return reply
+
+    async def _store_replacement(self, group: Group, member: Member, old_id: str, version: int) -> None:
+        generation = group.generation
+        try:
+            await self._store.store_group(group)
+        except KafkaError as error:
+            answer_join(member, join_failed(error.code, member.member_id))
+            return
+        if member.join_reply is None or group.generation != generation or group.state is not GroupState.STABLE:
+            return  # a rebalance began meanwhile and answers
+        response = joined(group, member)
+        if member.member_id == group.leader_id:
+            # The assignment stands: an old client must not think that it leads, a new one is told so (KIP-814).
+            response.skip_assignment = version >= 9
+            if version < 9:
+                response.leader, response.members = old_id, []
+        answer_join(member, response)
+
+    @staticmethod
+    def _update(member: Member, request: JoinGroupRequest) -> None:
+        member.protocols = _protocols(request)
+        member.rebalance_timeout_ms = _rebalance_timeout(request)
+        member.session_timeout_ms = request.session_timeout_ms
+
+    # -- SyncGroup ---------------------------------------------------------------------------------------------
+
+    def sync(self, group: Group, request: SyncGroupRequest) -> SyncGroupResponse | asyncio.Future[SyncGroupResponse]:
+        """Give a member its assignment, once the leader has sent it. Raises KafkaError to refuse."""
+        member = self._current(group, request.member_id, request.group_instance_id, request.generation_id)
+        if (request.protocol_type is not None and request.protocol_type != group.protocol_type) or (
+            request.protocol_name is not None and request.protocol_name != group.protocol
+        ):
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        if group.state is GroupState.PREPARING_REBALANCE:
+            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
+        self._sessions.keep_alive(group, member)
+        if group.state is GroupState.STABLE:
+            return synced(group, member)
+        answer_sync(member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS, assignment=b""))
+        reply = member.sync_reply = asyncio.get_running_loop().create_future()
+        if member.member_id == group.leader_id:
+            self._rebalances.assign(group, {a.member_id: a.assignment for a in request.assignments})
+        return reply
+
+    # -- Heartbeat, LeaveGroup ---------------------------------------------------------------------------------
+
+    def heartbeat(self, group: Group, request: HeartbeatRequest) -> None:
+        """Keep a member's session alive. Raises REBALANCE_IN_PROGRESS to make it join again, or why it is out."""
+        member = self._current(group, request.member_id, request.group_instance_id, request.generation_id)
+        self._sessions.keep_alive(group, member)
+        if group.state is GroupState.PREPARING_REBALANCE:
+            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
+
+    def leave(self, group: Group, leaving: LeaveGroupRequest.MemberIdentity) -> None:
+        """Let one member go. Raises UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID where it is not one."""
+        if group.state is GroupState.DEAD:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if leaving.group_instance_id is None and leaving.member_id in group.pending:
+            group.pending.pop(leaving.member_id).cancel()
+            self._pending_gone(group)
+            return
+        member_id = leaving.member_id
+        if leaving.group_instance_id is not None and member_id == "":
+            member_id = group.static_ids.get(leaving.group_instance_id, "")
+        member = self.known(group, member_id, leaving.group_instance_id)
+        self.expel(group, member, f"member {member_id} leaves")
+
+    def expel(self, group: Group, member: Member, reason: str) -> None:
+        """Remove a member and rebalance the others."""
+        self._rebalances.forget(group, member)
+        if group.state is GroupState.PREPARING_REBALANCE:
+            self._rebalances.complete_if_all_joined(group)
+        elif group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+            self._rebalances.begin(group, reason)
+
+    def _pending_expired(self, group: Group, member_id: str) -> None:
+        del group.pending[member_id]
+        self._pending_gone(group)
+
+    def _pending_gone(self, group: Group) -> None:
+        self._rebalances.complete_if_all_joined(group)
+        self._tell_pending_gone(group)
+
+    def start_sessions(self, group: Group) -> None:
+        """Give every member of a group just loaded from the log a full session to show that it lives."""
+        for member in group.members.values():
+            self._sessions.keep_alive(group, member)
+
+    def abandon(self, group: Group, code: ErrorCode) -> None:
+        """The group moves to another coordinator or is deleted: stop its timers, answer who waits with ``code``."""
+        for timer in (group.rebalance_timer, group.sync_timer, *group.pending.values()):
+            cancel(timer)
+        group.pending.clear()
+        for member in group.members.values():
+            self._sessions.end(member)
+            answer_join(member, join_failed(code, member.member_id))
+            answer_sync(member, SyncGroupResponse(error_code=code, assignment=b""))
+        group.enter(GroupState.DEAD, self._now_ms())
+
+    # -- who is asking -----------------------------------------------------------------------------------------
+
+    @staticmethod
+    def known(group: Group, member_id: str, instance_id: str | None) -> Member:
+        """The member that a request speaks for; raises UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
+        if group.state is GroupState.DEAD:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if instance_id is not None:
+            if instance_id not in group.static_ids:
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+            if group.static_ids[instance_id] != member_id:
+                raise KafkaError(ErrorCode.FENCED_INSTANCE_ID)
+        member = group.members.get(member_id)
+        if member is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        return member
+
+    def _current(self, group: Group, member_id: str, instance_id: str | None, generation: int) -> Member:
+        member = self.known(group, member_id, instance_id)
+        if generation != group.generation:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+        return member
+
+    def check_commit(self, group: Group, member_id: str, instance_id: str | None, generation: int) -> None:
+        """Whether a member may commit offsets now: a commit also counts as a heartbeat. Raises KafkaError if not."""
+        if generation < 0 and not group.members and not member_id and instance_id is None:
+            return  # a consumer that assigns its partitions itself, or an administrator
+        if generation < 0 and group.members and not member_id and instance_id is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        member = self._current(group, member_id, instance_id, generation)
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
+        self._sessions.keep_alive(group, member)
+
+
+def _protocols(request: JoinGroupRequest) -> tuple[tuple[str, bytes], ...]:
+    return tuple((p.name, p.metadata) for p in request.protocols)
+
+
+def _rebalance_timeout(request: JoinGroupRequest) -> int:
+    """Version 0 had one timeout for both purposes (KIP-62)."""
+    return request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else request.session_timeout_ms

@@ -1,0 +1,184 @@
+"""One rebalance of a group, from the change that causes it to the assignment that every member has.
+
+1. The group is PREPARING_REBALANCE, and every member must join again.
+2. When all have, or their rebalance timeout is over, those who have form the next generation, and the leader learns of
+   them.
+3. The leader sends everybody's assignment with its SyncGroup.
+4. It is written to the log, every member gets its part, the group is STABLE.
+
+All runs on the event loop, so a group changes only between awaits; after the one await (writing the log) the generation
+is checked again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Protocol
+
+from parley.broker.config import BrokerConfig
+from parley.broker.coordinators.groups.answers import answer_join, answer_sync, join_failed, joined, synced
+from parley.broker.coordinators.groups.deadline import Deadline, cancel
+from parley.broker.coordinators.groups.group import Group, GroupState, Member
+from parley.broker.coordinators.groups.sessions import Sessions
+from parley.broker.runtime.tasks import TaskSet
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.groups import SyncGroupResponse
+
+log = logging.getLogger(__name__)
+
+LOOK_AGAIN_MIN_S = 1.0
+"""A rebalance that nobody came to is looked at again after this long at least, be its members' timeout 0."""
+
+
+class GroupStore(Protocol):
+    """Where groups are remembered."""
+
+    async def store_group(self, group: Group, assignments: dict[str, bytes] | None = None) -> None:
+        """Make the group's generation durable; raises KafkaError where the log cannot take it."""
+        ...
+
+
+class Rebalances:
+    """The rebalances of all groups of one coordinator."""
+
+    def __init__(
+        self,
+        config: Callable[[], BrokerConfig],
+        store: GroupStore,
+        now_ms: Callable[[], int],
+        tasks: TaskSet,
+        sessions: Sessions,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._now_ms = now_ms
+        self._tasks = tasks
+        self._sessions = sessions
+
+    def begin(self, group: Group, reason: str) -> None:
+        """Begin a rebalance unless one is under way, and end it at once if everybody is there."""
+        if group.state is not GroupState.PREPARING_REBALANCE:
+            log.info(
+                "group rebalances",
+                extra={"group": group.group_id, "generation": group.generation, "reason": reason},
+            )
+            self._prepare(group)
+        self.complete_if_all_joined(group)
+
+    def complete_if_all_joined(self, group: Group) -> None:
+        """End the rebalance under way, if any, where nobody is missing any more."""
+        if group.state is GroupState.PREPARING_REBALANCE and group.initial_delay_left_ms is None and group.all_joined():
+            self._complete_join(group)
+
+    def forget(self, group: Group, member: Member) -> None:
+        """Let a member go, with whatever it waits for; the others are not told yet."""
+        self._sessions.end(member)
+        answer_join(member, join_failed(ErrorCode.UNKNOWN_MEMBER_ID, member.member_id))
+        answer_sync(member, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID, assignment=b""))
+        group.remove(member)
+
+    def _prepare(self, group: Group) -> None:
+        for member in group.members.values():
+            answer_sync(member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS, assignment=b""))
+        cancel(group.sync_timer)
+        was_empty = group.state is GroupState.EMPTY
+        group.enter(GroupState.PREPARING_REBALANCE, self._now_ms())
+        timeout_ms = group.rebalance_timeout_ms()
+        delay_ms = self._config().group_initial_rebalance_delay_ms
+        if was_empty and delay_ms > 0:
+            group.initial_delay_left_ms = max(timeout_ms - delay_ms, 0)
+            group.joined_during_delay = False
+            group.rebalance_timer = Deadline(min(delay_ms, timeout_ms) / 1000, partial(self._initial_delay_over, group))
+        else:
+            group.rebalance_timer = Deadline(timeout_ms / 1000, partial(self._rebalance_timed_out, group))
+
+    def _initial_delay_over(self, group: Group) -> None:
+        """More members came while the first delay ran: wait once more, up to the rebalance timeout."""
+        left_ms = group.initial_delay_left_ms or 0
+        if group.joined_during_delay and left_ms > 0:
+            group.joined_during_delay = False
+            delay_ms = min(self._config().group_initial_rebalance_delay_ms, left_ms)
+            group.initial_delay_left_ms = left_ms - delay_ms
+            group.rebalance_timer = Deadline(delay_ms / 1000, partial(self._initial_delay_over, group))
+            return
+        group.initial_delay_left_ms = None
+        self._complete_join(group)
+
+    def _rebalance_timed_out(self, group: Group) -> None:
+        if group.state is GroupState.PREPARING_REBALANCE:
+            self._complete_join(group)
+
+    def _complete_join(self, group: Group) -> None:
+        """Form the next generation of those who joined; who did not is out, unless it is a static member."""
+        cancel(group.rebalance_timer)
+        group.initial_delay_left_ms = None
+        for member in [m for m in group.members.values() if m.join_reply is None and m.group_instance_id is None]:
+            log.info("member did not rejoin", extra={"group": group.group_id, "member": member.member_id})
+            self.forget(group, member)
+        for member_id in list(group.pending):
+            group.pending.pop(member_id).cancel()
+        if group.members and not group.elect_joined_leader():
+            timeout_s = max(LOOK_AGAIN_MIN_S, group.rebalance_timeout_ms() / 1000)
+            group.rebalance_timer = Deadline(timeout_s, partial(self._rebalance_timed_out, group))
+            return
+        group.generation += 1
+        if not group.members:
+            group.protocol = None
+            group.leader_id = None
+            group.enter(GroupState.EMPTY, self._now_ms())
+            self._tasks.start(self._store_empty(group), name=f"store group {group.group_id}")
+            return
+        group.protocol = group.choose_protocol()
+        group.enter(GroupState.COMPLETING_REBALANCE, self._now_ms())
+        for member in group.members.values():
+            member.is_new = False
+            answer_join(member, joined(group, member))
+            self._sessions.keep_alive(group, member)
+        group.sync_timer = Deadline(group.rebalance_timeout_ms() / 1000, partial(self._sync_timed_out, group))
+
+    async def _store_empty(self, group: Group) -> None:
+        try:
+            await self._store.store_group(group, {})
+        except KafkaError as error:
+            # The generation is remembered by the next write; a restart before it starts from the last one stored.
+            log.warning("empty group not stored", extra={"group": group.group_id, "error": error.code.name})
+
+    def _sync_timed_out(self, group: Group) -> None:
+        """Members that never asked for their assignment are gone: the others rebalance without them."""
+        if group.state is not GroupState.COMPLETING_REBALANCE:
+            return
+        missing = [member for member in group.members.values() if member.sync_reply is None]
+        for member in missing:
+            self.forget(group, member)
+        if missing:
+            self.begin(group, "members did not ask for their assignment in time")
+
+    def assign(self, group: Group, given: Mapping[str, bytes]) -> None:
+        """The leader says what each member is assigned: store it, then tell those who ask."""
+        assignments = {member_id: given.get(member_id, b"") for member_id in group.members}
+        self._tasks.start(self._store_assignment(group, assignments), name=f"store group {group.group_id}")
+
+    async def _store_assignment(self, group: Group, assignments: dict[str, bytes]) -> None:
+        generation = group.generation
+        code = ErrorCode.NONE
+        try:
+            await self._store.store_group(group, assignments)
+        except KafkaError as error:
+            code = error.code
+        if group.generation != generation or group.state is not GroupState.COMPLETING_REBALANCE:
+            return  # a rebalance began meanwhile and has answered
+        if code is not ErrorCode.NONE:
+            for member in group.members.values():
+                answer_sync(member, SyncGroupResponse(error_code=code, assignment=b""))
+            self.begin(group, f"the assignment could not be stored: {code.name}")
+            return
+        cancel(group.sync_timer)
+        for member in group.members.values():
+            member.assignment = assignments.get(member.member_id, b"")
+        group.enter(GroupState.STABLE, self._now_ms())
+        for member in group.members.values():
+            if member.sync_reply is not None:
+                answer_sync(member, synced(group, member))
+                self._sessions.keep_alive(group, member)

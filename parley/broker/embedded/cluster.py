@@ -1,0 +1,224 @@
+"""A cluster inside a Python program: several brokers, one coordination store, and ways to hurt them.
+
+::
+
+    async with Cluster(brokers=3) as cluster:           # in the running event loop
+        producer = AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers, acks="all")
+        ...
+        await cluster.kill(1)                           # clients go on with what is left
+
+    with Cluster(brokers=3) as cluster:                 # in a thread of its own
+        cluster.stop(2)
+        cluster.restart(2)
+
+Rules:
+
+1. Brokers are named by their ids, 1 to N. A broker keeps its id, its port and its folder as long as the cluster runs.
+2. :meth:`Cluster.kill` is the end of a killed process: connections are cut, nothing is flushed, nobody is told. The
+   others find out by the broker's refused connections, or the store by its session running out.
+3. :meth:`Cluster.stop` is an orderly end: the broker gives its leaders away first.
+4. In an ``async with`` these are awaited; in a plain ``with`` they are done when they return.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import tempfile
+from collections.abc import Awaitable, Coroutine, Mapping
+from os import PathLike, fspath
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from parley.broker.config import BrokerConfig
+from parley.broker.config.presets import EMBEDDED_CLUSTER, IN_ONE_LOOP, of_cluster
+from parley.broker.embedded.reentrant_block import InBlock
+from parley.broker.embedded.settings import Setting, given_settings, prepare_folders
+from parley.broker.server import BrokerServer
+from parley.consensus.backend import Backend
+from parley.consensus.registry import from_kafka_config, names_store, opener
+
+_EACH_ITS_OWN: Final = ("broker.id", "node.id", "listeners", "advertised.listeners", "log.dirs", "log.dir")
+_stores = itertools.count(1)
+
+
+class ClusterBroker:
+    """One broker of a cluster, running or not."""
+
+    def __init__(self, broker_id: int, settings: Mapping[str, str]) -> None:
+        self.id = broker_id
+        self.port = 0
+        """Where it listens on 127.0.0.1; 0 before its first start."""
+        self._settings = dict(settings)
+        self._server: BrokerServer | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and not stopped or killed since."""
+        return self._server is not None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port`` of this broker, also while it is down."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def server(self) -> BrokerServer:
+        """The broker itself. From a thread other than its own use only what says that it may be."""
+        if self._server is None:
+            raise RuntimeError(f"broker {self.id} is not running")
+        return self._server
+
+    async def start(self) -> None:
+        """Start, at the address it had before. Raises what ``BrokerServer.start`` raises."""
+        if self._server is not None:
+            raise RuntimeError(f"broker {self.id} is running already")
+        if self.port:
+            self._settings["listeners"] = f"PLAINTEXT://{self.bootstrap_servers}"
+        config = BrokerConfig.from_properties(self._settings)
+        await asyncio.get_running_loop().run_in_executor(None, prepare_folders, config.data_dirs)
+        server = self._server = BrokerServer(config)
+        try:
+            await server.start()
+        except BaseException:
+            self._server = None
+            raise
+        self.port = server.endpoints[0].port
+
+    async def stop(self) -> None:
+        """Stop in order. A broker that is down stays down."""
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop()
+
+    async def kill(self) -> None:
+        """End as a killed process does. A broker that is down stays down."""
+        server, self._server = self._server, None
+        if server is not None:
+            await server.kill()
+
+
+class Cluster(InBlock):
+    """Several brokers, running as long as the ``with`` or ``async with`` block; after that it can be entered again."""
+
+    _thread_name = "parley-cluster"
+
+    def __init__(
+        self,
+        properties: Mapping[str, Setting] | None = None,
+        *,
+        brokers: int = 3,
+        data_dir: str | PathLike[str] | None = None,
+        **settings: Setting,
+    ) -> None:
+        """``properties`` and ``settings`` are those of every broker, as for :class:`parley.Broker`.
+
+        Without a ``data_dir`` data lies in a temporary folder and the store is in memory; with one, each broker has a
+        folder in it and so has the embedded store. ``coordination.url`` names another store. Raises ValueError for
+        what makes no sense, TypeError for a setting that does not exist.
+        """
+        super().__init__()
+        if brokers < 1:
+            raise ValueError(f"a cluster has 1 broker or more, not {brokers}")
+        self._given = given_settings(properties, settings)
+        own = [key for key in _EACH_ITS_OWN if key in self._given]
+        if own:
+            raise ValueError(f"{', '.join(own)}: each broker of a cluster has its own, leave it out")
+        self._count = brokers
+        self._data_dir = None if data_dir is None else os.path.abspath(fspath(data_dir))
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._brokers: dict[int, ClusterBroker] = {}
+        self._store: Backend | None = None
+        for broker_id in self._ids:
+            BrokerConfig.from_properties(self._settings(broker_id, Path("unused"), "memory:"))
+
+    @property
+    def _ids(self) -> range:
+        return range(1, self._count + 1)
+
+    @property
+    def brokers(self) -> Mapping[int, ClusterBroker]:
+        """The brokers by their ids, those that are down too."""
+        return MappingProxyType(self._brokers)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The addresses of all brokers, as every client's configuration wants them."""
+        if not self._brokers:
+            raise RuntimeError("the cluster runs only inside its with block")
+        return ",".join(broker.bootstrap_servers for broker in self._brokers.values())
+
+    def kill(self, broker_id: int) -> Awaitable[None]:
+        """Kill a broker; see the rules of the module."""
+        return self._do(self._broker(broker_id).kill())
+
+    def stop(self, broker_id: int) -> Awaitable[None]:
+        """Stop a broker in order."""
+        return self._do(self._broker(broker_id).stop())
+
+    def restart(self, broker_id: int) -> Awaitable[None]:
+        """Start a broker again with its id, port and data; one that runs is stopped in order before."""
+        return self._do(self._restart(self._broker(broker_id)))
+
+    def _broker(self, broker_id: int) -> ClusterBroker:
+        broker = self._brokers.get(broker_id)
+        if broker is None:
+            ids = ", ".join(map(str, self._brokers)) or "none: it runs only inside its with block"
+            raise ValueError(f"there is no broker {broker_id} in this cluster; the ids are {ids}")
+        return broker
+
+    async def _restart(self, broker: ClusterBroker) -> None:
+        await broker.stop()
+        await broker.start()
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> Awaitable[None]:
+        if self._thread is None:
+            return asyncio.ensure_future(work)
+        self._thread.do(work)
+        return _Done()
+
+    # Its life.
+
+    async def _start(self) -> None:
+        if self._data_dir is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="parley-")
+        folder = Path(self._data_dir or self._temporary.name)  # type: ignore[union-attr]
+        store = f"local://{folder / 'coordination'}" if self._data_dir else f"memory://cluster-{next(_stores)}"
+        self._brokers = {each: ClusterBroker(each, self._settings(each, folder, store)) for each in self._ids}
+        # A store in memory lives as long as somebody holds it: it must outlive a moment when all brokers are down.
+        settings = self._settings(1, folder, store)
+        self._store = await opener(settings)(from_kafka_config(settings, folder))
+        try:
+            await asyncio.gather(*(broker.start() for broker in self._brokers.values()))
+        except BaseException:
+            await self._end()
+            raise
+
+    async def _end(self) -> None:
+        try:
+            for broker in reversed(self._brokers.values()):
+                await broker.stop()
+        finally:
+            self._brokers = {}
+            self._store = None
+            if self._temporary is not None:
+                self._temporary.cleanup()
+                self._temporary = None
+
+    def _settings(self, broker_id: int, folder: Path, store: str) -> dict[str, str]:
+        """Every setting of one broker."""
+        defaults = {**EMBEDDED_CLUSTER, **of_cluster(self._count), **(IN_ONE_LOOP if self._data_dir is None else {})}
+        if not names_store(self._given):
+            defaults["coordination.url"] = store
+        own = {"broker.id": str(broker_id), "log.dirs": str(folder / f"broker-{broker_id}")}
+        return {**defaults, **self._given, **own}
+
+
+class _Done:
+    """What was waited for already."""
+
+    def __await__(self) -> Any:
+        return
+        yield

@@ -1,0 +1,77 @@
+"""What runs as long as its ``with`` or ``async with`` block, and can be entered again after that.
+
+In an ``async with`` it lives in the running event loop, in a plain ``with`` in a thread of its own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import ClassVar, Self
+
+from parley.broker.embedded.loop_thread import LoopThread
+
+
+class InBlock(ABC):
+    """Call ``__init__`` of this class from yours.
+
+    :cvar _thread_name: of the thread that a plain ``with`` starts.
+    """
+
+    _thread_name: ClassVar[str]
+
+    def __init__(self) -> None:
+        self._thread: LoopThread | None = None
+        self._entered = False
+
+    @abstractmethod
+    async def _start(self) -> None:
+        """Begin. If it raises it has undone what it did."""
+
+    @abstractmethod
+    async def _end(self) -> None:
+        """End what ``_start`` began."""
+
+    async def __aenter__(self) -> Self:
+        self._claim()
+        try:
+            await self._start()
+        except BaseException:
+            self._entered = False
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._end()
+        finally:
+            self._entered = False
+
+    def __enter__(self) -> Self:
+        self._claim()
+        self._thread = LoopThread(self._thread_name, self._start, self._end)
+        try:
+            self._thread.start()
+        except BaseException:
+            self._thread = None
+            self._entered = False
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._thread is not None
+        try:
+            self._thread.stop()
+        finally:
+            self._thread = None
+            self._entered = False
+
+    def _claim(self) -> None:
+        if self._entered:
+            name = type(self).__name__
+            raise RuntimeError(f"this {name} is running already: make another {name}() for a second one")
+        self._entered = True

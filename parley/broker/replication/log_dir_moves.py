@@ -1,0 +1,163 @@
+"""Moving replicas to other log directories of this broker (KIP-113).
+
+A move copies the log in a thread while the partition goes on; when the copy has nearly all, the rest is copied on the
+loop and the partition changes over to it at the same moment. ``num.replica.alter.log.dirs.threads`` moves go on at a
+time, all together no faster than ``replica.alter.log.dirs.io.max.bytes.per.second``. A stop of the broker interrupts
+moves; the next start begins them anew. A move that fails leaves the replica where it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from parley.broker.config import BrokerConfig
+from parley.broker.config.definition import MAX_LONG
+from parley.broker.replication.hosted_partitions import Partitions
+from parley.broker.replication.partition import Partition
+from parley.broker.replication.throttle import MeasuredRate
+from parley.broker.runtime.tasks import TaskSet
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.storage.directory import LogDirectory
+from parley.storage.log import Log
+from parley.storage.log_copy import copy_some
+from parley.storage.manager import LogManager
+
+_log = logging.getLogger(__name__)
+
+CHUNK_BYTES = 1 << 20
+"""Copied at a time; what is less is copied on the loop, which takes some milliseconds, to be done with."""
+CUT_PAUSE_S = 0.01
+LOOK_S = 1.0
+"""How often a move that must wait looks whether it still has to, and whether it makes sense."""
+
+
+class LogMoves:
+    """The moves under way, those among them that the last broker did not finish."""
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        logs: LogManager,
+        config: Callable[[], BrokerConfig],
+        tasks: TaskSet,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._partitions = partitions
+        self._logs = logs
+        self._config = config
+        self._tasks = tasks
+        self._monotonic = monotonic
+        now = config()
+        self._rate = MeasuredRate(
+            now.alter_log_dirs_replication_quota_window_num, now.alter_log_dirs_replication_quota_window_size_seconds
+        )
+        self._at_once = asyncio.Semaphore(now.num_replica_alter_log_dirs_threads or len(logs.directories))
+        self._wanted: dict[Partition, tuple[LogDirectory, asyncio.Task[None]]] = {}
+        self._retiring: set[asyncio.Task[Any] | None] = set()
+        partitions.call_when_opened(self._resume)
+        for partition in partitions:
+            if partition.is_open:
+                self._resume(partition)
+
+    def directory(self, path: str) -> LogDirectory:
+        """The directory of that path. Raises LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR where it is offline."""
+        wanted = Path(path).resolve() if path.startswith("/") else None
+        directory = next((each for each in self._logs.directories if each.path == wanted), None)
+        if directory is None:
+            raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND)
+        if not directory.online:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
+        return directory
+
+    def move(self, partition: Partition, directory: LogDirectory) -> None:
+        """Begin to move a replica; a move to elsewhere ends. Raises what :attr:`Partition.log` raises."""
+        log = partition.log
+        under_way = self._wanted.get(partition)
+        if under_way is not None:
+            if under_way[0] is directory:
+                return
+            if under_way[1] not in self._retiring:  # else the old log would be left where the next copy is to be
+                under_way[1].cancel()
+            del self._wanted[partition]
+        if self._logs.directory_of(log) is not directory:
+            after = under_way[1] if under_way is not None else None
+            moving = self._tasks.start(self._move(partition, log, directory, after), name=f"move of {partition!r}")
+            self._wanted[partition] = (directory, moving)
+            moving.add_done_callback(lambda task: self._ended(partition, task))
+
+    def _ended(self, partition: Partition, task: asyncio.Task[None]) -> None:
+        if self._wanted.get(partition, (None, None))[1] is task:
+            del self._wanted[partition]
+
+    def _resume(self, partition: Partition) -> None:
+        """Begin anew what the last broker did not finish."""
+        directory = self._logs.copies_begun.pop((partition.topic, partition.index), None)
+        if directory is not None and directory.online:
+            self.move(partition, directory)
+
+    async def _move(
+        self, partition: Partition, log: Log, directory: LogDirectory, after: asyncio.Task[None] | None
+    ) -> None:
+        facts = {"topic": partition.topic, "partition": partition.index, "directory": str(directory)}
+        if after is not None:
+            await asyncio.wait([after])
+        try:
+            copy = await self._logs.begin_copy(log, directory)
+            try:
+                async with self._at_once:
+                    await self._catch_up(log, copy)
+                    await self._logs.prepare_copy(copy)
+                    await self._change_over(partition, log, copy)
+            except asyncio.CancelledError:
+                if partition in self._wanted and self._wanted[partition][1] is asyncio.current_task():
+                    self._logs.leave_copy(copy)  # the broker stops; the next start finds it
+                raise
+            finally:
+                await self._logs.drop_copy(copy)  # which does nothing once it is the log, or left
+        except KafkaError as error:
+            _log.error("a replica was not moved", extra={**facts, "reason": str(error)})
+        else:
+            _log.info("a replica was moved", extra=facts)
+
+    async def _catch_up(self, log: Log, copy: Log) -> None:
+        """Copy in a thread until one round brings less than it might."""
+        directory = self._logs.copies[log.topic, log.partition][1]
+        copied = CHUNK_BYTES
+        while copied >= CHUNK_BYTES // 2:
+            copied = await self._logs.run(directory, copy_some, log, copy, CHUNK_BYTES)
+            await self._pay(log, copied)
+
+    async def _pay(self, log: Log, copied: int) -> None:
+        """Wait until the next bytes may be copied."""
+        if self._limit < MAX_LONG:
+            self._rate.record(copied, self._monotonic())
+        while self._limit < MAX_LONG and (wait_s := self._rate.wait_s(self._limit, self._monotonic())):
+            await asyncio.sleep(min(wait_s, LOOK_S))
+            if self._logs.get(log.topic, log.partition) is not log:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} is no longer there")
+
+    @property
+    def _limit(self) -> int:
+        return self._config().replica_alter_log_dirs_io_max_bytes_per_second
+
+    async def _change_over(self, partition: Partition, log: Log, copy: Log) -> None:
+        """Copy the rest, and let the partition use the copy in the same moment."""
+        old = self._logs.directory_of(log)
+        await self._catch_up(log, copy)
+        while partition.is_being_cut:
+            await asyncio.sleep(CUT_PAUSE_S)
+            await self._catch_up(log, copy)
+        while copy_some(log, copy, CHUNK_BYTES):
+            pass
+        self._logs.replace_log(log, copy)
+        partition.change_log(copy)
+        moving = asyncio.current_task()
+        self._retiring.add(moving)
+        try:
+            await self._logs.retire(log, old)
+        finally:
+            self._retiring.discard(moving)

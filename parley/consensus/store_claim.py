@@ -1,0 +1,156 @@
+"""Claiming a store, so that it can be filled, without taking it from a cluster that begins in it just then.
+
+Whoever begins in an empty store makes its record (``parley.consensus.store_in_charge``) and checks that in each transaction. So:
+
+* where there is no record nobody has written, and nobody can any more once the claim, which expects none, is there;
+* where the record says that the store holds nothing in charge (``claimed``, ``moved``) nobody writes;
+* where there is a record of a store in charge somebody may be about to write the first key. Then the store is *held*
+  first, as a move holds the one it leaves: ``frozen``, with a driver. Nobody writes while it is held, so a second look
+  holds until the claim. If something is there by then the record is put back, and the other cluster goes
+  on; it waited, and was told nothing. If the claimant dies, its driver's session ends, and the others put it back.
+
+Claims are in order: those of one line of stores have ever higher numbers (``Charge.begun``), and none replaces a higher
+one. So the claimant of an earlier move that slept, and wakes up, changes nothing any more.
+
+A record once made stays, and each write of it makes another revision: so what was sent on the ground of an earlier one,
+and is still on its way, is refused whenever it arrives. That is how a claim is given up of which nobody knows whether
+it was made: whoever looks into the store later must not be led into the cluster that wanted it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+
+from parley.consensus.backend import Backend, Check, Delete, Entry, Op, Put, Revision
+from parley.consensus.errors import CannotMove, CoordinationError, PreconditionFailed
+from parley.consensus.recipes.settled_write import Writer
+from parley.consensus.store_copy import carry_out, everything, leftovers
+from parley.consensus.store_in_charge import (
+    DRIVER,
+    FOLDER,
+    HOLDS_STATE,
+    Charge,
+    State,
+    expected,
+    read_charge,
+    write_charge,
+)
+
+HELD = "given up: whoever wanted to fill this store is gone"
+
+Decide = Callable[[Charge, list[Entry]], Charge]
+"""From a store's record and its keys to the claim; raises where it must not be claimed."""
+
+
+class Claim:
+    """A claim of one store.
+
+    :param move: an id that no other claim has.
+    :param ttl_ms: how long those who write to the store may be held, should we be gone, in milliseconds.
+    """
+
+    def __init__(self, backend: Backend, move: str, *, ttl_ms: int, rng: random.Random, settle_s: float) -> None:
+        self._backend = backend
+        self._move = move
+        self._ttl_ms = ttl_ms
+        self._writer = Writer(backend, rng, settle_s)
+        self._before = Charge()
+        self._charge: Charge | None = None
+        self._revision: Revision | None = None
+        self._is_sent = False
+        self._replaced: Revision | None = None
+        """Of the record that the write replaces which was sent last."""
+
+    @property
+    def check(self) -> Check:
+        """What every write to the claimed store has to check."""
+        assert self._revision is not None
+        return expected(self._revision)
+
+    async def make(self, decide: Decide) -> None:
+        """Claim the store.
+
+        :raises CannotMove: somebody else was faster; the store is as it was, as it is where ``decide`` raises.
+        :raises MaybeApplied: nobody knows; ``release`` it.
+        """
+        was, revision = await read_charge(self._backend)
+        self._charge = decide(was, await _keys(self._backend))
+        self._before = was
+        try:
+            if revision is not None and was.state in HOLDS_STATE:
+                await self._make_held(decide, was, revision)
+            else:
+                self._revision = await self._send(self._charge, revision)
+        except PreconditionFailed as error:
+            raise CannotMove("somebody else has just begun to use this store") from error
+
+    async def take(self, note: str) -> None:
+        """Enter that the store is in charge, which is decided already.
+
+        :raises PreconditionFailed: somebody else did, and may have gone on.
+        """
+        assert self._charge is not None
+        await write_charge(self._writer, self._charge.taken(note), self._revision)
+
+    async def release(self) -> None:
+        """Empty the store again, and give it back as it was; one without a record gets that of one just begun.
+
+        Where it was nobody's, being ``claimed`` or ``moved`` before, the claim stays, to lead who looks there on.
+        When this returns, a claim that was sent and not seen is not made any more.
+
+        :raises Retriable: call it again: until it returns the claim may stand, or arrive, and lead who looks there on.
+        :raises CoordinationError: others have the store by now, or nobody can say; what is left there means nothing.
+        """
+        if not await self._is_made():
+            return
+        await carry_out(self._backend, [Delete(key) for key in await leftovers(self._backend)], self.check)
+        if self._before.state in HOLDS_STATE:
+            await write_charge(self._writer, self._before, self._revision)
+
+    async def _make_held(self, decide: Decide, was: Charge, revision: Revision) -> None:
+        if was.state is State.FROZEN:
+            if await self._backend.get(DRIVER) is not None:
+                raise CannotMove("somebody else is about to fill this store, or to move out of it; try again")
+            was = self._before = was.given_up(HELD)
+        session = await self._backend.open_session(self._ttl_ms)
+        try:
+            driver = Put(DRIVER, self._move.encode(), session)
+            held = await self._send(was.frozen(), revision, driver)
+            try:
+                charge = decide(was, await _keys(self._backend))
+            except Exception:
+                with suppress(PreconditionFailed):  # others thought us gone
+                    await write_charge(self._writer, was, held, Delete(DRIVER))
+                raise
+            self._revision = await self._send(charge, held, Delete(DRIVER))
+            self._charge = charge
+        finally:
+            with suppress(CoordinationError):  # it ends by itself
+                await session.close()
+
+    async def _send(self, charge: Charge, was: Revision | None, *others: Op) -> Revision:
+        self._is_sent, self._replaced = True, was
+        return await write_charge(self._writer, charge, was, *others)
+
+    async def _is_made(self) -> bool:
+        """Whether the store bears our claim, whose answer may have been lost; if not, it does not come to it any more.
+
+        A hold that was made and not seen is left to whoever comes next, as that of a claimant who died.
+        """
+        while self._is_sent and self._revision is None:
+            charge, revision = await read_charge(self._backend)
+            if charge.move == self._move and charge.state is State.CLAIMED:
+                self._revision = revision
+            elif revision != self._replaced:
+                return False
+            else:
+                with suppress(PreconditionFailed):  # it has just arrived, or somebody else was faster
+                    await write_charge(self._writer, self._before, revision)
+                    return False
+        return self._revision is not None
+
+
+async def _keys(backend: Backend) -> list[Entry]:
+    return [each for each in await everything(backend) if not each.key.startswith(FOLDER)]

@@ -1,0 +1,73 @@
+"""The lasting content of a store: read whole, carried to another store, compared.
+
+Keys bound to sessions are not part of it: whoever they belong to makes them anew. Nor is what says which store is in
+charge (``parley.consensus.store_in_charge``). Values are carried as they are stored, nonces included, so that whoever waits to
+know what became of a write can still find out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from parley.consensus.backend import Backend, Capabilities, Check, Delete, Entry, Op, Put
+from parley.consensus.errors import TooLarge
+from parley.consensus.store_in_charge import FOLDER
+
+_PAGE = 1000
+
+Content = dict[str, bytes]
+"""Key -> value as it is stored."""
+
+
+async def everything(backend: Backend) -> list[Entry]:
+    """All the entries of a store, fetched page by page: one state only if nobody writes meanwhile."""
+    found: list[Entry] = []
+    after: str | None = None
+    while True:
+        page = await backend.list("", limit=_PAGE, after=after)
+        found += page.entries
+        if (after := page.next_after) is None:
+            return found
+
+
+async def content(backend: Backend) -> Content:
+    """What would have to be carried to another store."""
+    entries = await everything(backend)
+    return {each.key: each.value for each in entries if each.session is None and not each.key.startswith(FOLDER)}
+
+
+async def leftovers(backend: Backend) -> list[str]:
+    """The keys that are not about who is in charge, bound to sessions or not."""
+    return [each.key for each in await everything(backend) if not each.key.startswith(FOLDER)]
+
+
+def difference(has: Mapping[str, bytes], wanted: Mapping[str, bytes]) -> list[Op]:
+    """What makes one content of the other."""
+    puts: list[Op] = [Put(key, value) for key, value in wanted.items() if has.get(key) != value]
+    return [*puts, *(Delete(key) for key in has if key not in wanted)]
+
+
+def too_large(limits: Capabilities, wanted: Mapping[str, bytes]) -> TooLarge | None:
+    """What of this a store cannot take, beside one check in each transaction; None where it can take all."""
+    for key, value in wanted.items():
+        if len(key) > limits.key_bytes_max:
+            return TooLarge(f"the key {key}", len(key), limits.key_bytes_max)
+        if len(value) > limits.value_bytes_max:
+            return TooLarge(f"the value of {key}", len(value), limits.value_bytes_max)
+        if len(key) + len(value) > _room(limits):
+            return TooLarge(f"a transaction with {key}", len(key) + len(value), _room(limits))
+    return None
+
+
+async def carry_out(backend: Backend, ops: Sequence[Op], check: Check) -> None:
+    """Apply operations in as few transactions as the store's limits allow, each under this check.
+
+    The values are written as they are given. Raises what the store raises: ``Retriable`` is worth repeating the whole,
+    since they are whole values.
+    """
+    for part in backend.capabilities.parts(ops):
+        await backend.txn([check], part)
+
+
+def _room(limits: Capabilities) -> int:
+    return limits.txn_bytes_max - limits.key_bytes_max

@@ -1,0 +1,570 @@
+"""Fetch: order and limits, waiting, sessions, isolation of mistakes, old clients."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from parley.broker.api.fetch.answer import SENT_FROM_FILE_BYTES
+from parley.broker.api.fetch.handler import FetchApi
+from parley.broker.api.fetch.sessions import LOOK_AT_ALL_S, FetchSessions
+from parley.broker.network.sending import FileSlice
+from parley.protocol.codec import response_frame
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.fetch import FetchRequest, FetchResponse
+from parley.protocol.records.batch import records
+from parley.protocol.records.header import headers
+from tests.broker.api.bench import BROKER, OTHER, Bench, batch, context
+from tests.support.memory import nothing_is_in_memory
+
+MAX = 1 << 30
+
+
+class FetchBench(Bench):
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.seconds = 0.0
+        self.sessions = FetchSessions(10, random.Random(3), lambda: self.seconds)
+        self.is_in_doubt = False
+        self.api = FetchApi(
+            self.partitions,
+            self.metadata,
+            self.sessions,
+            self.purgatories.fetch,
+            self.tasks,
+            max_bytes=MAX,
+            is_in_doubt=lambda: self.is_in_doubt,
+        )
+
+    async def fetch(self, *asked: Any, version: int = 12, **request: Any) -> FetchResponse:
+        answer = self.begin(*asked, version=version, **request)
+        while not isinstance(answer, FetchResponse):
+            answer = await answer
+        return answer
+
+    def begin(self, *asked: Any, version: int = 12, **request: Any) -> Any:
+        request = {"max_wait_ms": 0, "min_bytes": 1, "topics": topics(*asked), **request}
+        return self.api.fetch(context(version), FetchRequest(**request))
+
+
+def ask(
+    topic: str | UUID, offset: int = 0, *, index: int = 0, max_bytes: int = MAX, **fields: Any
+) -> tuple[str | UUID, FetchRequest.FetchPartition]:
+    return topic, FetchRequest.FetchPartition(
+        partition=index, fetch_offset=offset, partition_max_bytes=max_bytes, **fields
+    )
+
+
+def topics(*asked: tuple[str | UUID, FetchRequest.FetchPartition]) -> list[FetchRequest.FetchTopic]:
+    return [
+        FetchRequest.FetchTopic(topic_id=topic, partitions=[partition])
+        if isinstance(topic, UUID)
+        else FetchRequest.FetchTopic(topic=topic, partitions=[partition])
+        for topic, partition in asked
+    ]
+
+
+def content(data: FetchResponse.PartitionData) -> bytes:
+    """The record bytes, also of those that would be sent from the file."""
+    parts = data.records
+    if parts is None or isinstance(parts, bytes | bytearray | memoryview):
+        return bytes(parts or b"")
+    return b"".join(p.read(0, p.size) if isinstance(p, FileSlice) else bytes(p) for p in parts)
+
+
+def offsets(data: FetchResponse.PartitionData) -> list[int]:
+    raw = content(data)
+    return [record.offset for position, _ in headers(raw) for record in records(raw, position)]
+
+
+def found(answer: FetchResponse) -> list[tuple[str, int, int, list[int]]]:
+    """Topic, partition, error and offsets of all that was answered, in order."""
+    return [
+        (topic.topic, data.partition_index, data.error_code, offsets(data))
+        for topic in answer.responses
+        for data in topic.partitions
+    ]
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[FetchBench]:
+    bench = FetchBench(tmp_path)
+    yield bench
+    await bench.tasks.close()
+    assert bench.purgatories.fetch.waiting == 0
+
+
+async def test_reads_whole_batches_from_the_offset(bench: FetchBench) -> None:
+    await bench.create("t")
+    bench.write("t", 3)
+    bench.write("t", 2)
+    assert found(await bench.fetch(ask("t", 0))) == [("t", 0, 0, [0, 1, 2, 3, 4])]
+    assert found(await bench.fetch(ask("t", 3))) == [("t", 0, 0, [3, 4])]
+    assert found(await bench.fetch(ask("t", 1))) == [("t", 0, 0, [0, 1, 2, 3, 4])], "the batch that holds the offset"
+    assert found(await bench.fetch(ask("t", 5))) == [("t", 0, 0, [])]
+    data = (await bench.fetch(ask("t", 0))).responses[0].partitions[0]
+    assert (data.high_watermark, data.last_stable_offset, data.log_start_offset) == (5, 5, 0)
+    assert data.aborted_transactions is None
+    data = (await bench.fetch(ask("t", 0), isolation_level=1)).responses[0].partitions[0]
+    assert data.aborted_transactions == []
+
+
+async def test_large_reads_are_sent_from_the_file(bench: FetchBench) -> None:
+    await bench.create("t")
+    bench.write("t", size=SENT_FROM_FILE_BYTES)
+    data = (await bench.fetch(ask("t", 0))).responses[0].partitions[0]
+    assert isinstance(data.records, list)
+    assert isinstance(data.records[0], FileSlice)
+    assert offsets(data) == [0]
+
+
+@pytest.mark.parametrize("size", [10, 2000, SENT_FROM_FILE_BYTES])
+async def test_what_is_not_in_memory_is_answered_all_the_same(
+    bench: FetchBench, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    await bench.create("t")
+    bench.write("t", size=size)
+    nothing_is_in_memory(monkeypatch)
+    answer = await bench.fetch(ask("t"))
+    assert found(answer) == [("t", 0, 0, [0])]
+    parts = response_frame(answer, 12, 1)
+    assert any(isinstance(part, FileSlice) for part in parts) is (size == SENT_FROM_FILE_BYTES)
+
+
+async def test_the_first_batch_is_answered_whatever_the_limits_say(bench: FetchBench) -> None:
+    for name in "ab":
+        await bench.create(name)
+        bench.write(name, size=2000)
+        bench.write(name, size=2000)
+    both = ask("a", max_bytes=10), ask("b", max_bytes=10)
+    assert found(await bench.fetch(*both)) == [("a", 0, 0, [0]), ("b", 0, 0, [])]
+    assert found(await bench.fetch(ask("a"), ask("b"), max_bytes=1)) == [("a", 0, 0, [0]), ("b", 0, 0, [])]
+    assert found(await bench.fetch(ask("a", 2), ask("b"), max_bytes=1)) == [("a", 0, 0, []), ("b", 0, 0, [0])]
+    limited = await bench.fetch(ask("a", max_bytes=3000), ask("b", max_bytes=3000), max_bytes=4500)
+    assert found(limited) == [("a", 0, 0, [0]), ("b", 0, 0, [0])]
+
+
+async def test_each_mistake_fails_alone(bench: FetchBench) -> None:
+    await bench.create("t")
+    bench.write("t", 2)
+    await bench.create("elsewhere", replicas=(OTHER,), leader=OTHER)
+    await bench.create("fine")
+    bench.alter("t", leader=BROKER)
+    for asked, error in (
+        (ask("t", 99), ErrorCode.OFFSET_OUT_OF_RANGE),
+        (ask("t", -1), ErrorCode.OFFSET_OUT_OF_RANGE),
+        (ask("nothing"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (ask("t", index=7), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (ask("elsewhere"), ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (ask("t", current_leader_epoch=0), ErrorCode.FENCED_LEADER_EPOCH),
+        (ask("t", current_leader_epoch=2), ErrorCode.UNKNOWN_LEADER_EPOCH),
+    ):
+        answer = await bench.fetch(asked, ask("fine"))
+        assert [(topic, code) for topic, _, code, _ in found(answer)] == [
+            (asked[0], error),
+            ("fine", ErrorCode.NONE),
+        ]
+    assert found(await bench.fetch(ask("t", current_leader_epoch=1)))[0][2] == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("version", [0, 11, 12])
+async def test_who_may_have_been_replaced_says_of_no_offset_that_it_is_past_the_end(
+    bench: FetchBench, version: int
+) -> None:
+    await bench.create("t")
+    bench.write("t", 2)
+    bench.is_in_doubt = True
+    for offset, expected in (
+        (3, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (2, ErrorCode.NONE),
+        (-1, ErrorCode.OFFSET_OUT_OF_RANGE),
+    ):
+        assert found(await bench.fetch(ask("t", offset), version=version))[0][2] == expected
+    bench.is_in_doubt = False
+    assert found(await bench.fetch(ask("t", 3), version=version))[0][2] == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+async def test_a_client_at_the_wrong_broker_is_told_the_right_one(bench: FetchBench) -> None:
+    topic_id = await bench.create("t", replicas=(OTHER,), leader=OTHER)
+    answer = await bench.fetch(ask(topic_id), version=16)
+    data = answer.responses[0].partitions[0]
+    assert data.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (data.current_leader.leader_id, data.current_leader.leader_epoch) == (OTHER, 0)
+    assert [(node.node_id, node.host, node.port) for node in answer.node_endpoints] == [(OTHER, "host2", 9092)]
+
+
+async def test_consumers_read_from_followers_what_is_committed(bench: FetchBench) -> None:
+    await bench.create("t", replicas=(OTHER, BROKER), leader=OTHER)
+    partition = bench.partition("t")
+    for offset in range(3):
+        record = batch()
+        record[:8] = offset.to_bytes(8, "big")
+        partition.append_fetched(record, high_watermark=min(offset + 1, 2), log_start_offset=0)
+    assert found(await bench.fetch(ask("t"), version=11)) == [("t", 0, 0, [0, 1])]
+    assert found(await bench.fetch(ask("t"), version=10)) == [("t", 0, ErrorCode.NOT_LEADER_OR_FOLLOWER, [])]
+    as_follower = await bench.fetch(ask("t", log_start_offset=0), version=11, replica_id=OTHER)
+    assert found(as_follower) == [("t", 0, ErrorCode.NOT_LEADER_OR_FOLLOWER, [])]
+    waiting = bench.begin(ask("t", 2), version=11, max_wait_ms=60_000)
+    partition.append_fetched(None, high_watermark=3, log_start_offset=0)
+    assert found(await waiting) == [("t", 0, 0, [2])]
+
+
+async def test_a_broker_that_was_replaced_by_a_later_run_is_refused(bench: FetchBench) -> None:
+    topic_id = await bench.create("t", replicas=(BROKER, OTHER))
+    for epoch in (1, 2):
+        state = FetchRequest.ReplicaState(replica_id=OTHER, replica_epoch=epoch)
+        await bench.fetch(ask(topic_id, log_start_offset=0), version=15, replica_state=state)
+    state = FetchRequest.ReplicaState(replica_id=OTHER, replica_epoch=0)
+    with pytest.raises(KafkaError) as refused:
+        await bench.fetch(ask(topic_id, log_start_offset=0), version=15, replica_state=state)
+    assert refused.value.code == ErrorCode.STALE_BROKER_EPOCH
+
+
+async def test_topics_by_id(bench: FetchBench) -> None:
+    topic_id = await bench.create("t")
+    bench.write("t")
+    answer = await bench.fetch(ask(topic_id), ask(uuid4()), version=13)
+    assert [(topic.topic_id == topic_id, topic.partitions[0].error_code) for topic in answer.responses] == [
+        (True, ErrorCode.NONE),
+        (False, ErrorCode.UNKNOWN_TOPIC_ID),
+    ]
+    bench.partition("t").topic_id = uuid4()
+    answer = await bench.fetch(ask(topic_id), version=13)
+    assert answer.responses[0].partitions[0].error_code == ErrorCode.INCONSISTENT_TOPIC_ID
+
+
+async def test_a_follower_whose_log_has_parted_is_not_counted(bench: FetchBench) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER))
+    bench.write("t", 3)
+    bench.alter("t", leader=BROKER)
+    bench.write("t", 3)
+    await bench.fetch(ask("t", 5, last_fetched_epoch=0, log_start_offset=0), replica_id=OTHER, version=12)
+    partition = bench.partition("t")
+    assert partition.followers[OTHER].log_end_offset == -1
+    assert partition.high_watermark == 0
+    await bench.fetch(ask("t", 3, last_fetched_epoch=0, log_start_offset=0), replica_id=OTHER, version=12)
+    assert partition.followers[OTHER].log_end_offset == partition.high_watermark == 3
+
+
+async def test_divergence_is_reported(bench: FetchBench) -> None:
+    await bench.create("t")
+    bench.write("t", 3)
+    bench.alter("t", leader=BROKER)
+    bench.write("t", 3)
+    waiting = {"max_wait_ms": 60_000, "min_bytes": MAX}
+    answer = await bench.fetch(ask("t", 5, last_fetched_epoch=0), **waiting)
+    data = answer.responses[0].partitions[0]
+    assert (data.diverging_epoch.epoch, data.diverging_epoch.end_offset) == (0, 3)
+    assert not data.records
+    assert found(await bench.fetch(ask("t", 3, last_fetched_epoch=0))) == [("t", 0, 0, [3, 4, 5])]
+    answer = await bench.fetch(ask("t", 5, last_fetched_epoch=9))
+    assert found(answer) == [("t", 0, ErrorCode.OFFSET_OUT_OF_RANGE, [])]
+
+
+# Waiting.
+
+
+async def test_waits_for_the_bytes_it_asked_for(bench: FetchBench) -> None:
+    await bench.create("a")
+    await bench.create("b")
+    bench.write("a", size=1000)
+    waiting = bench.begin(ask("a"), ask("b"), max_wait_ms=60_000, min_bytes=3000)
+    bench.write("b", size=1000)
+    assert not waiting.done()
+    bench.write("a", size=1000)
+    assert found(await waiting) == [("a", 0, 0, [0, 1]), ("b", 0, 0, [0])]
+
+
+async def test_what_comes_in_one_moment_is_answered_together(bench: FetchBench) -> None:
+    await bench.create("a")
+    await bench.create("b")
+    waiting = bench.begin(ask("a"), ask("b"), max_wait_ms=60_000)
+    for name in "aab":
+        bench.write(name)
+    assert found(await waiting) == [("a", 0, 0, [0, 1]), ("b", 0, 0, [0])]
+
+
+async def test_waits_no_longer_than_it_asked_for(bench: FetchBench) -> None:
+    await bench.create("t")
+    waiting = bench.begin(ask("t"), max_wait_ms=10, min_bytes=1 << 20)
+    bench.write("t")
+    assert found(await waiting) == [("t", 0, 0, [0])], "what there is by then"
+    assert found(await bench.fetch(ask("t", 1), max_wait_ms=10)) == [("t", 0, 0, [])]
+
+
+async def test_an_error_or_nothing_to_fetch_is_answered_at_once(bench: FetchBench) -> None:
+    await bench.create("t")
+    waiting = {"max_wait_ms": 60_000, "min_bytes": MAX}
+    assert found(await bench.fetch(ask("t"), ask("nothing"), **waiting))[1][2] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert found(await bench.fetch(**waiting)) == []
+    assert found(await bench.fetch(ask("t"), max_wait_ms=60_000, min_bytes=0)) == [("t", 0, 0, [])]
+
+
+async def test_losing_the_leadership_ends_the_wait(bench: FetchBench) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER))
+    await bench.create("gone")
+    moved = bench.begin(ask("t"), max_wait_ms=60_000, version=10)
+    bench.alter("t", leader=OTHER)
+    assert found(await moved) == [("t", 0, ErrorCode.NOT_LEADER_OR_FOLLOWER, [])]
+    deleted = bench.begin(ask("gone"), max_wait_ms=60_000)
+    bench.delete("gone")
+    assert found(await deleted) == [("gone", 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [])]
+
+
+async def test_consumers_wait_for_what_the_isr_has(bench: FetchBench) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER))
+    consumer = bench.begin(ask("t"), max_wait_ms=60_000)
+    follower = bench.begin(ask("t", log_start_offset=0), max_wait_ms=60_000, replica_id=OTHER)
+    bench.write("t", 3)
+    assert found(await follower) == [("t", 0, 0, [0, 1, 2])]
+    assert not consumer.done()
+    ahead = bench.begin(ask("t", 3, log_start_offset=0), max_wait_ms=60_000, replica_id=OTHER)
+    assert found(await consumer) == [("t", 0, 0, [0, 1, 2])]
+    bench.alter("t", leader=OTHER)
+    await ahead
+
+
+@pytest.mark.parametrize("replica", [-2, -3, -(2**31)])
+async def test_who_is_no_broker_reads_what_the_isr_has(bench: FetchBench, replica: int) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER))
+    bench.write("t", 3)
+    assert found(await bench.fetch(ask("t"), replica_id=replica)) == [("t", 0, 0, [])]
+
+
+# Old clients.
+
+
+@pytest.mark.parametrize("version", range(4))
+async def test_old_clients_get_messages_they_can_read(bench: FetchBench, version: int) -> None:
+    await bench.create("t")
+    bench.write("t", 3)
+    data = (await bench.fetch(ask("t", 1), version=version)).responses[0].partitions[0]
+    raw = content(data)
+    assert [header.magic for _, header in headers(raw)] == [1 if version >= 2 else 0] * 2
+    assert offsets(data) == [1, 2]
+
+
+@pytest.mark.parametrize("version", range(4))
+async def test_what_old_clients_get_is_bounded_as_the_messages_it_becomes(bench: FetchBench, version: int) -> None:
+    for name in "ab":
+        await bench.create(name)
+        for _ in range(10):
+            bench.partition(name).append(batch(1000, size=0), acks=1, now_ms=0)  # 8 KB, as messages more than 26 KB
+    answer = await bench.fetch(ask("a", max_bytes=50_000), version=version)
+    assert offsets(answer.responses[0].partitions[0]) == list(range(2000))
+    answer = await bench.fetch(ask("a", max_bytes=1), version=version)
+    assert offsets(answer.responses[0].partitions[0]) == list(range(1000)), "at least one batch"
+    answer = await bench.fetch(ask("a"), ask("b"), version=version, max_bytes=100_000)
+    assert [len(offsets(topic.partitions[0])) for topic in answer.responses] == [4000 if version < 2 else 3000, 0]
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+async def test_newer_clients_get_batches_as_they_are(bench: FetchBench, version: int) -> None:
+    topic_id = await bench.create("t")
+    bench.partition("t").append(batch(3), acks=1, now_ms=0)
+    answer = await bench.fetch(ask(topic_id if version >= 13 else "t"), version=version)
+    assert offsets(answer.responses[0].partitions[0]) == [0, 1, 2]
+
+
+# Sessions.
+
+
+async def test_a_session_tells_only_news(bench: FetchBench) -> None:
+    for name in "abc":
+        await bench.create(name)
+    first = await bench.fetch(ask("a"), ask("b"), ask("c"), session_epoch=0)
+    session = first.session_id
+    assert session > 0
+    assert [topic for topic, *_ in found(first)] == ["a", "b", "c"]
+    again = await bench.fetch(session_id=session, session_epoch=1)
+    assert (again.session_id, found(again)) == (session, [])
+    bench.write("b")
+    assert found(await bench.fetch(session_id=session, session_epoch=2)) == [("b", 0, 0, [0])]
+    assert found(await bench.fetch(ask("b", 1), session_id=session, session_epoch=3)) == []
+    forgotten = [FetchRequest.ForgottenTopic(topic="b", partitions=[0])]
+    bench.write("b")
+    assert found(await bench.fetch(session_id=session, session_epoch=4, forgotten_topics_data=forgotten)) == []
+
+
+async def test_a_session_waits_like_any_fetch(bench: FetchBench) -> None:
+    for name in "abc":
+        await bench.create(name)
+    first = await bench.fetch(ask("a"), ask("b"), ask("c"), session_epoch=0)
+    waiting = bench.begin(session_id=first.session_id, session_epoch=1, max_wait_ms=60_000)
+    bench.write("c", 2)
+    assert found(await waiting) == [("c", 0, 0, [0, 1])]
+
+
+async def test_a_session_looks_only_at_what_has_changed(bench: FetchBench) -> None:
+    await bench.create("quiet", 50, replicas=(BROKER, OTHER))
+    await bench.create("t", replicas=(BROKER, OTHER))
+    asked = [ask("quiet", index=index, log_start_offset=0, last_fetched_epoch=-1) for index in range(50)]
+    follower = {"replica_id": OTHER, "version": 12}
+    answer = await bench.fetch(*asked, ask("t", log_start_offset=0), session_epoch=0, **follower)
+    session = bench.sessions._sessions[answer.session_id]
+    assert found(await bench.fetch(session_id=session.id, session_epoch=1, **follower)) == []
+    assert not session.changed
+    waiting = bench.begin(session_id=session.id, session_epoch=2, max_wait_ms=60_000, **follower)
+    bench.write("t", 2)
+    assert [target.topic for target in session.changed] == ["t"]
+    assert found(await waiting) == [("t", 0, 0, [0, 1])]
+    waiting = bench.begin(
+        ask("t", 2, log_start_offset=0, last_fetched_epoch=0),
+        session_id=session.id,
+        session_epoch=3,
+        max_wait_ms=60_000,
+        **follower,
+    )
+    assert bench.partition("t").high_watermark == 2
+    await bench.idle()
+    assert not waiting.done(), "a new high watermark can wait for the next records"
+    bench.write("quiet", index=7)
+    data = [data for topic in (await waiting).responses for data in topic.partitions]
+    assert [(each.partition_index, each.high_watermark, len(offsets(each))) for each in data] == [(0, 2, 0), (7, 0, 1)]
+
+
+async def test_a_session_finds_what_nobody_tells_of(bench: FetchBench) -> None:
+    await bench.create("t")
+    bench.write("t", 1)
+    bench.write("t", 1)
+    answer = await bench.fetch(ask("t", 2), session_epoch=0)
+    assert found(await bench.fetch(session_id=answer.session_id, session_epoch=1)) == []
+    bench.partition("t").log.advance_log_start(1)
+    bench.seconds = LOOK_AT_ALL_S
+    late = await bench.fetch(session_id=answer.session_id, session_epoch=2)
+    assert late.responses[0].partitions[0].log_start_offset == 1
+
+
+async def test_a_followers_session_insists_on_what_it_knows(bench: FetchBench) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER))
+    bench.write("t", 3)
+    follower: dict[str, Any] = {"replica_id": OTHER, "version": 12}
+    asked = ask("t", 3, log_start_offset=0, last_fetched_epoch=0)
+    answer = await bench.fetch(asked, session_epoch=0, **follower)
+    await bench.fetch(session_id=answer.session_id, session_epoch=1, **follower)
+    progress = bench.partition("t").followers[OTHER]
+    assert progress.log_end_offset == 3
+    await bench.fetch(ask("t", log_start_offset=0), replica_id=OTHER, version=11)  # somebody else in its name
+    assert progress.log_end_offset == 0
+    bench.seconds = LOOK_AT_ALL_S
+    await bench.fetch(session_id=answer.session_id, session_epoch=2, **follower)
+    assert progress.log_end_offset == 3
+
+
+async def test_a_session_that_ended_hears_no_more(bench: FetchBench) -> None:
+    await bench.create("t")
+    answer = await bench.fetch(ask("t"), session_epoch=0)
+    session = bench.sessions._sessions[answer.session_id]
+    await bench.fetch(session_id=answer.session_id, session_epoch=-1)
+    bench.write("t")
+    assert not session.changed
+    assert not bench.purgatories.fetch._subscribers
+
+
+async def test_all_partitions_of_a_session_get_their_turn(bench: FetchBench) -> None:
+    for name in "abc":
+        await bench.create(name)
+        for _ in range(3):
+            bench.write(name, size=1000)
+    limits = {"max_bytes": 1}
+    answer = await bench.fetch(ask("a"), ask("b"), ask("c"), session_epoch=0, **limits)
+    session, epoch = answer.session_id, 1
+    at = dict.fromkeys("abc", 0)
+    order = []
+    for topic, _, _, new in found(answer):
+        if new:
+            order.append(topic)
+            at[topic] = new[-1] + 1
+    while len(order) < 9:
+        moved = ask(order[-1], at[order[-1]])
+        answer = await bench.fetch(moved, session_id=session, session_epoch=epoch, **limits)
+        epoch += 1
+        ((topic, _, _, new),) = [row for row in found(answer) if row[3]]
+        order.append(topic)
+        at[topic] = new[-1] + 1
+    assert order[1:] == ["a", "b", "c", "a", "b", "c", "a", "b"] or sorted(order) == sorted("abc" * 3)
+    assert all(order[i : i + 3] != [order[i]] * 3 for i in range(7))
+
+
+async def test_a_session_reports_an_error_and_its_end(bench: FetchBench) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER))
+    session = (await bench.fetch(ask("t", current_leader_epoch=0), session_epoch=0)).session_id
+    bench.alter("t", leader=OTHER)
+    moved: tuple[str, int, int, list[int]] = ("t", 0, ErrorCode.FENCED_LEADER_EPOCH, [])
+    assert found(await bench.fetch(session_id=session, session_epoch=1)) == [moved]
+    assert found(await bench.fetch(session_id=session, session_epoch=2)) == [moved]
+    bench.alter("t", leader=BROKER)
+    known = ask("t", current_leader_epoch=2)
+    assert found(await bench.fetch(known, session_id=session, session_epoch=3)) == [("t", 0, 0, [])]
+    assert found(await bench.fetch(session_id=session, session_epoch=4)) == []
+
+
+async def test_sessions_must_be_continued_in_step(bench: FetchBench) -> None:
+    topic_id = await bench.create("t")
+    session = (await bench.fetch(ask("t"), session_epoch=0)).session_id
+
+    async def refused(code: ErrorCode, version: int = 12, **request: Any) -> None:
+        with pytest.raises(KafkaError) as error:
+            await bench.fetch(version=version, **request)
+        assert error.value.code == code
+
+    await refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, session_id=session + 1, session_epoch=1)
+    await refused(ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=session, session_epoch=2)
+    await refused(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, 13, session_id=session, session_epoch=1)
+    assert (await bench.fetch(session_id=session, session_epoch=1)).session_id == session
+    closed = await bench.fetch(ask("t"), session_id=session, session_epoch=-1)
+    assert (closed.session_id, found(closed)) == (0, [("t", 0, 0, [])])
+    await refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, session_id=session, session_epoch=2)
+    by_id = await bench.fetch(ask(topic_id), session_epoch=0, version=13)
+    assert (await bench.fetch(version=13, session_id=by_id.session_id, session_epoch=1)).responses == []
+
+
+async def test_the_number_of_sessions_is_bounded(bench: FetchBench) -> None:
+    for index in range(12):
+        await bench.create(f"t{index}")
+    small = [(await bench.fetch(ask("t0"), session_epoch=0)).session_id for _ in range(10)]
+    assert bench.sessions.sessions == 10
+    assert (await bench.fetch(ask("t0"), session_epoch=0)).session_id == 0, "no larger than what is there"
+    larger = await bench.fetch(ask("t0"), ask("t1"), session_epoch=0)
+    assert larger.session_id > 0
+    assert bench.sessions.sessions == 10
+    bench.seconds = 121.0
+    kept = [s for s in small if s in bench.sessions._sessions]
+    await bench.fetch(session_id=larger.session_id, session_epoch=1)
+    late = await bench.fetch(ask("t0"), session_epoch=0)
+    assert late.session_id > 0
+    assert kept[0] not in bench.sessions._sessions, "the one unused for longest goes first"
+    assert bench.sessions.evictions == 2
+    assert bench.sessions.partitions == 11
+
+
+async def test_a_client_that_leaves_leaves_nothing_behind(bench: FetchBench) -> None:
+    await bench.create("t")
+    waiting = bench.begin(ask("t"), max_wait_ms=60_000)
+    assert bench.purgatories.fetch.waiting == 1
+    waiting.cancel()
+    assert bench.purgatories.fetch.waiting == 0
+    bench.write("t")
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+async def test_a_follower_whose_log_has_parted_has_nothing(bench: FetchBench) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER))
+    bench.write("t", 3)
+    bench.alter("t", leader=BROKER)
+    bench.write("t", 5)
+    follower = {"replica_id": OTHER, "max_wait_ms": 0}
+    partition = bench.partition("t")
+    for asked in (ask("t", 8, log_start_offset=0, last_fetched_epoch=0), ask("t", 9, log_start_offset=0)):
+        await bench.fetch(asked, **follower)
+        assert partition.followers[OTHER].log_end_offset == -1
+        assert partition.high_watermark == 0
+    await bench.fetch(ask("t", 3, log_start_offset=0, last_fetched_epoch=0), **follower)
+    assert partition.high_watermark == 3

@@ -1,0 +1,59 @@
+"""What may be changed while brokers run."""
+
+from __future__ import annotations
+
+import pytest
+
+from parley.broker.config import BrokerConfig, ConfigError
+from parley.broker.config.dynamic_changes import check_change
+
+BROKER = BrokerConfig.from_properties({"log.cleaner.threads": "3"})
+
+
+def test_the_answer_is_the_configuration_as_it_would_be() -> None:
+    for_all = check_change(BROKER, {"log.cleaner.threads": "4"}, per_broker=False)
+    assert (for_all.log_cleaner_threads, dict(for_all.cluster_default)) == (4, {"log.cleaner.threads": "4"})
+    for_one = check_change(for_all, {"log.cleaner.threads": "5"}, per_broker=True)
+    assert (for_one.log_cleaner_threads, dict(for_one.cluster_default)) == (5, {"log.cleaner.threads": "4"})
+    assert BROKER.log_cleaner_threads == 3
+
+
+@pytest.mark.parametrize(
+    ("layer", "per_broker", "text"),
+    [
+        ({"num.partitions": "3"}, True, "it takes effect at the start of a broker"),
+        ({"log.retention.hours": "3"}, True, "it takes effect at the start of a broker"),
+        ({"advertised.listeners": "PLAINTEXT://a:1"}, True, "it takes effect at the start of a broker"),
+        ({"listeners": "PLAINTEXT://:1"}, True, "it takes effect at the start of a broker"),
+        ({"listeners": "PLAINTEXT://:1"}, False, "set for one broker, not for all at once"),
+        ({"listener.name.plaintext.ssl.keystore.location": "/x"}, False, "set for one broker, not for all at once"),
+        ({"ssl.keystore.location": "/x"}, True, "listener.name.<name>.ssl.keystore.location"),
+        ({"sasl.jaas.config": "x"}, True, "listener.name.<name>.sasl.jaas.config"),
+        ({"log.segment.bytes": "abc"}, True, "log.segment.bytes=abc is not allowed"),
+        ({"log.retention.ms": "0"}, False, "-1 for ever, or at least 1"),
+    ],
+)
+def test_refuses(layer: dict[str, str], per_broker: bool, text: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_change(BROKER, layer, per_broker=per_broker)
+    assert text in str(refused.value)
+
+
+def test_a_secret_is_not_in_a_refusal() -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_change(BROKER, {"ssl.key.password": "hunter2"}, per_broker=True)
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("layer", "per_broker"),
+    [
+        ({"made.up": "1"}, True),
+        ({"listener.name.plaintext.max.connections": "7"}, False),
+        ({"listener.name.plaintext.scram-sha-256.sasl.jaas.config": "x"}, True),
+        ({"listener.name.plaintext.ssl.keystore.location": "/x"}, True),
+        ({"leader.replication.throttled.rate": "1000"}, True),
+    ],
+)
+def test_allows(layer: dict[str, str], per_broker: bool) -> None:
+    check_change(BROKER, layer, per_broker=per_broker)

@@ -1,0 +1,60 @@
+"""What changes write to the coordination store, when several concern one topic."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+from parley.broker.controller.stored_metadata import BROKERS, PARTITIONS, TOPICS, Writes, read_image, writes_for
+from parley.broker.metadata.changes import BrokerRegistered, Change, PartitionChanged, TopicCreated, TopicDeleted
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import PartitionState
+from tests.broker.controller.clusters import TOPIC, TOPIC_ID, image_with
+
+STATE, OTHER = PartitionState((1,), (1,), 1), PartitionState((2,), (2,), 2)
+
+
+def written(image: MetadataImage, *changes: Change) -> tuple[Writes, MetadataImage]:
+    after = image.with_changes(changes)
+    return writes_for(changes, after, image), after
+
+
+def test_partitions_that_change_together_are_written_as_they_are_in_the_end() -> None:
+    image = image_with(*[STATE] * 150)
+    writes, after = written(image, *(PartitionChanged(TOPIC, i, state) for i in (7, 8, 7) for state in (STATE, OTHER)))
+    assert list(writes) == [f"{PARTITIONS}{TOPIC}/00000"]
+    begin, _ = written(MetadataImage("c"), *image.changes_since(MetadataImage("c")))
+    stored = {key: value for key, value in {**begin, **writes}.items() if value is not None}
+    assert read_image("c", stored).topics == after.topics
+
+
+def test_a_broker_that_registers_and_is_fenced_is_written_after_its_partitions() -> None:
+    image = image_with(STATE)
+    known = image.brokers[1]
+    again, fenced = replace(known, epoch=known.epoch + 1), replace(known, epoch=known.epoch + 1, fenced=True)
+    changes = BrokerRegistered(again), PartitionChanged(TOPIC, 0, OTHER), BrokerRegistered(fenced)
+    writes, _ = written(image, *changes)
+    assert list(writes) == [f"{PARTITIONS}{TOPIC}/00000", f"{BROKERS}0000000001"]
+
+
+def test_a_topic_goes_before_its_partitions_whatever_was_to_be_written_of_them() -> None:
+    writes, _ = written(image_with(STATE), PartitionChanged(TOPIC, 0, OTHER), TopicDeleted(TOPIC, TOPIC_ID))
+    assert list(writes.items()) == [(TOPICS + TOPIC, None), (f"{PARTITIONS}{TOPIC}/00000", None)]
+
+
+def test_nothing_is_left_of_what_was_made_and_deleted_at_once() -> None:
+    small = image_with(STATE).topics[TOPIC]
+    large = replace(small, topic_id=UUID(int=10), partitions=(STATE,) * 150)
+    again = replace(small, topic_id=UUID(int=11))
+    writes, _ = written(
+        image_with(STATE),
+        TopicDeleted(TOPIC, TOPIC_ID),
+        TopicCreated(large),
+        TopicDeleted(TOPIC, large.topic_id),
+        TopicCreated(again),
+    )
+    assert [(key, value is None) for key, value in writes.items()] == [
+        (f"{PARTITIONS}{TOPIC}/00000", False),
+        (f"{PARTITIONS}{TOPIC}/00001", True),
+        (TOPICS + TOPIC, False),
+    ]

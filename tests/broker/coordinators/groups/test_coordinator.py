@@ -1,0 +1,241 @@
+"""The group coordinator of a whole broker: what becomes of groups when their topic goes or cannot be read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from parley import Broker
+from parley.broker.coordinators.groups.journal import Replay, group_partition
+from parley.broker.coordinators.groups.offsets_topic import OffsetsTopic
+from parley.broker.metadata.types import ResourceType
+from parley.protocol.client import Client
+from parley.protocol.errors import ErrorCode
+from parley.protocol.messages.configs import IncrementalAlterConfigsRequest
+from parley.protocol.messages.group_offsets import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
+from parley.protocol.messages.groups import (
+    DeleteGroupsRequest,
+    FindCoordinatorRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+)
+from parley.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
+
+OFFSETS_TOPIC = "__consumer_offsets"
+
+
+class Groups:
+    """What a client asks of groups; ``t-0`` exists."""
+
+    def __init__(self, broker: Broker, client: Client) -> None:
+        self.broker = broker
+        self.client = client
+
+    async def create(self, topic: str, partitions: int = 1) -> ErrorCode:
+        wanted = CreateTopicsRequest.CreatableTopic(
+            name=topic, num_partitions=partitions, replication_factor=1, assignments=[], configs=[]
+        )
+        answer: Any = await self.client.send(CreateTopicsRequest(topics=[wanted], timeout_ms=5000))
+        return ErrorCode(answer.topics[0].error_code)
+
+    async def delete(self, topic: str) -> ErrorCode:
+        answer: Any = await self.client.send(DeleteTopicsRequest(topic_names=[topic], timeout_ms=5000), version=5)
+        return ErrorCode(answer.responses[0].error_code)
+
+    async def configure(self, topic: str, key: str, value: str) -> ErrorCode:
+        """Set an entry of a topic's configuration."""
+        entry = IncrementalAlterConfigsRequest.AlterableConfig(name=key, config_operation=0, value=value)
+        wanted = IncrementalAlterConfigsRequest.AlterConfigsResource(
+            resource_type=ResourceType.TOPIC, resource_name=topic, configs=[entry]
+        )
+        answer: Any = await self.client.send(IncrementalAlterConfigsRequest(resources=[wanted], validate_only=False))
+        return ErrorCode(answer.responses[0].error_code)
+
+    async def find_coordinator(self, group: str = "g") -> ErrorCode:
+        answer: Any = await self.client.send(FindCoordinatorRequest(key=group, key_type=0), version=2)
+        return ErrorCode(answer.error_code)
+
+    async def commit(
+        self, offset: int, group: str = "g", *, topic: str = "t", member: str = "", kept_ms: int = -1
+    ) -> ErrorCode:
+        partition = OffsetCommitRequest.OffsetCommitRequestPartition(
+            partition_index=0, committed_offset=offset, committed_metadata=""
+        )
+        wanted = OffsetCommitRequest.OffsetCommitRequestTopic(name=topic, partitions=[partition])
+        request = OffsetCommitRequest(
+            group_id=group,
+            generation_id_or_member_epoch=-1,
+            member_id=member,
+            topics=[wanted],
+            retention_time_ms=kept_ms,
+        )
+        answer: Any = await self.client.send(request, version=8 if kept_ms < 0 else 4)
+        return ErrorCode(answer.topics[0].partitions[0].error_code)
+
+    async def committed(self, group: str = "g") -> list[int] | ErrorCode:
+        """The offsets that a group has committed, or why they are not told."""
+        answer: Any = await self.client.send(OffsetFetchRequest(group_id=group, topics=None), version=5)
+        if answer.error_code:
+            return ErrorCode(answer.error_code)
+        return [partition.committed_offset for topic in answer.topics for partition in topic.partitions]
+
+    async def delete_offset(self, group: str) -> ErrorCode:
+        """Delete what a group committed for ``t-0``."""
+        partition = OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=0)
+        wanted = OffsetDeleteRequest.OffsetDeleteRequestTopic(name="t", partitions=[partition])
+        answer: Any = await self.client.send(OffsetDeleteRequest(group_id=group, topics=[wanted]))
+        return ErrorCode(answer.topics[0].partitions[0].error_code)
+
+    async def expire(self) -> None:
+        """One round of the expiry."""
+        for group in self.broker.server.groups.all():
+            await self.broker.server.groups.expire_group(group)
+
+    async def join(self, group: str, member: str = "", *, version: int = 5, metadata: bytes = b"") -> Any:
+        offered = JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=metadata)
+        request = JoinGroupRequest(
+            group_id=group,
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=10_000,
+            member_id=member,
+            protocol_type="consumer",
+            protocols=[offered],
+        )
+        return await self.client.send(request, version=version)
+
+    async def leave(self, group: str, member: str) -> ErrorCode:
+        answer: Any = await self.client.send(LeaveGroupRequest(group_id=group, member_id=member), version=2)
+        return ErrorCode(answer.error_code)
+
+    async def listed(self) -> dict[str, str]:
+        """The groups there are, with their states."""
+        answer: Any = await self.client.send(ListGroupsRequest(), version=4)
+        assert answer.error_code == ErrorCode.NONE
+        return {group.group_id: group.group_state for group in answer.groups}
+
+
+@pytest.fixture
+async def groups() -> AsyncIterator[Groups]:
+    async with (
+        Broker(offsets_topic_num_partitions=2) as broker,
+        Client(broker.bootstrap_servers) as client,
+    ):
+        asked = Groups(broker, client)
+        assert await asked.create("t") == ErrorCode.NONE
+        assert await asked.find_coordinator() == ErrorCode.NONE
+        yield asked
+
+
+async def test_a_commit_waits_for_its_group_to_be_read_back(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And for no other: what cannot be read holds up nobody else."""
+    coordinator = groups.broker.server.groups
+    read, may_read = OffsetsTopic.replay, asyncio.Event()
+    loaded, waits = coordinator.loaded, asyncio.Event()
+
+    async def replay(topic: OffsetsTopic, replay: Replay) -> None:
+        if replay.partition == group_partition("g", 2):
+            await may_read.wait()
+        await read(topic, replay)
+
+    async def wait_until_loaded(timeout_s: float, group_id: str | None = None) -> None:
+        waits.set()
+        await loaded(timeout_s, group_id)
+
+    assert await groups.commit(5) == ErrorCode.NONE
+    monkeypatch.setattr(OffsetsTopic, "replay", replay)
+    for partition in (0, 1):
+        coordinator.resigned(partition)
+        coordinator.elected(partition, leader_epoch=9)
+    assert group_partition("h", 2) != group_partition("g", 2)
+    assert await groups.commit(6, "h") == ErrorCode.NONE
+    assert await groups.committed() == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    monkeypatch.setattr(coordinator, "loaded", wait_until_loaded)
+    commit = asyncio.ensure_future(groups.commit(7))
+    await asyncio.wait([commit, asyncio.ensure_future(waits.wait())], return_when=asyncio.FIRST_COMPLETED)
+    may_read.set()
+    assert await commit == ErrorCode.NONE
+    assert await groups.committed() == [7]
+
+
+async def test_groups_begin_anew_when_their_topic_is_deleted(groups: Groups) -> None:
+    for group in ("g", "h", "i"):
+        assert await groups.commit(5, group) == ErrorCode.NONE
+    assert await groups.delete(OFFSETS_TOPIC) == ErrorCode.NONE
+    assert await groups.commit(6) == ErrorCode.NOT_COORDINATOR
+    assert await groups.listed() == {}
+    assert await groups.create("after") == ErrorCode.NONE, "the controller lives"
+    assert await groups.find_coordinator() == ErrorCode.NONE
+    assert OFFSETS_TOPIC in groups.broker.server.metadata.image.topics
+    assert await groups.committed() == []
+    assert await groups.commit(7) == ErrorCode.NONE
+    assert await groups.committed() == [7]
+
+
+async def test_a_member_hears_that_the_topic_of_its_group_is_gone(groups: Groups) -> None:
+    joined = await groups.join("g", version=2)
+    assert joined.error_code == ErrorCode.NONE
+    assert await groups.delete(OFFSETS_TOPIC) == ErrorCode.NONE
+    assert (await groups.join("g", joined.member_id)).error_code == ErrorCode.NOT_COORDINATOR
+    assert await groups.find_coordinator() == ErrorCode.NONE
+    assert (await groups.join("g", joined.member_id)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+async def test_a_group_that_came_to_nothing_is_forgotten_at_once(groups: Groups) -> None:
+    told = await groups.join("abandoned")
+    assert told.error_code == ErrorCode.MEMBER_ID_REQUIRED
+    assert await groups.listed() == {"abandoned": "Empty"}
+    assert await groups.leave("abandoned", told.member_id) == ErrorCode.NONE
+    assert await groups.commit(1, "refused", topic="nothing") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert await groups.commit(1, "stranger", member="x") == ErrorCode.UNKNOWN_MEMBER_ID
+    assert await groups.listed() == {}
+
+
+async def test_groups_with_offsets_or_a_generation_stay_until_they_expire(groups: Groups) -> None:
+    assert await groups.commit(1, "offsets") == ErrorCode.NONE
+    joined = await groups.join("generation", version=2)
+    assert await groups.leave("generation", joined.member_id) == ErrorCode.NONE
+    assert await groups.listed() == {"offsets": "Empty", "generation": "Empty"}
+    await groups.expire()
+    assert await groups.listed() == {"offsets": "Empty"}
+    assert await groups.delete_offset("offsets") == ErrorCode.NONE
+    assert await groups.listed() == {}
+
+
+async def test_commits_are_on_disk_first_where_the_topic_wants_it(groups: Groups) -> None:
+    server = groups.broker.server
+    index = group_partition("g", 2)
+    log = server.partitions.find(OFFSETS_TOPIC, index).log
+    assert await groups.commit(1) == ErrorCode.NONE
+    assert log.recovery_point < log.log_end_offset
+    assert await groups.configure(OFFSETS_TOPIC, "flush.messages", "1") == ErrorCode.NONE
+    assert await groups.commit(2) == ErrorCode.NONE
+    assert log.recovery_point == log.log_end_offset
+
+
+async def test_metadata_that_no_record_holds_is_refused(groups: Groups) -> None:
+    assert (await groups.join("h", metadata=bytes(1 << 20))).error_code == ErrorCode.MEMBER_ID_REQUIRED
+    assert (await groups.join("g", metadata=bytes((1 << 20) + 13))).error_code == ErrorCode.INVALID_REQUEST
+    assert "g" not in await groups.listed()
+
+
+async def test_an_offset_may_be_kept_for_ever(groups: Groups) -> None:
+    assert await groups.commit(5, kept_ms=2**63 - 1) == ErrorCode.NONE
+    await groups.expire()
+    assert await groups.committed() == [5]
+
+
+async def test_deleting_many_groups_lets_others_have_their_turn(groups: Groups) -> None:
+    names = [f"g{i}" for i in range(50)]
+    for name in names:
+        await groups.commit(1, name)
+    turns = 0
+    deletion = asyncio.ensure_future(groups.client.send(DeleteGroupsRequest(groups_names=names)))
+    while not deletion.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert {group.error_code for group in (await deletion).results} == {0}
+    assert turns > len(names)

@@ -1,0 +1,139 @@
+"""What groups write into the log, and in which order it counts."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from parley.broker.config import BrokerConfig
+from parley.broker.coordinators.groups.coordinator import GroupCoordinator
+from parley.broker.coordinators.groups.group import CommittedOffset, Group, GroupState
+from parley.broker.coordinators.groups.journal import Journal, Replay
+from parley.broker.runtime.tasks import TaskSet
+from parley.protocol.errors import KafkaError
+from parley.protocol.records.batch import records
+
+
+class Log:
+    """A log whose appends are acknowledged by hand."""
+
+    def __init__(self) -> None:
+        self.acknowledged: list[asyncio.Event] = []
+        self.batches: list[bytearray] = []
+
+    async def append(self, partition: int, batch: bytearray) -> int:
+        offset = len(self.acknowledged)
+        self.batches.append(batch)
+        self.acknowledged.append(asyncio.Event())
+        await self.acknowledged[offset].wait()
+        return offset
+
+
+def at(offset: int) -> CommittedOffset:
+    return CommittedOffset(offset=offset, leader_epoch=-1, metadata="", commit_timestamp_ms=0)
+
+
+async def test_of_two_commits_under_way_the_later_one_in_the_log_counts() -> None:
+    log, group = Log(), Group("g", 0)
+    journal = Journal(log, lambda: 0)
+    commits = [asyncio.ensure_future(journal.store_offsets(group, {("t", 0): at(offset)})) for offset in (10, 20)]
+    await asyncio.sleep(0)
+    for written, commit in zip(reversed(log.acknowledged), reversed(commits), strict=True):
+        written.set()
+        await commit
+    assert group.offsets["t", 0].offset == 20
+
+
+async def test_a_group_that_has_moved_on_writes_nothing() -> None:
+    log, group = Log(), Group("g", 0, state=GroupState.DEAD)
+    with pytest.raises(KafkaError, match="NOT_COORDINATOR"):
+        await Journal(log, lambda: 0).store_group(group)
+    assert not log.acknowledged
+
+
+class Coordinated:
+    """A coordinator of one partition with an empty group that committed, and the log it writes."""
+
+    def __init__(self) -> None:
+        self.log = Log()
+        journal = Journal(self.log, lambda: 0)
+        config = BrokerConfig.from_properties({})
+        self.groups = GroupCoordinator(
+            lambda: config, journal, Nothing(), lambda: 1, lambda: 0, TaskSet(), random.Random(1)
+        )
+        self.journal = journal
+
+    async def begin(self) -> Group:
+        self.groups.elected(0, 1)
+        await self.groups.loaded(1)
+        return self.groups.find_or_create("g")
+
+    def commit(self, group: Group, partition: int, offset: int) -> asyncio.Future[None]:
+        return asyncio.ensure_future(self.journal.store_offsets(group, {("t", partition): at(offset)}))
+
+    def of_group(self) -> dict[tuple[str, int], int]:
+        """What the log says the group committed, were it read back."""
+        replay = Replay(0)
+        for batch in self.log.batches:
+            for record in records(batch):
+                replay.apply(record.key, record.value)
+        return {p: offset.offset for group in replay.groups() for p, offset in group.offsets.items()}
+
+
+class Nothing:
+    """An empty partition."""
+
+    async def replay(self, replay: Replay) -> None:
+        pass
+
+
+@pytest.mark.parametrize("first", ["commit", "deletion"])
+async def test_a_group_deleted_while_it_commits_is_gone_in_the_log_too(first: str) -> None:
+    bench = Coordinated()
+    group = await bench.begin()
+    commit = bench.commit(group, 0, 10)
+    await asyncio.sleep(0)
+    deletion = asyncio.ensure_future(bench.groups.delete("g"))
+    await asyncio.sleep(0)
+    acknowledged = bench.log.acknowledged if first == "commit" else bench.log.acknowledged[::-1]
+    for written in acknowledged:
+        written.set()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    await commit
+    await deletion
+    bench.groups.drop_unused(group)  # as the commit's handler does
+    assert bench.groups.find("g") is None
+    assert bench.of_group() == {}
+
+
+async def test_what_is_committed_after_the_deletion_was_written_stays() -> None:
+    bench = Coordinated()
+    group = await bench.begin()
+    deletion = asyncio.ensure_future(bench.groups.delete("g"))
+    await asyncio.sleep(0)
+    commit = bench.commit(group, 0, 20)
+    await asyncio.sleep(0)
+    for written in bench.log.acknowledged:
+        written.set()
+    await deletion
+    await commit
+    assert bench.groups.find("g") is group
+    assert {p: offset.offset for p, offset in group.offsets.items()} == bench.of_group() == {("t", 0): 20}
+
+
+async def test_offsets_of_a_deleted_topic_go_with_the_commits_under_way() -> None:
+    bench = Coordinated()
+    group = await bench.begin()
+    commit = bench.commit(group, 0, 10)
+    await asyncio.sleep(0)
+    deletion = asyncio.ensure_future(bench.groups.topic_deleted("t"))
+    await asyncio.sleep(0)
+    for written in bench.log.acknowledged[::-1]:
+        written.set()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    await asyncio.gather(commit, deletion)
+    assert group.offsets == bench.of_group() == {}

@@ -1,0 +1,571 @@
+"""The classic group protocol, step by step, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from random import Random
+from typing import Any
+
+import pytest
+
+from parley.broker.config import BrokerConfig
+from parley.broker.coordinators.groups.group import Group, GroupState
+from parley.broker.coordinators.groups.membership import Membership
+from parley.broker.coordinators.groups.sessions import NEW_MEMBER_JOIN_TIMEOUT_MS
+from parley.broker.network.dispatch import RequestContext
+from parley.broker.runtime.tasks import TaskSet
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.groups import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from tests.support.virtual_time import VirtualTimeLoop, run
+
+SESSION_MS = 10_000
+REBALANCE_MS = 60_000
+Join = JoinGroupRequest.JoinGroupRequestProtocol
+
+
+class Journal:
+    """Remembers what was stored; fails when told to."""
+
+    def __init__(self) -> None:
+        self.stored: list[tuple[int, dict[str, bytes] | None]] = []
+        self.failure: ErrorCode | None = None
+        self.gate: asyncio.Event | None = None
+
+    async def store_group(self, group: Group, assignments: dict[str, bytes] | None = None) -> None:
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.failure is not None:
+            raise KafkaError(self.failure)
+        self.stored.append((group.generation, assignments))
+
+
+class Bench:
+    """A membership with one group, and requests as a client would make them."""
+
+    def __init__(self, **properties: str) -> None:
+        config = BrokerConfig.from_properties({"group.initial.rebalance.delay.ms": "0"} | properties)
+        self.journal = Journal()
+        self.tasks = TaskSet()
+        self.group = Group("g", 0)
+        self.unused: list[Group] = []
+        self.membership = Membership(
+            lambda: config, self.journal, self.now_ms, self.tasks, Random(1), self.pending_gone
+        )
+
+    def pending_gone(self, group: Group) -> None:
+        if group.is_unused:
+            self.unused.append(group)
+
+    @staticmethod
+    def now_ms() -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
+
+    def join(
+        self,
+        member_id: str = "",
+        *,
+        version: int = 3,
+        instance: str | None = None,
+        protocols: dict[str, bytes] | None = None,
+        rebalance_ms: int = REBALANCE_MS,
+        session_ms: int = SESSION_MS,
+    ) -> asyncio.Future[JoinGroupResponse]:
+        """Send a JoinGroup; the answer is a future in any case."""
+        offered = {"range": b"meta"} if protocols is None else protocols
+        request = JoinGroupRequest(
+            group_id="g",
+            session_timeout_ms=session_ms,
+            rebalance_timeout_ms=rebalance_ms,
+            member_id=member_id,
+            group_instance_id=instance,
+            protocol_type="consumer",
+            protocols=[Join(name=name, metadata=data) for name, data in offered.items()],
+        )
+        context = RequestContext(11, version, 1, "client", "127.0.0.1", 5, "PLAINTEXT", "ANONYMOUS", 0.0)
+        return _future(lambda: self.membership.join(self.group, context, request))
+
+    def sync(
+        self, joined: JoinGroupResponse, assignments: dict[str, bytes] | None = None
+    ) -> asyncio.Future[SyncGroupResponse]:
+        request = SyncGroupRequest(
+            group_id="g",
+            generation_id=joined.generation_id,
+            member_id=joined.member_id,
+            assignments=[
+                SyncGroupRequest.SyncGroupRequestAssignment(member_id=m, assignment=a)
+                for m, a in (assignments or {}).items()
+            ],
+        )
+        return _future(lambda: self.membership.sync(self.group, request))
+
+    def heartbeat(self, joined: JoinGroupResponse, instance: str | None = None) -> ErrorCode:
+        request = HeartbeatRequest(
+            group_id="g",
+            generation_id=joined.generation_id,
+            member_id=joined.member_id,
+            group_instance_id=instance,
+        )
+        return _code(lambda: self.membership.heartbeat(self.group, request))
+
+    def leave(self, member_id: str, instance: str | None = None) -> ErrorCode:
+        leaving = LeaveGroupRequest.MemberIdentity(member_id=member_id, group_instance_id=instance)
+        return _code(lambda: self.membership.leave(self.group, leaving))
+
+    async def stable(self, count: int) -> list[JoinGroupResponse]:
+        """A stable group of so many members, the leader first."""
+        joins = [self.join()]
+        first = await joins[0]
+        while len(joins) < count:
+            joins.append(self.join())
+            joins[0] = self.join(first.member_id)
+            for i in range(1, len(joins) - 1):
+                joins[i] = self.join((await joins[i]).member_id)
+            done = await asyncio.gather(*joins)
+        done = await asyncio.gather(*joins)
+        leader, *others = sorted(done, key=lambda joined: joined.member_id != joined.leader)
+        syncs = [self.sync(other) for other in others]
+        syncs.append(self.sync(leader, {joined.member_id: joined.member_id.encode() for joined in done}))
+        for answer in await asyncio.gather(*syncs):
+            assert answer.error_code == ErrorCode.NONE
+        assert self.group.state is GroupState.STABLE
+        return [leader, *others]
+
+
+def _future(call: Callable[[], Any]) -> asyncio.Future[Any]:
+    done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    try:
+        answer = call()
+    except KafkaError as error:
+        done.set_exception(error)
+        return done
+    if isinstance(answer, asyncio.Future):
+        return answer
+    done.set_result(answer)
+    return done
+
+
+def _code(call: Callable[[], None]) -> ErrorCode:
+    try:
+        call()
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.NONE
+
+
+async def code_of(answer: Awaitable[Any]) -> ErrorCode:
+    try:
+        return ErrorCode((await answer).error_code)
+    except KafkaError as error:
+        return error.code
+
+
+def virtual(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """Run an async test in virtual time."""
+
+    def wrapped() -> None:
+        run(test())
+
+    wrapped.__name__ = test.__name__
+    wrapped.__doc__ = test.__doc__
+    return wrapped
+
+
+@virtual
+async def test_members_share_a_generation_and_get_their_own_assignment() -> None:
+    bench = Bench()
+    leader, follower = await bench.stable(2)
+    assert leader.generation_id == follower.generation_id
+    assert {member.member_id for member in leader.members} == {leader.member_id, follower.member_id}
+    assert [member.metadata for member in leader.members] == [b"meta", b"meta"]
+    assert follower.members == []
+    for joined in (leader, follower):
+        assert (await bench.sync(joined)).assignment == joined.member_id.encode()
+    generation, assignments = bench.journal.stored[-1]
+    assert generation == leader.generation_id
+    assert set(assignments or {}) == {leader.member_id, follower.member_id}
+
+
+@virtual
+async def test_the_first_members_are_gathered_for_a_while() -> None:
+    bench = Bench(**{"group.initial.rebalance.delay.ms": "3000"})
+    began = bench.now_ms()
+    joins = [bench.join()]
+    await asyncio.sleep(2)
+    joins.append(bench.join())
+    await asyncio.sleep(3)  # the first delay was over after 3 s; who came meanwhile prolongs it by as much
+    joins.append(bench.join())
+    done = await asyncio.gather(*joins)
+    assert {joined.generation_id for joined in done} == {1}
+    assert bench.now_ms() - began == 9000
+
+
+@virtual
+async def test_a_new_client_is_told_its_id_first() -> None:
+    bench = Bench()
+    refused = await bench.join(version=4)
+    assert refused.error_code == ErrorCode.MEMBER_ID_REQUIRED
+    assert refused.member_id.startswith("client-")
+    assert not bench.group.members
+    joined = await bench.join(refused.member_id, version=4)
+    assert joined.error_code == ErrorCode.NONE
+    assert joined.member_id == refused.member_id
+
+
+@virtual
+async def test_an_id_that_is_not_used_expires() -> None:
+    bench = Bench()
+    refused = await bench.join(version=4)
+    await asyncio.sleep(SESSION_MS / 1000 + 0.1)
+    assert not bench.group.pending
+    assert bench.unused == [bench.group]
+    assert await code_of(bench.join(refused.member_id, version=4)) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+@virtual
+async def test_a_silent_member_is_out_and_the_others_rebalance() -> None:
+    bench = Bench()
+    leader, silent = await bench.stable(2)
+    for _ in range(5):
+        await asyncio.sleep(SESSION_MS / 3000)
+        bench.heartbeat(leader)
+    assert bench.heartbeat(leader) == ErrorCode.REBALANCE_IN_PROGRESS
+    assert bench.heartbeat(silent) == ErrorCode.UNKNOWN_MEMBER_ID
+    again = await bench.join(leader.member_id)
+    assert again.generation_id == leader.generation_id + 1
+    assert len(again.members) == 1
+
+
+@virtual
+async def test_who_does_not_rejoin_in_time_is_out() -> None:
+    bench = Bench()
+    leader, slow = await bench.stable(2)
+
+    async def beat() -> None:
+        code = ErrorCode.NONE
+        while code != ErrorCode.UNKNOWN_MEMBER_ID:
+            await asyncio.sleep(3)
+            code = bench.heartbeat(slow)
+
+    beating = asyncio.ensure_future(beat())
+    began = bench.now_ms()
+    again = await bench.join(leader.member_id)
+    assert bench.now_ms() - began == REBALANCE_MS
+    assert len(again.members) == 1
+    await beating
+
+
+@virtual
+async def test_a_new_member_waits_for_a_rebalance_no_longer_than_five_minutes() -> None:
+    bench = Bench()
+    old = await bench.join(rebalance_ms=3_600_000)
+    await bench.sync(old, {old.member_id: b"all"})
+    newcomer = bench.join()
+    began = bench.now_ms()
+    while not newcomer.done():
+        await asyncio.sleep(3)
+        bench.heartbeat(old)  # it lives, and takes the hour it may take to rejoin
+    assert await code_of(newcomer) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert NEW_MEMBER_JOIN_TIMEOUT_MS <= bench.now_ms() - began <= NEW_MEMBER_JOIN_TIMEOUT_MS + 3000
+    assert list(bench.group.members) == [old.member_id]
+
+
+@virtual
+async def test_a_member_that_rejoined_may_wait_longer_than_its_session() -> None:
+    bench = Bench()
+    leader = await bench.join(rebalance_ms=3_600_000)
+    await bench.sync(leader, {leader.member_id: b"all"})
+    newcomer = bench.join()
+    leader, follower = await asyncio.gather(bench.join(leader.member_id, rebalance_ms=3_600_000), newcomer)
+    waiting = bench.join(follower.member_id, protocols={"range": b"other topics"})
+    for _ in range(200):
+        await asyncio.sleep(3)
+        bench.heartbeat(leader)
+    assert follower.member_id in bench.group.members
+    assert not waiting.done()
+
+
+@virtual
+async def test_who_does_not_ask_for_its_assignment_is_out() -> None:
+    bench = Bench()
+    first = await bench.join()
+    second = bench.join()
+    again = await bench.join(first.member_id)
+    follower = await second
+    waiting = bench.sync(follower)  # the leader never comes
+    began = bench.now_ms()
+    assert (await waiting).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    assert bench.now_ms() - began == min(SESSION_MS, REBALANCE_MS), "the silent leader's session ended first"
+    assert again.member_id not in bench.group.members
+
+
+@virtual
+async def test_leaving_rebalances_at_once() -> None:
+    bench = Bench()
+    leader, follower = await bench.stable(2)
+    assert bench.leave(follower.member_id) == ErrorCode.NONE
+    assert bench.leave(follower.member_id) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert bench.heartbeat(leader) == ErrorCode.REBALANCE_IN_PROGRESS
+    assert (await bench.join(leader.member_id)).generation_id == leader.generation_id + 1
+
+
+@virtual
+async def test_the_last_to_leave_empties_the_group_durably() -> None:
+    bench = Bench()
+    (only,) = await bench.stable(1)
+    assert bench.leave(only.member_id) == ErrorCode.NONE
+    await asyncio.sleep(0)
+    assert bench.group.state is GroupState.EMPTY
+    assert bench.journal.stored[-1] == (only.generation_id + 1, {})
+
+
+@virtual
+async def test_a_follower_that_asks_again_gets_the_same_answer_the_leader_a_rebalance() -> None:
+    bench = Bench()
+    leader, follower = await bench.stable(2)
+    assert (await bench.join(follower.member_id)).generation_id == leader.generation_id
+    assert bench.group.state is GroupState.STABLE
+    rejoin = bench.join(leader.member_id)
+    assert bench.group.state is GroupState.PREPARING_REBALANCE
+    assert (await asyncio.gather(rejoin, bench.join(follower.member_id)))[0].generation_id == leader.generation_id + 1
+
+
+@virtual
+async def test_a_follower_with_other_metadata_causes_a_rebalance() -> None:
+    bench = Bench()
+    leader, follower = await bench.stable(2)
+    bench.join(follower.member_id, protocols={"range": b"other topics"})
+    assert bench.heartbeat(leader) == ErrorCode.REBALANCE_IN_PROGRESS
+
+
+@virtual
+async def test_the_protocol_that_all_know_is_chosen_by_vote() -> None:
+    bench = Bench()
+    first = await bench.join(protocols={"range": b"", "sticky": b"", "old": b""})
+    joins = [
+        bench.join(protocols={"sticky": b"", "range": b""}),
+        bench.join(protocols={"sticky": b"", "range": b""}),
+        bench.join(first.member_id, protocols={"range": b"", "sticky": b"", "old": b""}),
+    ]
+    assert {joined.protocol_name for joined in await asyncio.gather(*joins)} == {"sticky"}
+    assert await code_of(bench.join(protocols={"old": b""})) == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+@virtual
+async def test_stale_requests_are_told_why() -> None:
+    bench = Bench()
+    leader, _ = await bench.stable(2)
+    stale = JoinGroupResponse(
+        error_code=0,
+        generation_id=leader.generation_id - 1,
+        protocol_name="",
+        leader="",
+        member_id=leader.member_id,
+        members=[],
+    )
+    stranger = JoinGroupResponse(
+        error_code=0, generation_id=leader.generation_id, protocol_name="", leader="", member_id="x", members=[]
+    )
+    assert bench.heartbeat(stale) == ErrorCode.ILLEGAL_GENERATION
+    assert bench.heartbeat(stranger) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert await code_of(bench.sync(stale)) == ErrorCode.ILLEGAL_GENERATION
+    assert await code_of(bench.join("x")) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+@virtual
+async def test_a_full_group_takes_nobody_else() -> None:
+    bench = Bench(**{"group.max.size": "2"})
+    await bench.stable(2)
+    assert await code_of(bench.join()) == ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+@virtual
+async def test_a_static_member_that_returns_takes_its_old_assignment() -> None:
+    bench = Bench()
+    joined = await bench.join(instance="i1", version=5)
+    await bench.sync(joined, {joined.member_id: b"all"})
+    back = await bench.join(instance="i1", version=9)
+    assert back.error_code == ErrorCode.NONE
+    assert back.generation_id == joined.generation_id, "no rebalance"
+    assert back.member_id != joined.member_id
+    assert back.skip_assignment
+    assert back.leader == back.member_id
+    assert (await bench.sync(back)).assignment == b"all"
+    assert bench.heartbeat(joined, instance="i1") == ErrorCode.FENCED_INSTANCE_ID
+
+
+@virtual
+async def test_an_old_client_that_returns_as_leader_is_not_told_so() -> None:
+    bench = Bench()
+    joined = await bench.join(instance="i1", version=5)
+    await bench.sync(joined, {joined.member_id: b"all"})
+    back = await bench.join(instance="i1", version=5)
+    assert back.leader == joined.member_id
+    assert back.members == []
+
+
+@virtual
+async def test_a_static_member_stays_through_a_rebalance_it_misses() -> None:
+    bench = Bench()
+    static = await bench.join(instance="i1", version=5)
+    await bench.sync(static, {static.member_id: b"all"})
+    other = bench.join()
+
+    async def beat() -> None:
+        while not other.done():
+            bench.heartbeat(static, instance="i1")
+            await asyncio.sleep(3)
+
+    await beat()
+    assert static.member_id in bench.group.members
+    assert (await other).leader == (await other).member_id
+
+
+@virtual
+async def test_a_rebalance_that_nobody_comes_to_leaves_the_loop_in_peace() -> None:
+    bench = Bench()
+    static = await bench.join(instance="i1", version=5, rebalance_ms=0)
+    await bench.sync(static, {static.member_id: b"all"})
+    newcomer = bench.join(rebalance_ms=0)
+    assert bench.leave(next(id for id in bench.group.members if id != static.member_id)) == ErrorCode.NONE
+    assert await code_of(newcomer) == ErrorCode.UNKNOWN_MEMBER_ID
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert bench.group.state is GroupState.PREPARING_REBALANCE
+    timer = bench.group.rebalance_timer
+    assert timer is not None
+    assert timer.at >= asyncio.get_running_loop().time() + 1
+    await asyncio.sleep(SESSION_MS / 1000 + 1)
+    assert bench.group.state is GroupState.EMPTY, "its session is over"
+
+
+@virtual
+async def test_a_session_of_no_time_leaves_the_loop_in_peace() -> None:
+    bench = Bench()
+    joined = await bench.join(session_ms=0)
+    member = bench.group.members[joined.member_id]
+    assert member.session_timer is not None
+    assert member.session_timer.at > asyncio.get_running_loop().time()
+
+
+@virtual
+async def test_an_assignment_that_is_long_to_store_is_waited_for() -> None:
+    bench = Bench()
+    joined = await bench.join(rebalance_ms=1000)
+    bench.journal.gate = asyncio.Event()
+    synced = bench.sync(joined, {joined.member_id: b"all"})
+    await asyncio.sleep(2)
+    bench.journal.gate.set()
+    assert (await synced).assignment == b"all"
+    assert bench.group.state is GroupState.STABLE
+
+
+@virtual
+async def test_what_came_while_the_loop_was_held_up_counts() -> None:
+    bench = Bench()
+    alive, dead = await bench.stable(2)
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    loop.now += 60  # far beyond everybody's session
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert bench.heartbeat(alive) == ErrorCode.NONE, "read from the socket only now"
+    await asyncio.sleep(SESSION_MS / 1000 + 1)
+    assert dead.member_id not in bench.group.members, "silence after it counts as ever"
+
+
+@virtual
+async def test_who_rejoined_while_the_loop_was_held_up_is_not_out() -> None:
+    bench = Bench()
+    leader, follower = await bench.stable(2)
+    again = bench.join(leader.member_id)
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    loop.now += REBALANCE_MS / 1000 + 1
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    done = await asyncio.gather(again, bench.join(follower.member_id))
+    assert {joined.error_code for joined in done} == {ErrorCode.NONE}
+    assert len(bench.group.members) == 2
+
+
+@virtual
+async def test_two_processes_of_one_static_member_fence_each_other() -> None:
+    bench = Bench()
+    first = bench.join(instance="i1", version=5)
+    done = await first
+    waiting = bench.sync(done)
+    answer = bench.join(instance="i1", version=5)
+    # The first one's SyncGroup led the generation; whoever comes later under the same name takes its place.
+    assert (await waiting).error_code in (ErrorCode.FENCED_INSTANCE_ID, ErrorCode.NONE)
+    assert (await answer).member_id in bench.group.members
+    assert done.member_id not in bench.group.members
+
+
+@virtual
+async def test_an_assignment_that_cannot_be_stored_is_not_handed_out() -> None:
+    bench = Bench()
+    joined = await bench.join()
+    bench.journal.failure = ErrorCode.NOT_COORDINATOR
+    assert (await bench.sync(joined, {joined.member_id: b"x"})).error_code == ErrorCode.NOT_COORDINATOR
+    assert bench.group.state is GroupState.PREPARING_REBALANCE
+
+
+@virtual
+async def test_a_rebalance_that_overtakes_the_log_makes_the_old_assignment_void() -> None:
+    bench = Bench()
+    joined = await bench.join()
+    bench.journal.gate = asyncio.Event()
+    waiting = bench.sync(joined, {joined.member_id: b"old"})
+    await asyncio.sleep(0)
+    newcomer = bench.join()
+    assert (await waiting).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    bench.journal.gate.set()
+    await asyncio.sleep(0)
+    assert bench.group.state is GroupState.PREPARING_REBALANCE
+    again, _ = await asyncio.gather(bench.join(joined.member_id), newcomer)
+    assert bench.group.members[again.member_id].assignment == b""
+
+
+@virtual
+async def test_abandoned_members_are_answered() -> None:
+    bench = Bench()
+    leader, follower = await bench.stable(2)
+    waiting = bench.join(leader.member_id)
+    bench.membership.abandon(bench.group, ErrorCode.NOT_COORDINATOR)
+    assert (await waiting).error_code == ErrorCode.NOT_COORDINATOR
+    assert bench.heartbeat(follower) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("member_id", "generation", "expected"),
+    [
+        ("", -1, ErrorCode.UNKNOWN_MEMBER_ID),
+        ("stranger", 1, ErrorCode.UNKNOWN_MEMBER_ID),
+        ("member", 0, ErrorCode.ILLEGAL_GENERATION),
+        ("member", 2, ErrorCode.NONE),
+    ],
+)
+def test_who_may_commit(member_id: str, generation: int, expected: ErrorCode) -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        leader, _ = await bench.stable(2)
+        known = leader.member_id if member_id == "member" else member_id
+        assert leader.generation_id == 2
+        assert _code(lambda: bench.membership.check_commit(bench.group, known, None, generation)) == expected
+
+    run(scenario())
+
+
+@virtual
+async def test_a_long_name_makes_no_long_id() -> None:
+    bench = Bench()
+    joined = await bench.join(instance="i" * 32_000, version=5)
+    assert len(joined.member_id) < 300, "an id must fit into the answers and records of the whole group"

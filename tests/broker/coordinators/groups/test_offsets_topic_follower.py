@@ -1,0 +1,73 @@
+"""Which partitions of the offsets topic a broker coordinates, as the metadata changes."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from parley.broker.coordinators.groups.journal import OFFSETS_TOPIC
+from parley.broker.coordinators.groups.offsets_topic_follower import OffsetsTopicFollower
+from parley.broker.metadata.changes import BrokerRegistered, Change, Delta, PartitionChanged, TopicCreated
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, PartitionState, TopicImage
+from parley.broker.runtime.tasks import TaskSet
+
+US, OTHER = 1, 2
+
+
+class Coordinator:
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, int, int]] = []
+
+    def elected(self, partition: int, leader_epoch: int) -> None:
+        self.told.append(("elected", partition, leader_epoch))
+
+    def resigned(self, partition: int) -> None:
+        self.told.append(("resigned", partition, -1))
+
+
+class Follower:
+    """The follower of broker 1, and the changes it sees."""
+
+    def __init__(self) -> None:
+        self.image = MetadataImage("c")
+        self.coordinator = Coordinator()
+        watched: Any = self.coordinator
+        self._follower = OffsetsTopicFollower(US, watched, TaskSet())
+
+    def sees(self, *changes: Change) -> list[tuple[str, int, int]]:
+        """What the coordinator is told of changes that come together."""
+        self.image = self.image.with_changes(changes)
+        self.coordinator.told.clear()
+        self._follower.apply(Delta(1, 1, changes), self.image)
+        return list(self.coordinator.told)
+
+
+def led_by(leader: int, epoch: int) -> PartitionState:
+    return PartitionState((US, OTHER), (US, OTHER), leader, leader_epoch=epoch)
+
+
+def registered(*, fenced: bool = False) -> BrokerRegistered:
+    return BrokerRegistered(BrokerRegistration(US, 1, UUID(int=1), (), fenced=fenced))
+
+
+def created(*states: PartitionState) -> TopicCreated:
+    return TopicCreated(TopicImage(OFFSETS_TOPIC, UUID(int=7), states))
+
+
+def test_a_term_of_before_the_start_does_not_count() -> None:
+    follower = Follower()
+    assert follower.sees(created(led_by(US, 3), led_by(OTHER, 4))) == [("resigned", 1, -1)]
+    term = PartitionChanged(OFFSETS_TOPIC, 0, led_by(US, 5))
+    assert follower.sees(term) == []
+    assert follower.sees(registered()) == [("elected", 0, 5), ("resigned", 1, -1)]
+    assert follower.sees(PartitionChanged(OFFSETS_TOPIC, 1, led_by(US, 6))) == [("elected", 1, 6)]
+
+
+def test_who_is_fenced_resigns_still() -> None:
+    follower = Follower()
+    follower.sees(created(led_by(US, 3)), registered())
+    assert follower.sees(registered(fenced=True)) == []
+    assert follower.sees(PartitionChanged(OFFSETS_TOPIC, 0, led_by(NO_LEADER, 4))) == [("resigned", 0, -1)]

@@ -1,0 +1,58 @@
+"""Whom a controller holds for gone because they say nothing."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+from uuid import UUID
+
+import pytest
+
+from parley.broker.membership.live_brokers import Members
+from parley.broker.metadata.current import Metadata
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import BrokerRegistration
+
+SILENCE_S = 2.0
+LONG, SHORT, SUSPECT = 2.1, 0.7, 1.4
+"""More than a silence; a third of it, as between two questions; what is left of a silence at the end of which somebody
+else's is over, where both began at once."""
+
+
+class Publication:
+    """Nobody has asked for metadata in this term."""
+
+    hearers: ClassVar[dict[int, Any]] = {}
+
+
+@pytest.mark.parametrize(
+    ("silent_for", "gone"),
+    [
+        ({2: LONG, 3: SHORT}, [2]),
+        ({2: LONG, 3: SUSPECT}, []),
+        ({2: LONG, 3: LONG}, []),
+        ({2: LONG}, [2]),
+        ({2: LONG, 3: SHORT, 4: LONG}, [2, 4]),
+        ({2: LONG, 3: SHORT, 4: LONG, 5: LONG}, []),
+        ({2: LONG, 3: None}, []),
+        ({2: LONG, 3: SHORT, 4: None}, [2]),
+    ],
+)
+def test_silence_is_theirs_only_where_half_of_all_are_heard(
+    silent_for: dict[int, float | None], gone: list[int]
+) -> None:
+    """None is a broker that was fenced: it counts, as it does where brokers judge the controller."""
+    brokers = {
+        n: BrokerRegistration(n, 1, UUID(int=n), (), fenced=silent_for.get(n, 0.0) is None) for n in (1, *silent_for)
+    }
+    members = Members(
+        1,
+        None,  # type: ignore[arg-type]
+        Metadata(MetadataImage("c", controller_id=1, brokers=brokers)),
+        Publication(),  # type: ignore[arg-type]
+        listener="PLAINTEXT",
+        unclean=lambda *_: False,
+        silence_s=SILENCE_S,
+        monotonic=lambda: 100.0,
+    )
+    members._since = {(n, 1): 100.0 - lasts for n, lasts in silent_for.items() if lasts is not None}
+    assert [broker for broker, _ in members._silent(100.0)] == gone

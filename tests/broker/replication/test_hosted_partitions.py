@@ -1,0 +1,229 @@
+"""The replicas a broker hosts: what they find on disk, and what becomes of them while their logs are being opened."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from parley import Broker
+from parley.broker.membership.lifecycle import Liveness
+from parley.broker.metadata.types import ResourceType
+from parley.broker.replication.hosted_partitions import OPENED_AT_ONCE
+from parley.broker.replication.partition import Partition
+from parley.broker.runtime.clock import SYSTEM_CLOCK
+from parley.consensus.recipes.groups import Membership
+from parley.protocol.client import Client
+from parley.protocol.errors import ErrorCode
+from parley.protocol.messages.configs import IncrementalAlterConfigsRequest
+from parley.protocol.messages.offsets import ListOffsetsRequest
+from parley.protocol.messages.produce import ProduceRequest
+from parley.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
+from parley.protocol.records.batch import Record, build
+from parley.storage.config import DAY_MS
+from parley.storage.directory import LogDirectory
+from parley.storage.log import Log
+from parley.storage.manager import LogManager
+from tests.broker.api.bench import OTHER, Bench
+
+
+async def create(client: Client, topics: Mapping[str, int], **configs: str) -> None:
+    """Create topics with so many partitions each."""
+    entries = [
+        CreateTopicsRequest.CreatableTopicConfig(name=key.replace("_", "."), value=value)
+        for key, value in configs.items()
+    ]
+    wanted = [
+        CreateTopicsRequest.CreatableTopic(
+            name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=entries
+        )
+        for name, partitions in topics.items()
+    ]
+    answer: Any = await client.send(CreateTopicsRequest(topics=wanted, timeout_ms=5000))
+    assert {topic.error_code for topic in answer.topics} == {ErrorCode.NONE}
+
+
+async def produce(client: Client, topic: str, index: int = 0, *, timestamp: int = 1) -> int:
+    data = ProduceRequest.PartitionProduceData(index=index, records=build([Record(0, timestamp, b"key", b"value", ())]))
+    sent = ProduceRequest.TopicProduceData(name=topic, partition_data=[data])
+    answer: Any = await client.send(ProduceRequest(acks=-1, timeout_ms=5000, topic_data=[sent]), version=9)
+    return int(answer.responses[0].partition_responses[0].error_code)
+
+
+async def offsets(client: Client, topic: str, partitions: int = 1, *, timestamp: int = -1) -> list[tuple[int, int]]:
+    """Error code and end offset (or the start, for a ``timestamp`` of -2) of each partition."""
+    asked = [
+        ListOffsetsRequest.ListOffsetsPartition(partition_index=index, timestamp=timestamp)
+        for index in range(partitions)
+    ]
+    wanted = ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=asked)
+    answer: Any = await client.send(ListOffsetsRequest(replica_id=-1, topics=[wanted]))
+    found = sorted(answer.topics[0].partitions, key=lambda each: each.partition_index)
+    return [(int(each.error_code), int(each.offset)) for each in found]
+
+
+async def delete(client: Client, topic: str) -> None:
+    answer: Any = await client.send(DeleteTopicsRequest(topic_names=[topic], timeout_ms=5000), version=5)
+    assert answer.responses[0].error_code == ErrorCode.NONE
+
+
+async def configure(client: Client, topic: str, key: str, value: str) -> None:
+    alterable = IncrementalAlterConfigsRequest.AlterableConfig(name=key, config_operation=0, value=value)
+    resource = IncrementalAlterConfigsRequest.AlterConfigsResource(
+        resource_type=ResourceType.TOPIC, resource_name=topic, configs=[alterable]
+    )
+    answer: Any = await client.send(IncrementalAlterConfigsRequest(resources=[resource], validate_only=False))
+    assert answer.responses[0].error_code == ErrorCode.NONE
+
+
+class Gate:
+    """Holds back the making of a topic's logs until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, topic: str) -> None:
+        self.reached, self._opened = asyncio.Event(), asyncio.Event()
+        run = LogManager.run
+
+        async def held(manager: LogManager, directory: LogDirectory, work: Any, *args: Any) -> Any:
+            if work == manager._create_in and args[1][0] == topic and not self._opened.is_set():
+                self.reached.set()
+                await self._opened.wait()
+            return await run(manager, directory, work, *args)
+
+        monkeypatch.setattr(LogManager, "run", held)
+
+    def open(self) -> None:
+        self._opened.set()
+
+
+async def deletions() -> None:
+    """Wait until every deletion of a log that has begun is done."""
+    if running := [task for task in asyncio.all_tasks() if task.get_name().startswith("deletion of")]:
+        await asyncio.wait(running)
+
+
+async def test_a_slow_registration_costs_no_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Broker(data_dir=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
+        await create(client, {"kept": 1}, retention_ms="-1")
+        assert await produce(client, "kept", timestamp=SYSTEM_CLOCK.wall_ms() - 8 * DAY_MS) == ErrorCode.NONE
+    checked, loop = asyncio.Event(), asyncio.get_running_loop()
+    join, delete_old_segments = Liveness._join, Log.delete_old_segments
+
+    async def slow_join(*args: Any) -> Membership:
+        await checked.wait()
+        return await join(*args)
+
+    def noted(log: Log, now_ms: int) -> list[Path]:
+        removed = delete_old_segments(log, now_ms)
+        loop.call_soon_threadsafe(checked.set)
+        return removed
+
+    monkeypatch.setattr(Liveness, "_join", slow_join)
+    monkeypatch.setattr(Log, "delete_old_segments", noted)
+    again = Broker(data_dir=tmp_path, log_retention_check_interval_ms=1)
+    async with again, Client(again.bootstrap_servers) as client:
+        assert checked.is_set()
+        assert await offsets(client, "kept", timestamp=-2) == [(ErrorCode.NONE, 0)]
+
+
+async def test_a_disk_that_is_missing_at_the_start_keeps_its_partitions(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    disks = {"log.dirs": f"{good},{bad}"}
+    async with Broker(disks) as broker, Client(broker.bootstrap_servers) as client:
+        await create(client, {"t": 2})
+        assert [await produce(client, "t", index) for index in range(2)] == [ErrorCode.NONE] * 2
+        lost, kept = sorted(range(2), key=lambda index: (bad / f"t-{index}").is_dir(), reverse=True)
+    bad.rename(tmp_path / "unplugged")
+    bad.write_text("not a directory")
+    async with Broker(disks) as broker, Client(broker.bootstrap_servers) as client:
+        found = await offsets(client, "t", 2)
+        assert found[lost][0] == await produce(client, "t", lost) == ErrorCode.KAFKA_STORAGE_ERROR
+        assert found[kept] == (ErrorCode.NONE, 1)
+        assert await produce(client, "t", kept) == ErrorCode.NONE
+        await create(client, {"new": 1})
+        assert await produce(client, "new") == ErrorCode.NONE
+        assert not (good / f"t-{lost}").exists()
+    bad.unlink()
+    (tmp_path / "unplugged").rename(bad)
+    async with Broker(disks) as broker, Client(broker.bootstrap_servers) as client:
+        assert await produce(client, "t", lost) == ErrorCode.NONE
+        assert await offsets(client, "t", 2) == [(ErrorCode.NONE, 2)] * 2
+
+
+async def test_a_topic_deleted_while_it_opens_leaves_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Broker(data_dir=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
+        gate = Gate(monkeypatch, "t")
+        async with Client(broker.bootstrap_servers) as creator:
+            creating = asyncio.ensure_future(create(creator, {"t": 300}))
+            await gate.reached.wait()
+            await delete(client, "t")
+            gate.open()
+            await creating
+        await deletions()
+        assert broker.server.logs.logs == []
+        assert [name for name in os.listdir(tmp_path) if name.startswith("t-") and not name.endswith("-delete")] == []
+
+
+async def test_a_topic_made_anew_while_the_old_one_opens_keeps_its_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Broker(data_dir=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
+        gate, x_opened, opened = Gate(monkeypatch, "big"), asyncio.Event(), Partition.opened
+
+        def noted(partition: Partition, log: Log) -> None:
+            opened(partition, log)
+            if partition.topic == "x":
+                x_opened.set()
+
+        monkeypatch.setattr(Partition, "opened", noted)
+        async with Client(broker.bootstrap_servers) as first, Client(broker.bootstrap_servers) as second:
+            creating = asyncio.ensure_future(create(first, {"big": OPENED_AT_ONCE, "x": 1}))
+            await gate.reached.wait()  # nobody has come to x so far
+            await delete(client, "x")
+            again = asyncio.ensure_future(create(second, {"x": 1}))
+            await x_opened.wait()
+            assert await produce(client, "x") == ErrorCode.NONE
+            gate.open()
+            await asyncio.gather(creating, again)
+        await deletions()
+        assert await offsets(client, "x") == [(ErrorCode.NONE, 1)]
+        assert await produce(client, "x") == ErrorCode.NONE
+
+
+async def test_partitions_that_open_hear_of_a_new_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Broker(data_dir=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
+        gate = Gate(monkeypatch, "t")
+        async with Client(broker.bootstrap_servers) as creator:
+            creating = asyncio.ensure_future(create(creator, {"t": 2 * OPENED_AT_ONCE}))
+            await gate.reached.wait()
+            await configure(client, "t", "retention.ms", "1234")
+            gate.open()
+            await creating
+        assert [log.config.retention_ms for log in broker.server.logs.logs] == [1234] * 2 * OPENED_AT_ONCE
+
+
+async def test_the_log_of_a_topic_that_was_deleted_unseen_gives_way(tmp_path: Path) -> None:
+    async with Broker(data_dir=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
+        stray = await broker.server.logs.get_or_create("x", 0, topic_id=UUID(int=7))
+        await create(client, {"x": 1})
+        assert await produce(client, "x") == ErrorCode.NONE
+        assert await offsets(client, "x") == [(ErrorCode.NONE, 1)]
+        assert stray not in broker.server.logs.logs
+
+
+async def test_a_topic_of_which_nothing_is_hosted_any_more_is_forgotten(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    await bench.create("t", 2)
+    bench.alter("t", 0, replicas=(OTHER,), isr=(OTHER,), leader=OTHER)
+    assert list(bench.partitions.by_topic["t"]) == [1]
+    counted = bench.metrics.topic("t")
+    bench.alter("t", 1, replicas=(OTHER,), isr=(OTHER,), leader=OTHER)
+    assert bench.partitions.by_topic == {}
+    assert bench.metrics.topic("t") is not counted
+    await bench.tasks.close()

@@ -1,0 +1,106 @@
+"""A disk fails under a broker that lives: its partitions are led by others, and nobody waits for it."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from parley.broker.config import BrokerConfig
+from parley.broker.controller.leader_balancing import elect_where_allowed
+from parley.broker.controller.leader_elections import ElectionType
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import NO_LEADER, PartitionState
+from parley.broker.server import BrokerServer
+from parley.protocol.client import Client
+from parley.protocol.errors import ErrorCode
+from parley.protocol.messages.elections import ElectLeadersRequest
+from parley.protocol.messages.topics import CreateTopicsRequest
+
+PATIENCE_S = 30
+
+
+@pytest.fixture
+async def servers(tmp_path: Path) -> AsyncIterator[list[BrokerServer]]:
+    """Three brokers with two log directories each."""
+    async with AsyncExitStack() as stack:
+        yield [await started(broker_id, tmp_path, stack) for broker_id in (1, 2, 3)]
+
+
+async def started(broker_id: int, directory: Path, stack: AsyncExitStack) -> BrokerServer:
+    settings = {
+        "broker.id": str(broker_id),
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "log.dirs": f"{directory}/{broker_id}/a,{directory}/{broker_id}/b",
+        "coordination.url": f"local://{directory}/store",
+        "replica.lag.time.max.ms": "600000",
+    }
+    server = BrokerServer(BrokerConfig.from_properties(settings))
+    await server.start()
+    stack.push_async_callback(server.stop)
+    return server
+
+
+async def test_leaders_move_from_a_failed_disk_and_isrs_go_on_without_it(servers: list[BrokerServer]) -> None:
+    new = CreateTopicsRequest.CreatableTopic(
+        name="t", num_partitions=6, replication_factor=3, assignments=[], configs=[]
+    )
+    async with Client(servers[0].bootstrap_servers) as client:
+        await client.send(CreateTopicsRequest(topics=[new]))
+    for server in servers:  # the answer is that of one broker: the others may still have to hear of the topic
+        assert await server.metadata.until(lambda image: "t" in image.topics, PATIENCE_S)
+        await server.partitions.opened()
+    for victim in servers[1:]:
+        own = victim.identity.broker_id
+        directory = victim.logs.directories[0]
+        lost = {log.partition for log in victim.logs.logs_in(directory)}
+        assert 0 < len(lost) < 6
+        before = victim.metadata.image.topics["t"].partitions
+        victim.logs._on_io_error(directory, OSError(errno.EIO, "injected"))
+        assert await servers[0].metadata.until(
+            lambda image, own=own, lost=lost: all(  # type: ignore[misc]
+                own not in state.isr and state.leader not in (own, -1)
+                for index, state in enumerate(image.topics["t"].partitions)
+                if index in lost
+            ),
+            PATIENCE_S,
+        )
+        after = servers[0].metadata.image.topics["t"].partitions
+        assert [state for index, state in enumerate(after) if index not in lost] == [
+            state for index, state in enumerate(before) if index not in lost
+        ]
+
+
+async def test_the_last_replica_in_sync_has_no_disk_and_another_is_elected_on_demand(
+    servers: list[BrokerServer], tmp_path: Path
+) -> None:
+    """The broker with the failed disk lives, and is not elected over and over again."""
+    first, failing, behind = servers
+    assignment = CreateTopicsRequest.CreatableReplicaAssignment(partition_index=0, broker_ids=[2, 3])
+    new = CreateTopicsRequest.CreatableTopic(
+        name="t", num_partitions=-1, replication_factor=-1, assignments=[assignment], configs=[]
+    )
+
+    def state_of(image: MetadataImage) -> PartitionState:
+        return image.topics["t"].partitions[0]
+
+    async with Client(first.bootstrap_servers) as client, AsyncExitStack() as stack:
+        await client.send(CreateTopicsRequest(topics=[new]))
+        await behind.stop()
+        assert await first.metadata.until(lambda image: state_of(image).isr == (2,), PATIENCE_S)
+        (log,) = [log for log in failing.logs.logs if log.topic == "t"]
+        failing.logs._on_io_error(failing.logs.directory_of(log), OSError(errno.EIO, "injected"))
+        assert await first.metadata.until(lambda image: state_of(image).leader == NO_LEADER, PATIENCE_S)
+        left = state_of(first.metadata.image)
+        await started(3, tmp_path, stack)
+        await elect_where_allowed(first.liveness.controller, first.unclean_allowed)
+        assert state_of(first.metadata.image) == left
+        topics = [ElectLeadersRequest.TopicPartitions(topic="t", partitions=[0])]
+        request = ElectLeadersRequest(election_type=ElectionType.UNCLEAN, topic_partitions=topics, timeout_ms=1000)
+        answer = await client.send(request)
+        (result,) = answer.replica_election_results[0].partition_result
+        assert result.error_code == ErrorCode.NONE
+        assert await first.metadata.until(lambda image: state_of(image).leader == 3, PATIENCE_S)

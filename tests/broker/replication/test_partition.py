@@ -1,0 +1,184 @@
+"""Roles, epochs and the high watermark of one replica."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from parley.broker.metadata.changes import PartitionsAdded
+from parley.broker.metadata.types import PartitionState
+from parley.broker.replication.partition import Isolation
+from parley.broker.replication.progress import NEVER_S
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.storage.config import LogConfig
+from tests.broker.api.bench import BROKER, OTHER, Bench, at, batch
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    bench = Bench(tmp_path)
+    yield bench
+    await bench.tasks.close()
+
+
+def code_of(error: pytest.ExceptionInfo[KafkaError]) -> ErrorCode:
+    return error.value.code
+
+
+async def test_alone_everything_is_committed_at_once(bench: Bench) -> None:
+    await bench.create("t")
+    bench.write("t", 3)
+    partition = bench.partition("t")
+    assert partition.high_watermark == 3
+    assert [partition.end_visible(isolation) for isolation in Isolation] == [3, 3, 3]
+
+
+async def test_the_high_watermark_is_what_the_whole_isr_has(bench: Bench) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER, 3))
+    bench.alter("t", isr=(BROKER, OTHER))
+    bench.write("t", 5)
+    partition = bench.partition("t")
+    assert partition.high_watermark == 0
+    assert partition.end_visible(Isolation.LOG_END) == 5
+    partition.follower_fetched(OTHER, 3, 0, at(1.0))
+    assert partition.high_watermark == 3, "broker 3 is not in sync: nobody waits for it"
+    assert partition.followers[OTHER].last_caught_up_s == NEVER_S
+    partition.follower_fetched(OTHER, 5, 0, at(2.0))
+    assert partition.high_watermark == 5
+    assert partition.followers[OTHER].last_caught_up_s == 2.0
+    partition.follower_fetched(OTHER, 4, 0, at(3.0))
+    assert partition.high_watermark == 5, "it never goes back"
+
+
+async def test_a_shrunk_isr_commits_what_it_has(bench: Bench) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER))
+    bench.write("t", 5)
+    bench.alter("t", isr=(BROKER,))
+    assert bench.partition("t").high_watermark == 5
+
+
+async def test_the_isr_asked_for_counts_though_the_present_one_is_told_again(bench: Bench) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER))
+    bench.alter("t", isr=(BROKER,))
+    partition = bench.partition("t")
+    partition.ask_isr((BROKER, OTHER))
+    partition.change(replace(partition.state))  # what the answer said, from the metadata
+    bench.write("t", 1)
+    assert partition.is_asking
+    assert partition.high_watermark == 0, "once OTHER is in sync it must have what is committed"
+    bench.alter("t", isr=(BROKER,))
+    assert not partition.is_asking
+    assert partition.high_watermark == 1
+
+
+async def test_a_new_leader_knows_nothing_of_its_followers(bench: Bench) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER))
+    bench.write("t", 2)
+    partition = bench.partition("t")
+    partition.follower_fetched(OTHER, 2, 0, at(0.0))
+    bench.alter("t", leader=OTHER)
+    assert not partition.is_leader
+    assert not partition.followers
+    with pytest.raises(KafkaError) as refused:
+        partition.append(batch(), acks=1, now_ms=0)
+    assert code_of(refused) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    bench.alter("t", leader=BROKER)
+    bench.write("t", 2)
+    assert partition.high_watermark == 2
+    assert partition.leader_epoch == 2
+    assert partition.log.end_offset_for_epoch(0) == (0, 2)
+    assert partition.log.end_offset_for_epoch(2) == (2, 4)
+
+
+async def test_a_new_leader_must_learn_the_high_watermark(bench: Bench) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER))
+    bench.write("t", 2)
+    bench.alter("t", leader=OTHER)
+    bench.alter("t", leader=BROKER)
+    partition = bench.partition("t")
+    assert not partition.knows_high_watermark
+    partition.follower_fetched(OTHER, 2, 0, at(0.0))
+    assert partition.knows_high_watermark
+
+
+async def test_epochs_are_checked(bench: Bench) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER))
+    bench.alter("t", leader=OTHER)
+    partition = bench.partition("t")
+    for epoch, code in (
+        (0, ErrorCode.FENCED_LEADER_EPOCH),
+        (2, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        (1, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (-1, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    ):
+        with pytest.raises(KafkaError) as refused:
+            partition.check_leader(epoch)
+        assert code_of(refused) == code
+
+
+async def test_a_stranger_is_no_follower(bench: Bench) -> None:
+    await bench.create("t")
+    with pytest.raises(KafkaError):
+        bench.partition("t").follower_fetched(99, 0, 0, at(0.0))
+
+
+async def test_replicas_needed_for_acks_all(bench: Bench) -> None:
+    await bench.create("t", replicas=(BROKER, OTHER), config=LogConfig(min_insync_replicas=3))
+    partition = bench.partition("t")
+    assert partition.min_in_sync == 2, "no more than there are"
+    assert partition.has_enough_replicas
+    bench.alter("t", isr=(BROKER,))
+    assert not partition.has_enough_replicas
+
+
+async def test_a_lost_log_is_an_error_that_is_retried(bench: Bench) -> None:
+    await bench.create("t")
+    partition = bench.partition("t")
+    bench.partitions.lose_logs([partition.log])
+    assert partition.has_failed
+    for use in (lambda: partition.log, lambda: partition.append(batch(), acks=1, now_ms=0)):
+        with pytest.raises(KafkaError) as refused:
+            use()
+        assert code_of(refused) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert partition.is_acknowledged(0) == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+# The table of partitions.
+
+
+async def test_partitions_come_and_go_with_the_metadata(bench: Bench) -> None:
+    await bench.create("t", 2)
+    await bench.create("elsewhere", replicas=(OTHER,), leader=OTHER)
+    assert len(bench.partitions) == 2
+    bench.change(PartitionsAdded("t", (PartitionState((BROKER,), (BROKER,), BROKER),)))
+    await bench.partitions.opened()
+    assert [partition.index for partition in bench.partitions] == [0, 1, 2]
+    assert bench.partition("t", 2).log.log_end_offset == 0
+    bench.alter("elsewhere", replicas=(OTHER, BROKER))
+    await bench.partitions.opened()
+    assert bench.partition("elsewhere").is_open
+    bench.alter("t", 1, replicas=(OTHER,), leader=OTHER)
+    with pytest.raises(KafkaError) as moved:
+        bench.partition("t", 1)
+    assert code_of(moved) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    bench.delete("t")
+    with pytest.raises(KafkaError) as gone:
+        bench.partition("t")
+    assert code_of(gone) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    while bench.tasks:
+        await bench.idle()
+    assert sorted(bench.logs.deleted) == [("t", 0), ("t", 1), ("t", 2)]
+
+
+async def test_a_partition_is_refused_until_it_is_open(bench: Bench) -> None:
+    creating = bench.create("t")
+    creating.send(None)  # the topic is known, its log is not there yet
+    with pytest.raises(KafkaError) as early:
+        _ = bench.partition("t").log
+    assert code_of(early) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    creating.close()
+    await bench.partitions.opened()
+    assert bench.partition("t").log.log_end_offset == 0

@@ -1,0 +1,39 @@
+"""Slow work of one kind keeps work of another kind from nothing."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from parley import Broker
+from parley.broker.runtime.threads import Threads
+from parley.protocol.client import Client
+from parley.protocol.messages.offsets import ListOffsetsRequest
+from tests.broker.test_server import create, produce
+
+
+async def test_upkeep_that_hangs_leaves_clients_their_threads(tmp_path: Path) -> None:
+    async with Broker(data_dir=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
+        await create(client, "t")
+        await produce(client, "t", [b"x"])
+        upkeep = broker.server.threads.upkeep
+        assert upkeep is not None
+        hanging = threading.Event()
+        waiting = [upkeep.submit(hanging.wait) for _ in range(100)]
+        asked = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=0)
+        topic = ListOffsetsRequest.ListOffsetsTopic(name="t", partitions=[asked])
+        answer = await client.send(ListOffsetsRequest(replica_id=-1, topics=[topic]))  # by time: read in a thread
+        assert answer.topics[0].partitions[0].offset == 0
+        hanging.set()
+        assert all(each.result() for each in waiting)
+
+
+async def test_closing_ends_the_threads() -> None:
+    threads = Threads.made(1)
+    names = []
+    for executor in (threads.reads, threads.records, threads.upkeep):
+        assert executor is not None
+        names.append(executor.submit(lambda: threading.current_thread().name).result())
+    assert [name.rpartition("_")[0] for name in names] == ["reads", "records", "upkeep"]
+    await threads.close()
+    assert not {thread.name for thread in threading.enumerate()} & set(names)

@@ -1,0 +1,368 @@
+"""A cluster whose store is changed while it runs: who is in charge, who follows, what of a controller that dies.
+
+Killing the controller at an exact step means: neither store hears from it any more, and then its process is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from inspect import isawaitable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import parley.broker.store_move.participant as moving
+from parley import Cluster
+from parley.broker.membership.identity import STORE_FILE
+from parley.consensus.backend import Check, Op, TxnResult
+from parley.consensus.errors import Unavailable
+from parley.consensus.memory import MemoryBackend, MemoryStore
+from parley.consensus.migration import Migration, Step
+from parley.consensus.store_in_charge import READY
+from parley.protocol.client import Client
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.coordination import ABORT, START, STATUS, MigrateCoordinationRequest
+from parley.protocol.messages.producers import InitProducerIdRequest
+from parley.protocol.messages.topics import CreateTopicsRequest
+
+_names = itertools.count()
+QUICK: dict[str, Any] = {"coordination_session_timeout_ms": 6000, "offsets_topic_num_partitions": 1}
+"""A session may end while a test waits for that, but not because a machine does other things besides."""
+
+
+@pytest.fixture
+def target() -> str:
+    """The address of an empty store in memory, which lasts as long as the test."""
+    return another()
+
+
+_kept: list[MemoryStore] = []
+
+
+def another() -> str:
+    name = f"moving-{next(_names)}"
+    _kept.append(MemoryStore().known_as(name))
+    return f"memory://{name}"
+
+
+@asynccontextmanager
+async def running(brokers: int = 3, **settings: Any) -> AsyncIterator[tuple[Cluster, Client]]:
+    async with Cluster(brokers=brokers, **QUICK, **settings) as cluster, Client(cluster.bootstrap_servers) as client:
+        yield cluster, client
+
+
+async def until(holds: Callable[[], Any]) -> None:
+    """Wait until this is so; it may have to be awaited itself."""
+    async with asyncio.timeout(30):
+        while True:
+            found = holds()
+            if await found if isawaitable(found) else found:
+                return
+            await asyncio.sleep(0.005)
+
+
+async def ask(client: Client, action: int, url: str | None = None) -> Any:
+    """Ask until there is a controller that answers."""
+    async with asyncio.timeout(30):
+        while True:
+            with suppress(KafkaError):
+                answer = await client.send(MigrateCoordinationRequest(action=action, url=url))
+                if answer.error_code != ErrorCode.NOT_CONTROLLER:
+                    return answer
+            await asyncio.sleep(0.02)
+
+
+async def move(client: Client, url: str) -> Any:
+    """Move, and wait for the end of it."""
+    begun = await ask(client, START, url)
+    assert begun.error_code == 0, begun
+    return await ended(client, begun.move)
+
+
+async def ended(client: Client, move: str) -> Any:
+    """Wait for the end of this move."""
+
+    async def has_ended() -> bool:
+        answers.append(await ask(client, STATUS))
+        return bool(answers[-1].state != "under way" or answers[-1].move != move)
+
+    answers: list[Any] = []
+    await until(has_ended)
+    return answers[-1]
+
+
+async def create(client: Client, name: str) -> None:
+    """Make a topic, as a client does that tries again where it is told to."""
+    wanted = CreateTopicsRequest.CreatableTopic(
+        name=name, num_partitions=2, replication_factor=-1, assignments=[], configs=[]
+    )
+    async with asyncio.timeout(30):
+        while True:
+            with suppress(KafkaError):
+                answer = await client.send(CreateTopicsRequest(topics=[wanted]))
+                code = ErrorCode(answer.topics[0].error_code)
+                if code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                    return
+                assert code.retriable, answer
+            await asyncio.sleep(0.02)
+
+
+async def producer_id(client: Client, node: int) -> int:
+    answer = await client.send(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1), node=node)
+    assert answer.error_code == 0
+    return int(answer.producer_id)
+
+
+async def all_at(cluster: Cluster, url: str) -> None:
+    """Wait until every broker that runs has the store at this address, and knows the same living controller."""
+
+    def settled() -> bool:
+        servers = [each.server for each in cluster.brokers.values() if each.is_running]
+        images = [each.metadata.image for each in servers]
+        return (
+            all(each.moves.store.url == url for each in servers)
+            and len({(image.controller_id, image.controller_epoch) for image in images}) == 1
+            and any(each.liveness.controller.is_active for each in servers)
+            and all(not images[0].brokers[each.identity.broker_id].fenced for each in servers)
+        )
+
+    await until(settled)
+
+
+def epochs(cluster: Cluster) -> tuple[int, dict[int, int]]:
+    image = next(each.server.metadata.image for each in cluster.brokers.values() if each.is_running)
+    return image.controller_epoch, {each.broker_id: each.epoch for each in image.brokers.values()}
+
+
+async def test_the_cluster_goes_on_in_the_other_store_with_what_it_knew(target: str) -> None:
+    async with running() as (cluster, client):
+        await create(client, "before")
+        leaders = {p.partition_index: p.leader_id for p in (await client.metadata(["before"])).topics[0].partitions}
+        ids = [await producer_id(client, 2)]
+        term, incarnations = epochs(cluster)
+        assert (await move(client, target)).state == "done"
+        await all_at(cluster, target)
+        after_term, after = epochs(cluster)
+        assert after_term > term
+        assert all(after[each] > incarnations[each] for each in incarnations)
+        (topic,) = (await client.metadata(["before"])).topics
+        assert {p.partition_index: p.leader_id for p in topic.partitions} == leaders, "leaders stay where they are"
+        assert all(p.leader_epoch == 0 and len(p.isr_nodes) == 3 for p in topic.partitions)
+        await create(client, "after")
+        ids += [await producer_id(client, node) for node in (1, 2, 3)]
+        assert len(set(ids)) == 4
+        assert (await move(client, another())).state == "done"
+
+
+async def test_requests_for_the_controller_wait_for_the_one_in_the_new_store(target: str) -> None:
+    async with running() as (cluster, client):
+
+        async def create_meanwhile(broker_id: int) -> int:
+            moves = cluster.brokers[broker_id].server.moves
+            wanted = CreateTopicsRequest.CreatableTopic(
+                name=f"by-{broker_id}", num_partitions=1, replication_factor=3, assignments=[], configs=[]
+            )
+            async with Client(cluster.brokers[broker_id].bootstrap_servers) as own:
+                await own.metadata([])
+                await until(lambda: not moves.is_settled)
+                answer = await own.send(CreateTopicsRequest(topics=[wanted]), node=broker_id)
+                return int(answer.topics[0].error_code)
+
+        created = [asyncio.ensure_future(create_meanwhile(each)) for each in (1, 2, 3)]
+        assert (await move(client, target)).state == "done"
+        assert await asyncio.gather(*created) == [0, 0, 0]
+        await all_at(cluster, target)
+        assert all(each.server.moves.is_settled for each in cluster.brokers.values())
+
+
+async def test_requests_wait_no_longer_than_the_freeze(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(Migration):
+        async def _copy(self, step: Step) -> None:
+            if step is Step.COPY_REST:
+                await until(lambda: not any(each.server.moves.is_settled for each in cluster.brokers.values()))
+                raise ConnectionError("the new store burns")
+
+    monkeypatch.setattr(moving, "Migration", Failing)
+    async with running() as (cluster, client):
+        origin = cluster.brokers[1].server.moves.store.url
+        assert (await move(client, target)).detail == "the new store burns"
+        await until(lambda: all(each.server.moves.is_settled for each in cluster.brokers.values()))
+        await create(client, "after")
+        await all_at(cluster, origin)
+
+
+@pytest.mark.parametrize("step", list(Step))
+async def test_a_controller_that_dies_on_the_way_is_replaced(
+    target: str, step: Step, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running() as (cluster, client):
+        await create(client, "before")
+        origin = cluster.brokers[1].server.moves.store.url
+        deaths: list[asyncio.Future[None]] = []
+        monkeypatch.setattr(moving, "Migration", _dying_at(step, _death_in(cluster, deaths)))
+        await ask(client, START, target)
+        await until(lambda: deaths)
+        await deaths[0]
+        await create(client, "after")
+        here, there = (target, origin) if step in (Step.TAKE, Step.DONE) else (origin, target)
+        await all_at(cluster, here)
+        monkeypatch.setattr(moving, "Migration", Migration)
+        (dead,) = [each.id for each in cluster.brokers.values() if not each.is_running]
+        await cluster.restart(dead)
+        await all_at(cluster, here)
+        assert (await move(client, there)).state == "done", "what was left of it is no hindrance"
+        await all_at(cluster, there)
+        assert {each.name for each in (await client.metadata()).topics} >= {"before", "after"}
+
+
+async def test_a_move_back_that_failed_is_not_taken_for_done(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running() as (cluster, client):
+        origin = cluster.brokers[1].server.moves.store.url
+        assert (await move(client, target)).state == "done"
+        await all_at(cluster, target)
+        deaths: list[asyncio.Future[None]] = []
+        monkeypatch.setattr(moving, "Migration", _dying_at(Step.COPY, _death_in(cluster, deaths)))
+        begun = await ask(client, START, origin)
+        await until(lambda: deaths)
+        await deaths[0]
+        answer = await ended(client, begun.move)
+        assert (answer.move, answer.state, answer.store) == (begun.move, "failed", target)
+        assert answer.detail == "given up: another broker became the controller; begin again"
+        monkeypatch.setattr(moving, "Migration", Migration)
+        assert (await move(client, origin)).state == "done"
+
+
+def _death_in(cluster: Cluster, deaths: list[asyncio.Future[None]]) -> Callable[[Any, Any], None]:
+    """Kills, once, the broker that these clients of the two stores belong to."""
+
+    def kill_controller(source: MemoryBackend, other: MemoryBackend) -> None:
+        if not deaths:
+            source.disconnect()
+            other.disconnect()
+            (dying,) = [
+                each
+                for each in cluster.brokers.values()
+                if each.is_running and each.server.moves.store.backend is source
+            ]
+            deaths.append(asyncio.ensure_future(cluster.kill(dying.id)))
+
+    return kill_controller
+
+
+def _dying_at(step: Step, kill: Callable[[Any, Any], None]) -> type[Migration]:
+    class Dying(Migration):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            told = options.pop("on_step")
+
+            def on_step(now: Step, detail: str) -> None:
+                told(now, detail)
+                if now is step:
+                    kill(self._source.backend, self._target)
+
+            super().__init__(*args, on_step=on_step, **options)
+
+    return Dying
+
+
+async def test_a_broker_that_is_down_meanwhile_follows_with_its_old_configuration(tmp_path: Path) -> None:
+    async with running(data_dir=tmp_path) as (cluster, client):
+        await create(client, "before")
+        await cluster.stop(3)
+        other = f"local://{tmp_path}/other"
+        assert (await move(client, other)).state == "done"
+        await cluster.restart(3)
+        await all_at(cluster, other)
+        known = (tmp_path / "broker-3" / STORE_FILE).read_text().split()
+        assert (known[0], len(known)) == (cluster.brokers[1].server.moves.store.identity, 2)
+        await cluster.stop(2)
+        cluster.brokers[2]._settings["coordination.url"] = other  # the one changed line
+        await cluster.restart(2)
+        await all_at(cluster, other)
+
+
+async def test_all_brokers_start_again_after_a_move_whatever_address_they_have(tmp_path: Path) -> None:
+    cluster = Cluster(brokers=3, data_dir=tmp_path, **QUICK)
+    async with cluster, Client(cluster.bootstrap_servers) as client:
+        await create(client, "before")
+        assert (await move(client, f"local://{tmp_path}/other")).state == "done"
+        await all_at(cluster, f"local://{tmp_path}/other")
+    async with cluster, Client(cluster.bootstrap_servers) as client:
+        await all_at(cluster, f"local://{tmp_path}/other")
+        assert "before" in {each.name for each in (await client.metadata()).topics}
+        assert (await move(client, f"local://{tmp_path}/coordination")).state == "done", "back where it was"
+        await all_at(cluster, f"local://{tmp_path}/coordination")
+
+
+async def test_a_store_that_one_broker_cannot_use_is_not_moved_to(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running() as (cluster, client):
+        lonely = cluster.brokers[2].server.moves
+        opened = lonely._open_url
+        other = MemoryStore().known_as(f"moving-{next(_names)}")
+
+        async def elsewhere(url: str) -> Any:
+            return MemoryBackend(other) if url == target else await opened(url)
+
+        monkeypatch.setattr(lonely, "_open_url", elsewhere)
+        origin = lonely.store.url
+        answer = await move(client, target)
+        assert answer.state == "failed"
+        assert "2 cannot use the new store" in answer.detail or "expected the store" in answer.detail
+        await all_at(cluster, origin)
+        await create(client, "after")
+
+
+async def test_a_store_that_is_away_for_a_moment_when_brokers_have_connected_does_not_end_the_move(
+    target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committed, refused = MemoryBackend.txn, set[str]()
+
+    async def txn(self: MemoryBackend, checks: Sequence[Check], ops: Sequence[Op]) -> TxnResult:
+        said = {op.key for op in ops if op.key.startswith(READY)} - refused
+        if said:
+            refused.update(said)
+            raise Unavailable("the store is away")
+        return await committed(self, checks, ops)
+
+    monkeypatch.setattr(MemoryBackend, "txn", txn)
+    async with running() as (cluster, client):
+        assert (await move(client, target)).state == "done"
+        await all_at(cluster, target)
+    assert len(refused) == 3
+
+
+async def test_a_move_is_given_up_on_demand(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Waiting(Migration):
+        async def _missing(self, view: Any) -> list[str]:
+            return ["one that never comes"]
+
+    monkeypatch.setattr(moving, "Migration", Waiting)
+    async with running() as (cluster, client):
+        origin = cluster.brokers[1].server.moves.store.url
+        refused = await ask(client, ABORT)
+        assert refused.error_code == ErrorCode.INVALID_REQUEST
+        begun = await ask(client, START, target)
+        again = await ask(client, START, target)
+        assert (again.error_code, again.error_message) == (
+            ErrorCode.INVALID_REQUEST,
+            "A move to another store is under way already.",
+        )
+
+        async def is_waiting() -> bool:
+            return "one that never comes" in (await ask(client, STATUS)).detail
+
+        await until(is_waiting)
+        await ask(client, ABORT)
+        answer = await ended(client, begun.move)
+        assert (answer.state, answer.detail) == ("failed", "given up")
+        await create(client, "after")
+        await all_at(cluster, origin)
+
+
+async def test_what_makes_no_sense_is_refused() -> None:
+    async with running(1) as (_, client):
+        for action, url in ((START, "nowhere://x"), (START, None), (9, None)):
+            assert (await ask(client, action, url)).error_code == ErrorCode.INVALID_REQUEST
