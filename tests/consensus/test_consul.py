@@ -11,9 +11,9 @@ from aiohttp import web
 
 from parley.consensus.backend import At, Check, Delete, Presence, Put, Revision
 from parley.consensus.consul.address import PREFIX_BYTES_MAX, Address
-from parley.consensus.consul.client import BODY_BYTES_MAX, refusal
-from parley.consensus.consul.store import Store
-from parley.consensus.consul.txn import OPS_MAX, Layout, Refused, capabilities, plan_txn, refused
+from parley.consensus.consul.http_client import BODY_BYTES_MAX, refusal
+from parley.consensus.consul.store_requests import Store
+from parley.consensus.consul.transactions import OPS_MAX, Layout, Refused, capabilities, plan_txn, refused
 from parley.consensus.errors import (
     AlreadyExists,
     BadConfig,

@@ -21,7 +21,7 @@ import pytest
 
 from parley.consensus.backend import Changed, Put, SessionState, Snapshot, Watch
 from parley.consensus.consul import ConsulBackend
-from parley.consensus.consul.store import Store
+from parley.consensus.consul.store_requests import Store
 from parley.consensus.errors import BadConfig, Retriable, Unauthorized, WrongStore
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.consensus.recipes.listeners import View

@@ -33,8 +33,8 @@ from parley.consensus.errors import (
 )
 from parley.consensus.etcd import EtcdBackend, etcd_pb2
 from parley.consensus.etcd.address import parse
-from parley.consensus.etcd.calls import WATCH, AnswerTooLarge, Compacted, Fate, judge
 from parley.consensus.etcd.connection import Broken, Link
+from parley.consensus.etcd.grpc_methods import WATCH, AnswerTooLarge, Compacted, Fate, judge
 from tests.support.stores.etcd import EtcdServers, OwnEtcdHarness, etcd_servers
 
 _T = TypeVar("_T")

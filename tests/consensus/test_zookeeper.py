@@ -15,9 +15,9 @@ from parley.consensus.errors import BadConfig, SessionLost
 from parley.consensus.zookeeper import ZookeeperBackend
 from parley.consensus.zookeeper.address import parse
 from parley.consensus.zookeeper.connection import synchronous_client
-from parley.consensus.zookeeper.layout import decode, encode, entries_made
-from parley.consensus.zookeeper.reading import Reader
-from parley.consensus.zookeeper.wire import Data, MultiRead
+from parley.consensus.zookeeper.consistent_reads import Reader
+from parley.consensus.zookeeper.key_layout import decode, encode, entries_made
+from parley.consensus.zookeeper.multi_requests import Data, MultiRead
 from tests.support.stores.zookeeper import TTL_MS_MIN, ZookeeperServers, zookeeper_servers
 
 pytestmark = pytest.mark.system

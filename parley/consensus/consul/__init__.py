@@ -6,7 +6,7 @@
     <prefix>/identity/<name>     there for as long as the store is this one: every transaction asks for it
     <prefix>/keys/<key>          the keys; those bound to a session are locked by it
 
-**Transactions.** A call is one request to ``/v1/txn`` (txn.py): the identity, the checks (``check-index``,
+**Transactions.** A call is one request to ``/v1/txn`` (transactions.py): the identity, the checks (``check-index``,
 ``check-not-exists``, ``get``), the operations. Consul applies all of it as one entry of its log, or nothing. Locks are
 advisory there and a plain write would keep them, so a put is ``delete`` and then ``set`` or ``lock``: it takes a key
 over whoever held it. Revisions are ModifyIndex. Consul gives no new one to a write that changes nothing, so every
@@ -23,7 +23,7 @@ queries are few, because an agent gives a client address 200 connections.
 
 **Reads** are ``?consistent``, through the leader; ``STALE`` ones are ``?stale``.
 
-**What a refusal means** (client.py). 403: Unauthorized. 429, 500 "No cluster leader": not applied. Any other failure
+**What a refusal means** (http_client.py). 403: Unauthorized. 429, 500 "No cluster leader": not applied. Any other failure
 after a write was sent: MaybeApplied.
 
 **Why aiohttp and not py-consul**: py-consul's asyncio client sends through aiohttp with its defaults, and aiohttp

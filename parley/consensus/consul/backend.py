@@ -24,10 +24,10 @@ from parley.consensus.backend import (
     WatchCount,
 )
 from parley.consensus.consul.address import Address
-from parley.consensus.consul.client import Answer
+from parley.consensus.consul.http_client import Answer
 from parley.consensus.consul.session import ConsulSession
-from parley.consensus.consul.store import Store, UnknownSession
-from parley.consensus.consul.txn import KV, Plan, entry, plan_read, plan_txn, revisions
+from parley.consensus.consul.store_requests import Store, UnknownSession
+from parley.consensus.consul.transactions import KV, Plan, entry, plan_read, plan_txn, revisions
 from parley.consensus.consul.watch import FEEDS_MAX, WAIT_S, ConsulWatch, Feed
 from parley.consensus.errors import Closed, CoordinationError, NotFound, SessionLost, WrongStore
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from parley.consensus.backend import Changed, Entry, Event, Removed, Revision, Snapshot, Watch
-from parley.consensus.consul.client import Answer
+from parley.consensus.consul.http_client import Answer
 from parley.consensus.errors import Closed, CoordinationError, Retriable
 
 FEEDS_MAX = 16

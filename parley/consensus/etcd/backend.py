@@ -38,11 +38,11 @@ from parley.consensus.errors import (
     WrongStore,
 )
 from parley.consensus.etcd import etcd_pb2 as pb
-from parley.consensus.etcd import transaction
+from parley.consensus.etcd import transactions as transaction
 from parley.consensus.etcd.address import Address, parse, read_secrets
-from parley.consensus.etcd.calls import GRANT, KEEP_ALIVE, REVOKE, TXN, AnswerTooLarge
 from parley.consensus.etcd.connection import REQUEST_S, Broken, Connection, Link
-from parley.consensus.etcd.keyspace import Keyspace
+from parley.consensus.etcd.grpc_methods import GRANT, KEEP_ALIVE, REVOKE, TXN, AnswerTooLarge
+from parley.consensus.etcd.key_layout import Keyspace
 from parley.consensus.etcd.session import EtcdSession
 from parley.consensus.etcd.watch import EtcdWatch
 from parley.consensus.etcd.watch_count import watch_count

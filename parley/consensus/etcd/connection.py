@@ -18,7 +18,7 @@ import grpc.aio
 from parley.consensus.errors import BadConfig, Closed, CoordinationError, MaybeApplied, Unauthorized, Unavailable
 from parley.consensus.etcd import etcd_pb2 as pb
 from parley.consensus.etcd.address import Address, Secrets
-from parley.consensus.etcd.calls import AUTHENTICATE, RANGE, A, Failure, Fate, Method, Q, judge
+from parley.consensus.etcd.grpc_methods import AUTHENTICATE, RANGE, A, Failure, Fate, Method, Q, judge
 
 REQUEST_S = 5.0
 """How long a request may take, waiting for a connection included; seldom a little more."""

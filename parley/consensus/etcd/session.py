@@ -8,7 +8,7 @@ from typing import Protocol
 from parley.consensus.backend import Session, SessionState
 from parley.consensus.errors import Closed, CoordinationError, Retriable
 from parley.consensus.etcd.connection import REQUEST_S
-from parley.consensus.etcd.keyspace import session_id
+from parley.consensus.etcd.key_layout import session_id
 
 _RETRY_S = 0.05
 

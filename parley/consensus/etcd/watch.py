@@ -10,9 +10,9 @@ from typing import Any, Protocol
 from parley.consensus.backend import Changed, Entry, Event, Removed, Snapshot, Watch
 from parley.consensus.errors import Closed, CoordinationError, Retriable, Unauthorized, Unavailable
 from parley.consensus.etcd import etcd_pb2 as pb
-from parley.consensus.etcd.calls import WATCH, Compacted
 from parley.consensus.etcd.connection import REQUEST_S, Broken, Link
-from parley.consensus.etcd.keyspace import Keyspace
+from parley.consensus.etcd.grpc_methods import WATCH, Compacted
+from parley.consensus.etcd.key_layout import Keyspace
 
 _RETRY_S = 0.05
 

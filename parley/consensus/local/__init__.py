@@ -3,7 +3,7 @@
 ::
 
     store.db  store.db-wal  store.db-shm    the state, in SQLite's WAL mode          (database.py)
-    live/<process>                          a named pipe held open by each process   (neighbours.py)
+    live/<process>                          a named pipe held open by each process   (other_processes.py)
 
 **Transactions.** A transaction is one SQL statement: its checks and operations are put into temporary tables of the
 connection, and an insert fires triggers that expire what is due, look at the checks and apply the operations. So the
@@ -28,7 +28,7 @@ finds it.
 
 **A process stopped while it holds the write lock** would stop the store for everybody. Whoever finds the lock held for
 a quarter of a second by a stopped process of the same user resumes it until the lock is free, and stops it again
-(stopped.py).
+(stopped_lock_holder.py).
 
 **Another store in place.** The file's inode and the identity inside are compared at every use: a deleted, replaced or
 overwritten store raises ``WrongStore`` and ends all sessions.

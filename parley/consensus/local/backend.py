@@ -47,8 +47,8 @@ from parley.consensus.errors import (
     WrongStore,
 )
 from parley.consensus.local.database import Applied, Census, Database
-from parley.consensus.local.neighbours import CHANGED, MOVED, Neighbours
-from parley.consensus.local.worker import Worker
+from parley.consensus.local.database_thread import Worker
+from parley.consensus.local.other_processes import CHANGED, MOVED, Neighbours
 
 CAPABILITIES = Capabilities(
     name="local",

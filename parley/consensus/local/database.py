@@ -38,7 +38,7 @@ from parley.consensus.errors import (
     Unavailable,
     WrongStore,
 )
-from parley.consensus.local.stopped import step_over_stopped_holder
+from parley.consensus.local.stopped_lock_holder import step_over_stopped_holder
 
 FILE = "store.db"
 _FORMAT = 1

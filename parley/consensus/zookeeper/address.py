@@ -26,7 +26,7 @@ from urllib.parse import parse_qsl, unquote
 from parley.consensus.errors import BadConfig
 from parley.consensus.keystores import Keystores, is_pem, read_pkcs12
 from parley.consensus.zookeeper.connection import Endpoint
-from parley.consensus.zookeeper.wire import Acl
+from parley.consensus.zookeeper.multi_requests import Acl
 
 ROOT = "parley"
 _ROOT_BYTES_MAX = 200

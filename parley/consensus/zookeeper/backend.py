@@ -30,17 +30,17 @@ from parley.consensus.backend import (
 )
 from parley.consensus.errors import Closed, CoordinationError, SessionLost, Unavailable, WrongStore
 from parley.consensus.zookeeper.address import Address, parse
-from parley.consensus.zookeeper.bounds import granted_bounds
 from parley.consensus.zookeeper.change_feed import Feed
+from parley.consensus.zookeeper.change_log_trimming import Trimmer
 from parley.consensus.zookeeper.connection import MAIN_TIMEOUT_MS, Connection
-from parley.consensus.zookeeper.layout import Layout
-from parley.consensus.zookeeper.reading import Reader
-from parley.consensus.zookeeper.sessions import Link, ZookeeperSession, ephemeral
+from parley.consensus.zookeeper.consistent_reads import Reader
+from parley.consensus.zookeeper.key_layout import Layout
+from parley.consensus.zookeeper.session import Link, ZookeeperSession, ephemeral
+from parley.consensus.zookeeper.session_timeout_bounds import granted_bounds
+from parley.consensus.zookeeper.transactions import Applied, Writer
 from parley.consensus.zookeeper.tree import look, prepared
-from parley.consensus.zookeeper.trimming import Trimmer
 from parley.consensus.zookeeper.watch import ZookeeperWatch
 from parley.consensus.zookeeper.watch_count import watch_count
-from parley.consensus.zookeeper.writing import Applied, Writer
 
 CAPABILITIES = Capabilities(
     name="ZooKeeper",

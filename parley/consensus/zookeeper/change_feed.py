@@ -19,8 +19,8 @@ from kazoo.protocol.serialization import Exists, GetChildren
 
 from parley.consensus.errors import CoordinationError, Retriable
 from parley.consensus.zookeeper.connection import Connection, LostAnswer
-from parley.consensus.zookeeper.layout import Layout
-from parley.consensus.zookeeper.reading import Change, Reader, State
+from parley.consensus.zookeeper.consistent_reads import Change, Reader, State
+from parley.consensus.zookeeper.key_layout import Layout
 
 _KEPT_KEYS_MAX = 10_000
 _RETRY_S = 0.1

@@ -8,9 +8,9 @@ from kazoo.protocol.serialization import GetChildren, GetData
 from parley.consensus.errors import BadConfig, Unauthorized, Unavailable, Unsupported, WrongStore
 from parley.consensus.zookeeper.address import Address
 from parley.consensus.zookeeper.connection import MAIN_TIMEOUT_MS, Connection, LostAnswer
-from parley.consensus.zookeeper.layout import FORMAT, Layout
-from parley.consensus.zookeeper.reading import Reader
-from parley.consensus.zookeeper.wire import (
+from parley.consensus.zookeeper.consistent_reads import Reader
+from parley.consensus.zookeeper.key_layout import FORMAT, Layout
+from parley.consensus.zookeeper.multi_requests import (
     NO_AUTH,
     NODE_EXISTS,
     OK,

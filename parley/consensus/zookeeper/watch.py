@@ -13,7 +13,7 @@ from collections.abc import Callable
 from parley.consensus.backend import Changed, Event, Removed, Snapshot, Watch
 from parley.consensus.errors import Closed, Retriable
 from parley.consensus.zookeeper.change_feed import Feed
-from parley.consensus.zookeeper.reading import Range, Reader, State, Stored
+from parley.consensus.zookeeper.consistent_reads import Range, Reader, State, Stored
 
 _CHUNK_BYTES = 1 << 20
 _CHUNK_MIN, _CHUNK_MAX = 8, 500

@@ -64,7 +64,7 @@ def migrate(
     from parley.consensus.errors import CoordinationError
     from parley.consensus.registry import from_kafka_config, zookeeper_secrets
     from parley.consensus.zookeeper.address import parse
-    from parley.consensus.zookeeper.security import NoTree, set_acls
+    from parley.consensus.zookeeper.tree_acls import NoTree, set_acls
 
     leave_to_log()
     config = dict(read_properties(tls_config)) if tls_config else {}

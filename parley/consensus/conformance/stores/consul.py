@@ -8,7 +8,7 @@ from urllib.parse import quote
 from parley.consensus.conformance.stores.proxied import LossyTap, NextWrite, Proxied, ProxiedHarness
 from parley.consensus.consul import ConsulBackend
 from parley.consensus.consul.address import DEFAULT_PREFIX, Address
-from parley.consensus.consul.client import Client
+from parley.consensus.consul.http_client import Client
 
 
 class _ConsulTap(LossyTap):

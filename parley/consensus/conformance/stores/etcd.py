@@ -11,8 +11,8 @@ from parley.consensus.conformance.stores.proxied import LossyTap, NextWrite, Pro
 from parley.consensus.etcd import EtcdBackend
 from parley.consensus.etcd import etcd_pb2 as pb
 from parley.consensus.etcd.address import DEFAULT_PREFIX, Address, parse, read_secrets
-from parley.consensus.etcd.calls import TXN
 from parley.consensus.etcd.connection import Connection
+from parley.consensus.etcd.grpc_methods import TXN
 
 _PREFACE = len(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
 _DATA, _HEADERS = 0, 1

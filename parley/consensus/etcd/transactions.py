@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from parley.consensus.backend import At, Check, Delete, Op, Presence, Put, Revision, TxnResult, violation
 from parley.consensus.errors import CoordinationError, SessionLost, WrongStore
 from parley.consensus.etcd import etcd_pb2 as pb
-from parley.consensus.etcd.keyspace import Keyspace, lease_of
+from parley.consensus.etcd.key_layout import Keyspace, lease_of
 
 _REVISION_MAX = 2**63 - 1
 

@@ -10,7 +10,7 @@ from kazoo.protocol.serialization import Delete, GetChildren
 
 from parley.consensus.errors import CoordinationError
 from parley.consensus.zookeeper.connection import Connection, LostAnswer
-from parley.consensus.zookeeper.layout import Layout, number_of
+from parley.consensus.zookeeper.key_layout import Layout, number_of
 
 _KEPT = 1024
 _EVERY = 128

@@ -16,8 +16,8 @@ from kazoo.exceptions import NoAuthError, UnimplementedError
 from parley.consensus.backend import Entry, Revision
 from parley.consensus.errors import Unauthorized, Unavailable, Unsupported, WrongStore
 from parley.consensus.zookeeper.connection import Connection, LostAnswer
-from parley.consensus.zookeeper.layout import Layout, decode, decode_changes, entries_made, key_of
-from parley.consensus.zookeeper.wire import NO_AUTH, NO_NODE, Children, Data, Failed, MultiRead, Stat
+from parley.consensus.zookeeper.key_layout import Layout, decode, decode_changes, entries_made, key_of
+from parley.consensus.zookeeper.multi_requests import NO_AUTH, NO_NODE, Children, Data, Failed, MultiRead, Stat
 
 _REPLY_BYTES = 1 << 20
 _KEYS_MIN, _KEYS_MAX = 16, 1000

@@ -14,9 +14,9 @@ from kazoo.exceptions import NoAuthError
 from parley.consensus.backend import Check, Op, Presence, Put, Revision, violation
 from parley.consensus.errors import MaybeApplied, SessionLost, Unauthorized, WrongStore
 from parley.consensus.zookeeper.connection import Connection, LostAnswer
-from parley.consensus.zookeeper.layout import ENTRY_PREFIX, Layout, encode, encode_changes, entries_made
-from parley.consensus.zookeeper.reading import Reader, State, Stored
-from parley.consensus.zookeeper.wire import (
+from parley.consensus.zookeeper.consistent_reads import Reader, State, Stored
+from parley.consensus.zookeeper.key_layout import ENTRY_PREFIX, Layout, encode, encode_changes, entries_made
+from parley.consensus.zookeeper.multi_requests import (
     NO_AUTH,
     OK,
     RUNTIME_INCONSISTENCY,

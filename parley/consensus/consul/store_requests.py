@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 from parley.consensus.backend import Capabilities, Read, Session, WatchCount
 from parley.consensus.consul.address import Address
-from parley.consensus.consul.client import TIMEOUT_S, Answer, Client, Untrusted
-from parley.consensus.consul.txn import (
+from parley.consensus.consul.http_client import TIMEOUT_S, Answer, Client, Untrusted
+from parley.consensus.consul.transactions import (
     KV,
     Layout,
     Plan,

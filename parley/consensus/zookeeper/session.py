@@ -16,8 +16,8 @@ from kazoo.protocol.serialization import Delete, Exists
 from parley.consensus.errors import CoordinationError, Unauthorized, Unavailable, WrongStore
 from parley.consensus.session import Session, SessionState
 from parley.consensus.zookeeper.connection import Connection, Endpoint, LostAnswer
-from parley.consensus.zookeeper.layout import Layout
-from parley.consensus.zookeeper.wire import (
+from parley.consensus.zookeeper.key_layout import Layout
+from parley.consensus.zookeeper.multi_requests import (
     EPHEMERAL,
     NO_AUTH,
     NO_NODE,
