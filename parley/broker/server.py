@@ -35,14 +35,14 @@ from parley.broker.metadata.types import BrokerRegistration, Endpoint, ResourceT
 from parley.broker.metrics import Metrics
 from parley.broker.metrics.health import Health, State
 from parley.broker.metrics.observation import watch
-from parley.broker.network.admission import Admission
+from parley.broker.network.connection_quotas import ConnectionQuotas
 from parley.broker.network.dispatch import Dispatcher
 from parley.broker.network.limits import limits_of
 from parley.broker.network.listener import Listener, Load, bind
 from parley.broker.network.peers import Peers
-from parley.broker.replication.fetchers import ReplicaFetchers
-from parley.broker.replication.hosted_partitions import Partitions
-from parley.broker.replication.isr_maintenance import InSyncReplicas
+from parley.broker.replication.fetcher_assignment import ReplicaFetchers
+from parley.broker.replication.hosted_partitions import HostedPartitions
+from parley.broker.replication.isr_maintenance import IsrMaintenance
 from parley.broker.replication.offline_replicas import OfflineReplicas
 from parley.broker.replication.partition import Purgatories
 from parley.broker.runtime.clock import SYSTEM_CLOCK, Clock
@@ -282,7 +282,9 @@ class BrokerServer:
         self.metadata = metadata = Metadata(MetadataImage(self.identity.cluster_id))
         self.config = DynamicConfig(broker_id, self.static_config)
         self.purgatories = Purgatories(produce=Purgatory(), fetch=Purgatory())
-        self.partitions = Partitions(broker_id, self.logs, self._log_config, self.purgatories, self.tasks, self.metrics)
+        self.partitions = HostedPartitions(
+            broker_id, self.logs, self._log_config, self.purgatories, self.tasks, self.metrics
+        )
         offsets = OffsetsTopic(self.partitions, self.purgatories.produce, self.config, clock.wall_ms)
         journal = Journal(offsets, clock.wall_ms)
         self.groups = GroupCoordinator(
@@ -290,7 +292,7 @@ class BrokerServer:
         )
         self.limits = limits_of(self.static_config)
         self.load = Load(self.limits.queued_requests, self.limits.queued_bytes)
-        self.admission = Admission(self.limits, self.static_config.inter_broker_listener)
+        self.admission = ConnectionQuotas(self.limits, self.static_config.inter_broker_listener)
         self.config.subscribe(self._apply_limits)
         metadata.subscribe(self.config.apply)
         metadata.subscribe(self.partitions.apply)
@@ -312,7 +314,7 @@ class BrokerServer:
         self.sessions = FetchSessions(
             self.static_config.max_incremental_fetch_session_cache_slots, self.rng, clock.monotonic
         )
-        self.in_sync = InSyncReplicas(
+        self.in_sync = IsrMaintenance(
             broker_id,
             self.partitions,
             self.peers.ask_controller,

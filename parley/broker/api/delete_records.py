@@ -7,7 +7,7 @@ from operator import attrgetter
 
 from parley.broker.api.requested_names import once
 from parley.broker.network.dispatch import Handler, RequestContext
-from parley.broker.replication.hosted_partitions import Partitions
+from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import LOW_WATERMARK, Partition
 from parley.broker.runtime.purgatory import Delayed, Purgatory
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -25,7 +25,7 @@ _Result = DeleteRecordsResponse.DeleteRecordsPartitionResult
 class RecordsApi:
     """Deletes from the front of partitions that this broker leads."""
 
-    def __init__(self, partitions: Partitions, purgatory: Purgatory) -> None:
+    def __init__(self, partitions: HostedPartitions, purgatory: Purgatory) -> None:
         """``purgatory`` is that of producers."""
         self._partitions = partitions
         self._purgatory = purgatory
@@ -92,7 +92,7 @@ class DelayedDeletion(Delayed[DeleteRecordsResponse]):
         self,
         response: DeleteRecordsResponse,
         waiting: dict[Partition, tuple[int, _Result]],
-        partitions: Partitions,
+        partitions: HostedPartitions,
     ) -> None:
         super().__init__()
         self._response = response

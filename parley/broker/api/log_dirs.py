@@ -11,8 +11,8 @@ from collections import defaultdict
 from pathlib import Path
 
 from parley.broker.network.dispatch import Handler, RequestContext
-from parley.broker.replication.hosted_partitions import Partitions
-from parley.broker.replication.log_dir_moves import LogMoves
+from parley.broker.replication.hosted_partitions import HostedPartitions
+from parley.broker.replication.log_dir_moves import LogDirMoves
 from parley.broker.replication.partition import Partition
 from parley.broker.runtime.threads import LOOPS_OWN, Threads
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -35,7 +35,9 @@ _Result = DescribeLogDirsResponse.DescribeLogDirsResult
 class LogDirsApi:
     """What lies where on this broker."""
 
-    def __init__(self, partitions: Partitions, logs: LogManager, moves: LogMoves, threads: Threads = LOOPS_OWN) -> None:
+    def __init__(
+        self, partitions: HostedPartitions, logs: LogManager, moves: LogDirMoves, threads: Threads = LOOPS_OWN
+    ) -> None:
         self._partitions = partitions
         self._logs = logs
         self._moves = moves

@@ -16,7 +16,7 @@ from typing import Any
 from parley.broker.api.requested_names import SLICE, in_slices, named_twice, once
 from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.network.dispatch import Handler, RequestContext
-from parley.broker.replication.hosted_partitions import Partitions
+from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import NO_EPOCH, Isolation, Partition
 from parley.broker.runtime.threads import LOOPS_OWN, Threads
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -52,7 +52,7 @@ LEADER_EPOCH_SINCE = 4
 class OffsetsApi:
     """Looks offsets up in the logs this broker leads."""
 
-    def __init__(self, partitions: Partitions, threads: Threads = LOOPS_OWN) -> None:
+    def __init__(self, partitions: HostedPartitions, threads: Threads = LOOPS_OWN) -> None:
         self._partitions = partitions
         self._failures = FailureLog(_log)
         self._threads = threads

@@ -28,7 +28,7 @@ from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.topic_names import INTERNAL_TOPICS
 from parley.broker.network.dispatch import Disconnect, Handler, RequestContext
-from parley.broker.replication.hosted_partitions import Partitions
+from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition
 from parley.broker.runtime.purgatory import Delayed, Purgatory
 from parley.broker.runtime.threads import LOOPS_OWN, Threads
@@ -108,7 +108,7 @@ class ProduceApi:
 
     def __init__(
         self,
-        partitions: Partitions,
+        partitions: HostedPartitions,
         metadata: Metadata,
         purgatory: Purgatory,
         *,

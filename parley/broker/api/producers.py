@@ -6,7 +6,7 @@ from parley.broker.api.no_transactions import no_transactions
 from parley.broker.api.requested_names import once
 from parley.broker.coordinators.producer_ids import ProducerIds
 from parley.broker.network.dispatch import Handler, RequestContext
-from parley.broker.replication.hosted_partitions import Partitions
+from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.producers import (
     DescribeProducersRequest,
@@ -19,7 +19,7 @@ from parley.protocol.messages.producers import (
 class ProducersApi:
     """Ids for producers, and what partitions know of them."""
 
-    def __init__(self, partitions: Partitions, producer_ids: ProducerIds) -> None:
+    def __init__(self, partitions: HostedPartitions, producer_ids: ProducerIds) -> None:
         self._partitions = partitions
         self._producer_ids = producer_ids
 

@@ -30,7 +30,7 @@ from parley.broker.controller.administration import Administration
 from parley.broker.controller.topic_auto_creation import MentionedTopics
 from parley.broker.coordinators.producer_ids import ProducerIds
 from parley.broker.network.dispatch import Handler
-from parley.broker.replication.log_dir_moves import LogMoves
+from parley.broker.replication.log_dir_moves import LogDirMoves
 from parley.broker.replication.replica_selector import load_selector
 from parley.broker.replication.throttle import leader_throttle
 
@@ -84,7 +84,7 @@ def routes(server: BrokerServer) -> dict[int, Handler]:
         LogDirsApi(
             server.partitions,
             server.logs,
-            LogMoves(server.partitions, server.logs, server.config, server.tasks, clock.monotonic),
+            LogDirMoves(server.partitions, server.logs, server.config, server.tasks, clock.monotonic),
             server.threads,
         ),
         MetadataApi(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from parley.broker.config import BrokerConfig
-from parley.broker.network.admission import UNLIMITED, Limits, ListenerLimits
+from parley.broker.network.connection_quotas import UNLIMITED, Limits, ListenerLimits
 
 
 def limits_of(config: BrokerConfig) -> Limits:

@@ -2,7 +2,7 @@
 
 Rules of this module:
 
-* What is beyond the limits of :mod:`parley.broker.network.admission` waits to be accepted, or is closed with a log
+* What is beyond the limits of :mod:`parley.broker.network.connection_quotas` waits to be accepted, or is closed with a log
   line.
 * Connections that have asked nothing for ``connections.max.idle.ms`` are closed by one timer per listener.
 * Complaints about peers are log lines at a bounded rate: garbage on the port cannot fill the disk.
@@ -18,9 +18,9 @@ from collections.abc import Callable
 from typing import Any
 
 from parley.broker.metrics import ListenerMetrics
-from parley.broker.network.accepting import Acceptor
-from parley.broker.network.admission import Admission, Limits
+from parley.broker.network.acceptor import Acceptor
 from parley.broker.network.connection import Connection
+from parley.broker.network.connection_quotas import ConnectionQuotas, Limits
 from parley.broker.network.dispatch import Dispatcher, Peer
 from parley.broker.runtime.tasks import TaskSet
 
@@ -93,7 +93,7 @@ class Listener:
         *,
         limits: Limits,
         load: Load,
-        admission: Admission,
+        admission: ConnectionQuotas,
         tasks: TaskSet,
         monotonic: Callable[[], float],
     ) -> None:

@@ -2,7 +2,7 @@
 
 Rules of this module:
 
-* What to ask and what to do with an answer is decided in :mod:`parley.broker.replication.following`; here it is done.
+* What to ask and what to do with an answer is decided in :mod:`parley.broker.replication.follower_decisions`; here it is done.
 * A partition that fails, or whose log is being cut, is taken out of the requests and put back later; the others go on.
 * An answer counts only if the partition still follows the leader of the epoch that was asked: when it comes, and when
   what follows from it is done. From then on until a log is cut, its role stays what it is.
@@ -24,8 +24,7 @@ from parley.broker.config import BrokerConfig
 from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metrics import FetcherMetrics
 from parley.broker.network.peers import Peers
-from parley.broker.replication.follower_fetch_session import SESSION_ENDED, FollowerSession, Key
-from parley.broker.replication.following import (
+from parley.broker.replication.follower_decisions import (
     Append,
     AskForRange,
     Cut,
@@ -35,7 +34,8 @@ from parley.broker.replication.following import (
     position_of,
     step_for,
 )
-from parley.broker.replication.hosted_partitions import Partitions
+from parley.broker.replication.follower_fetch_session import SESSION_ENDED, FollowerFetchSession, Key
+from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition
 from parley.broker.replication.throttle import ReplicationThrottle
 from parley.broker.runtime.tasks import TaskSet
@@ -65,7 +65,7 @@ class FetcherParts:
     """What all fetchers of a broker share."""
 
     broker_id: int
-    partitions: Partitions
+    partitions: HostedPartitions
     peers: Peers
     config: Config
     tasks: TaskSet
@@ -98,7 +98,7 @@ class Fetcher:
         self.leader = leader
         self.number = number
         self._parts = parts
-        self._session = FollowerSession()
+        self._session = FollowerFetchSession()
         self._followed: dict[Key, Followed] = {}
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None

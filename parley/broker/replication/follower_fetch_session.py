@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
-from parley.broker.replication.following import Position
+from parley.broker.replication.follower_decisions import Position
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse
 
@@ -30,7 +30,7 @@ SESSION_ENDED = frozenset(
 )
 
 
-class FollowerSession:
+class FollowerFetchSession:
     """The partitions followed on one connection, and what the leader knows of them."""
 
     def __init__(self) -> None:

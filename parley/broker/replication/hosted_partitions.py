@@ -30,7 +30,7 @@ from parley.broker.metadata.changes import (
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import PartitionState, ResourceType
 from parley.broker.metrics import Metrics
-from parley.broker.replication.partition import IsrKeeper, NobodyKeeps, Partition, Purgatories
+from parley.broker.replication.partition import FixedIsr, IsrPolicy, Partition, Purgatories
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 
@@ -49,7 +49,7 @@ OPENED_AT_ONCE = 64
 _NOTHING_KNOWN = MetadataImage("")
 
 
-class Partitions:
+class HostedPartitions:
     """The table of hosted replicas. ``by_topic`` may be read, not written, by request handlers."""
 
     def __init__(
@@ -70,7 +70,7 @@ class Partitions:
         self._metrics = metrics
         self._image: MetadataImage | None = None
         self._configs: tuple[MetadataImage | None, dict[str, LogConfig]] = (None, {})
-        self._isr_keeper: IsrKeeper = NobodyKeeps()
+        self._isr_keeper: IsrPolicy = FixedIsr()
         self._when_lost: list[Callable[[], None]] = []
         self._when_opened: list[Callable[[Partition], None]] = []
         self._opening: set[asyncio.Task[None]] = set()
@@ -87,7 +87,7 @@ class Partitions:
         """The metadata as the partitions know them."""
         return self._image or _NOTHING_KNOWN
 
-    def keep_in_sync(self, keeper: IsrKeeper) -> None:
+    def keep_in_sync(self, keeper: IsrPolicy) -> None:
         """Let ``keeper`` decide which followers are in sync; to be called before there are partitions."""
         self._isr_keeper = keeper
 

@@ -22,8 +22,8 @@ from uuid import UUID
 from parley.broker.config.dynamic_config import DynamicConfig
 from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metadata.types import PartitionState
-from parley.broker.replication.hosted_partitions import Partitions
-from parley.broker.replication.in_sync import LeaderView, epochs_of, is_eligible, wanted_isr
+from parley.broker.replication.hosted_partitions import HostedPartitions
+from parley.broker.replication.isr_decisions import LeaderSnapshot, epochs_of, is_eligible, wanted_isr
 from parley.broker.replication.partition import Partition
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -81,13 +81,13 @@ class IsrChanges:
     expands: int = 0
 
 
-class InSyncReplicas:
-    """Keeps the ISRs while :meth:`run` runs. An :class:`parley.broker.replication.partition.IsrKeeper`."""
+class IsrMaintenance:
+    """Keeps the ISRs while :meth:`run` runs. An :class:`parley.broker.replication.partition.IsrPolicy`."""
 
     def __init__(
         self,
         broker_id: int,
-        partitions: Partitions,
+        partitions: HostedPartitions,
         ask_controller: AskController,
         config: DynamicConfig,
         tasks: TaskSet,
@@ -180,9 +180,9 @@ class InSyncReplicas:
             self._wishes[key] = _Wish(partition, partition.state, isr)
             self._news.set()
 
-    def _view(self, partition: Partition) -> LeaderView:
+    def _view(self, partition: Partition) -> LeaderSnapshot:
         log = partition.log
-        return LeaderView(
+        return LeaderSnapshot(
             self._broker_id,
             partition.state,
             partition.followers,

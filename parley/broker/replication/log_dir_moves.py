@@ -16,7 +16,7 @@ from typing import Any
 
 from parley.broker.config import BrokerConfig
 from parley.broker.config.definition import MAX_LONG
-from parley.broker.replication.hosted_partitions import Partitions
+from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition
 from parley.broker.replication.throttle import MeasuredRate
 from parley.broker.runtime.tasks import TaskSet
@@ -35,12 +35,12 @@ LOOK_S = 1.0
 """How often a move that must wait looks whether it still has to, and whether it makes sense."""
 
 
-class LogMoves:
+class LogDirMoves:
     """The moves under way, those among them that the last broker did not finish."""
 
     def __init__(
         self,
-        partitions: Partitions,
+        partitions: HostedPartitions,
         logs: LogManager,
         config: Callable[[], BrokerConfig],
         tasks: TaskSet,

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from parley.broker.metadata.changes import Delta
 from parley.broker.metadata.image import MetadataImage
-from parley.broker.replication.hosted_partitions import Partitions
+from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.cluster_metadata import ReportOfflineReplicasRequest, ReportOfflineReplicasResponse
@@ -31,7 +31,7 @@ class OfflineReplicas:
     def __init__(
         self,
         broker_id: int,
-        partitions: Partitions,
+        partitions: HostedPartitions,
         ask_controller: Callable[[Any], Awaitable[Any]],
         *,
         epoch: Callable[[], int],
@@ -49,7 +49,7 @@ class OfflineReplicas:
         self._news.set()
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """The metadata have changed (a subscriber, to come after :meth:`Partitions.apply`)."""
+        """The metadata have changed (a subscriber, to come after :meth:`HostedPartitions.apply`)."""
         if self._any_failed:
             self._news.set()
 

@@ -28,7 +28,7 @@ from uuid import UUID
 
 from parley.broker.metadata.types import BrokerRegistration, PartitionState
 from parley.broker.metrics import TopicMetrics
-from parley.broker.replication.progress import FetchClock, FollowerProgress
+from parley.broker.replication.follower_progress import FetchClock, FollowerProgress
 from parley.broker.runtime.purgatory import Purgatory
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.produce import ProduceRules
@@ -60,7 +60,7 @@ class Purgatories:
     fetch: Purgatory
 
 
-class IsrKeeper(Protocol):
+class IsrPolicy(Protocol):
     """Who decides which followers are in sync."""
 
     def term_began(self, partition: Partition) -> None:
@@ -73,7 +73,7 @@ class IsrKeeper(Protocol):
         """The metadata tell something new of a broker: it may be in sync, or may not any more."""
 
 
-class NobodyKeeps:
+class FixedIsr:
     """The ISR stays what it is."""
 
     def term_began(self, partition: Partition) -> None:
@@ -121,7 +121,7 @@ class Partition:
         state: PartitionState,
         purgatories: Purgatories,
         counters: TopicMetrics,
-        isr_keeper: IsrKeeper | None = None,
+        isr_keeper: IsrPolicy | None = None,
     ) -> None:
         self.topic = topic
         self.topic_id = topic_id
@@ -139,7 +139,7 @@ class Partition:
         """What the log's configuration demands of records, made by :mod:`parley.broker.api.produce` at first use."""
         self.term_start = 0
         """The log's end when this broker became leader."""
-        self._isr_keeper: IsrKeeper = isr_keeper or NobodyKeeps()
+        self._isr_keeper: IsrPolicy = isr_keeper or FixedIsr()
         self._asked_isr: tuple[int, ...] = ()  # the one the controller is asked for; empty: none is
         self._awaited: tuple[FollowerProgress, ...] = ()  # those the high watermark waits for
         self._is_being_cut = False

@@ -16,9 +16,9 @@ from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import BrokerRegistration, Endpoint, PartitionState, TopicImage
 from parley.broker.metrics import Metrics
 from parley.broker.network.dispatch import RequestContext
-from parley.broker.replication.hosted_partitions import Partitions
+from parley.broker.replication.follower_progress import FetchClock
+from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition, Purgatories
-from parley.broker.replication.progress import FetchClock
 from parley.broker.runtime.purgatory import Purgatory
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.records.batch import Record, build
@@ -67,7 +67,7 @@ class Bench:
         self.metrics = Metrics()
         self.logs = Logs(directory)
         self.configs: dict[str, LogConfig] = {}
-        self.partitions = Partitions(
+        self.partitions = HostedPartitions(
             BROKER,
             self.logs,  # type: ignore[arg-type]
             lambda image, topic: self.configs.get(topic, LogConfig()),

@@ -17,8 +17,8 @@ from parley.broker.membership.controller_follower import Following
 from parley.broker.metadata import pulling as follower
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.network.dispatch import RequestContext
+from parley.broker.replication.follower_progress import FetchClock
 from parley.broker.replication.partition import Partition
-from parley.broker.replication.progress import FetchClock
 from parley.broker.runtime.purgatory import Delayed
 from parley.broker.server import BrokerServer
 from parley.consensus.errors import BadConfig

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from parley.broker.api.api_versions import ApiVersionsApi
-from parley.broker.network.admission import Admission, Limits
+from parley.broker.network.connection_quotas import ConnectionQuotas, Limits
 from parley.broker.network.dispatch import Dispatcher, Handler
 from parley.broker.network.listener import Listener, Load, bind
 from parley.broker.runtime.tasks import TaskSet
@@ -33,7 +33,7 @@ async def serving(
         dispatcher,
         limits=bounds,
         load=Load(bounds.queued_requests, bounds.queued_bytes),
-        admission=Admission(bounds),
+        admission=ConnectionQuotas(bounds),
         tasks=tasks,
         monotonic=monotonic,
     )

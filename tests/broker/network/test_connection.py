@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from parley.broker.network import accepting
-from parley.broker.network.admission import ConnectionRate, Limits, ListenerLimits
+from parley.broker.network import acceptor as accepting
 from parley.broker.network.connection import UNSENT_MAX
+from parley.broker.network.connection_quotas import ConnectionRate, Limits, ListenerLimits
 from parley.broker.network.dispatch import Disconnect, RequestContext
 from parley.broker.network.listener import COMPLAINTS_PER_SECOND, Listener, bind
 from parley.protocol.codec import request_frame

@@ -42,13 +42,13 @@ from parley.broker.metadata.types import (
     TopicImage,
 )
 from parley.broker.metrics import Metrics
-from parley.broker.network.admission import Admission, Limits
+from parley.broker.network.connection_quotas import ConnectionQuotas, Limits
 from parley.broker.network.dispatch import Dispatcher, Handler
 from parley.broker.network.listener import Listener, Load, bind
 from parley.broker.network.peers import Peers
-from parley.broker.replication.fetchers import ReplicaFetchers
-from parley.broker.replication.hosted_partitions import Partitions
-from parley.broker.replication.isr_maintenance import InSyncReplicas
+from parley.broker.replication.fetcher_assignment import ReplicaFetchers
+from parley.broker.replication.hosted_partitions import HostedPartitions
+from parley.broker.replication.isr_maintenance import IsrMaintenance
 from parley.broker.replication.partition import Partition, Purgatories
 from parley.broker.replication.replica_selector import load_selector
 from parley.broker.replication.throttle import leader_throttle
@@ -125,7 +125,7 @@ class Node:
         await self.logs.open("cluster", self.id)
         self.metadata = Metadata(MetadataImage("cluster"))
         self.purgatories = Purgatories(produce=Purgatory(), fetch=Purgatory())
-        self.partitions = Partitions(
+        self.partitions = HostedPartitions(
             self.id, self.logs, lambda _, topic: config_of(topic), self.purgatories, self.tasks, self.metrics
         )
         self.peers = Peers(self.id, self.metadata, NAME, timeout_s=5, connect_timeout_s=5)
@@ -139,7 +139,7 @@ class Node:
             epoch=lambda: self.epoch,
             rng=random.Random(self.id),
         )
-        self.in_sync = InSyncReplicas(
+        self.in_sync = IsrMaintenance(
             self.id,
             self.partitions,
             self.ask_controller,
@@ -190,7 +190,7 @@ class Node:
             dispatcher,
             limits=limits,
             load=Load(limits.queued_requests, limits.queued_bytes),
-            admission=Admission(limits),
+            admission=ConnectionQuotas(limits),
             tasks=self.tasks,
             monotonic=time.monotonic,
         )

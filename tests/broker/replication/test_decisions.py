@@ -7,9 +7,16 @@ from uuid import UUID
 import pytest
 
 from parley.broker.metadata.types import BrokerRegistration, PartitionState
-from parley.broker.replication.following import Cut, StartAnew, into_range, parted_at
-from parley.broker.replication.in_sync import ANY_EPOCH, LeaderView, epochs_of, has_arrived, is_eligible, wanted_isr
-from parley.broker.replication.progress import FetchClock, FollowerProgress
+from parley.broker.replication.follower_decisions import Cut, StartAnew, into_range, parted_at
+from parley.broker.replication.follower_progress import FetchClock, FollowerProgress
+from parley.broker.replication.isr_decisions import (
+    ANY_EPOCH,
+    LeaderSnapshot,
+    epochs_of,
+    has_arrived,
+    is_eligible,
+    wanted_isr,
+)
 
 LAG_MAX_S = 10.0
 
@@ -85,9 +92,11 @@ def test_the_fetches_of_a_session_count_for_the_partitions_they_do_not_name() ->
 # Which ISR a leader wants.
 
 
-def view(followers: dict[int, FollowerProgress], **facts: int) -> LeaderView:
+def view(followers: dict[int, FollowerProgress], **facts: int) -> LeaderSnapshot:
     state = PartitionState((1, 2, 3), (1, 2), 1)
-    return LeaderView(1, state, followers, **{"log_end_offset": 20, "high_watermark": 10, "term_start": 15, **facts})
+    return LeaderSnapshot(
+        1, state, followers, **{"log_end_offset": 20, "high_watermark": 10, "term_start": 15, **facts}
+    )
 
 
 def follower(offset: int, now_s: float, *, epoch: int = 1, leader_end: int = 20) -> FollowerProgress:
@@ -115,7 +124,7 @@ def test_who_would_be_let_go_at_once_does_not_come_in() -> None:
     """What is committed, and what the term began with, may lie far behind the leader's end."""
     followers = {2: follower(20, 0.0), 3: follower(15, 0.0, leader_end=20)}
     assert wanted_isr(view(followers), BROKERS, 0.0, LAG_MAX_S) == (1, 2)
-    member = LeaderView(1, PartitionState((1, 2, 3), (1, 2, 3), 1), followers, 20, 10, 15)
+    member = LeaderSnapshot(1, PartitionState((1, 2, 3), (1, 2, 3), 1), followers, 20, 10, 15)
     assert wanted_isr(member, BROKERS, 0.0, LAG_MAX_S) == (1, 2)
 
 

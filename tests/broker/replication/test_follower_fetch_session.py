@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from parley.broker.replication.follower_fetch_session import FollowerSession
-from parley.broker.replication.following import Position
+from parley.broker.replication.follower_decisions import Position
+from parley.broker.replication.follower_fetch_session import FollowerFetchSession
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse
 
 PARTITION = (UUID(int=1), 0)
 
 
-def ask(session: FollowerSession, broker_epoch: int) -> FetchRequest:
+def ask(session: FollowerFetchSession, broker_epoch: int) -> FetchRequest:
     state = FetchRequest.ReplicaState(replica_id=1, replica_epoch=broker_epoch)
     request = session.request(replica=state, max_wait_ms=0, min_bytes=1, max_bytes=1, partition_max_bytes=1)
     session.answered(FetchResponse(session_id=7, responses=[]))
@@ -19,7 +19,7 @@ def ask(session: FollowerSession, broker_epoch: int) -> FetchRequest:
 
 
 def test_a_broker_with_another_epoch_names_every_partition_again() -> None:
-    session = FollowerSession()
+    session = FollowerFetchSession()
     session.ask(PARTITION, Position(0, 0, -1, 0, 0))
     assert ask(session, 1).session_epoch == 0
     later = ask(session, 1)

@@ -10,8 +10,8 @@ import pytest
 
 from parley.broker.metadata.changes import PartitionsAdded
 from parley.broker.metadata.types import PartitionState
+from parley.broker.replication.follower_progress import NEVER_S
 from parley.broker.replication.partition import Isolation
-from parley.broker.replication.progress import NEVER_S
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.storage.config import LogConfig
 from tests.broker.api.bench import BROKER, OTHER, Bench, at, batch

@@ -28,10 +28,18 @@ from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, Endpoint, PartitionState, TopicImage
 from parley.broker.metrics import Metrics
-from parley.broker.replication import in_sync
-from parley.broker.replication.following import Append, AskForRange, Cut, StartAnew, into_range, position_of, step_for
-from parley.broker.replication.hosted_partitions import Partitions
-from parley.broker.replication.in_sync import LeaderView
+from parley.broker.replication import isr_decisions as in_sync
+from parley.broker.replication.follower_decisions import (
+    Append,
+    AskForRange,
+    Cut,
+    StartAnew,
+    into_range,
+    position_of,
+    step_for,
+)
+from parley.broker.replication.hosted_partitions import HostedPartitions
+from parley.broker.replication.isr_decisions import LeaderSnapshot
 from parley.broker.replication.partition import Partition, Purgatories
 from parley.broker.runtime.purgatory import Purgatory
 from parley.broker.runtime.tasks import TaskSet
@@ -90,7 +98,7 @@ class Replica:
         self.metadata = Metadata(MetadataImage("cluster"))
         self.purgatories = Purgatories(produce=Purgatory(), fetch=Purgatory())
         self.tasks = TaskSet()
-        self.partitions = Partitions(
+        self.partitions = HostedPartitions(
             self.id,
             Logs(self.directory),  # type: ignore[arg-type]
             lambda image, topic: LogConfig(segment_bytes=600),
@@ -263,7 +271,7 @@ class Replicas(RuleBasedStateMachine):
             return
         partition = replica.partition
         if not partition.is_asking:
-            view = LeaderView(
+            view = LeaderSnapshot(
                 replica.id,
                 partition.state,
                 partition.followers,

@@ -10,7 +10,7 @@ import pytest
 
 from parley.broker.api.refused_batches import Refusals
 from parley.broker.controller import leader_choice as election
-from parley.broker.replication import fetcher, following, in_sync
+from parley.broker.replication import fetcher, follower_decisions, isr_decisions
 from parley.broker.replication.partition import Partition
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.protocol.errors import ErrorCode
@@ -27,7 +27,7 @@ def acknowledge_early(patch: pytest.MonkeyPatch) -> None:
 
 def skip_truncation(patch: pytest.MonkeyPatch) -> None:
     """A follower does not say which epoch its log ends with, so nobody finds where it has parted from the leader's."""
-    position_of = following.position_of
+    position_of = follower_decisions.position_of
     patch.setattr(fetcher, "position_of", lambda *args: position_of(*args)._replace(last_fetched_epoch=-1))
 
 
@@ -53,7 +53,7 @@ def write_unguarded(patch: pytest.MonkeyPatch) -> None:
 
 def join_early(patch: pytest.MonkeyPatch) -> None:
     """A follower is asked into the ISR before it has what is committed."""
-    patch.setattr(in_sync, "has_arrived", lambda view, progress, *times: True)
+    patch.setattr(isr_decisions, "has_arrived", lambda view, progress, *times: True)
 
 
 def forget_refusals(patch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ Rules of this module:
 
 * Partitions are served in the order the client gave (its session's order), until the answer has as many bytes as the
   client or ``fetch.max.bytes`` allows; the first one that has records returns at least one batch (KIP-74).
-* A fetch that finds fewer than ``min_bytes`` waits (:mod:`parley.broker.api.fetch.delayed`).
+* A fetch that finds fewer than ``min_bytes`` waits (:mod:`parley.broker.api.fetch.waiting`).
 * A follower is answered only under the broker epoch it is registered with (KIP-903).
 """
 
@@ -16,14 +16,14 @@ from collections.abc import Coroutine
 from typing import Any
 
 from parley.broker.api.doubt import InDoubt, never
-from parley.broker.api.fetch.delayed import DelayedFetch
-from parley.broker.api.fetch.reader import TOPIC_IDS_VERSION, Reader, reader_of
+from parley.broker.api.fetch.params import TOPIC_IDS_VERSION, Reader, reader_of
 from parley.broker.api.fetch.sessions import FetchSessions, targets_of
+from parley.broker.api.fetch.waiting import DelayedFetch
 from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metadata.current import Metadata
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.replication import ReplicaSelector
-from parley.broker.replication.hosted_partitions import Partitions
+from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.throttle import ReplicationThrottle
 from parley.broker.runtime.purgatory import Delayed, Purgatory
 from parley.broker.runtime.tasks import TaskSet
@@ -39,7 +39,7 @@ class FetchApi:
 
     def __init__(
         self,
-        partitions: Partitions,
+        partitions: HostedPartitions,
         metadata: Metadata,
         sessions: FetchSessions,
         purgatory: Purgatory,

@@ -23,8 +23,8 @@ from random import Random
 from typing import Protocol
 from uuid import UUID
 
+from parley.broker.replication.follower_progress import FetchClock
 from parley.broker.replication.partition import Partition
-from parley.broker.replication.progress import FetchClock
 from parley.broker.runtime.purgatory import Purgatory
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 
 from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.groups.journal import OFFSETS_TOPIC, Replay
-from parley.broker.replication.hosted_partitions import Partitions
+from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition
 from parley.broker.runtime.purgatory import Delayed, Purgatory
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -46,7 +46,7 @@ class OffsetsTopic:
 
     def __init__(
         self,
-        partitions: Partitions,
+        partitions: HostedPartitions,
         purgatory: Purgatory,
         config: Callable[[], BrokerConfig],
         now_ms: Callable[[], int],

@@ -43,7 +43,7 @@ class Limits:
     idle_s: float = 600.0
 
 
-class Crowd(Protocol):
+class ListenerConnections(Protocol):
     """The connections of one listener."""
 
     @property
@@ -78,7 +78,7 @@ class ConnectionRate:
         self._left -= 1
 
 
-class Admission:
+class ConnectionQuotas:
     """Counts the connections of a broker over all its listeners, and holds up or refuses those beyond the limits."""
 
     def __init__(self, limits: Limits, inter_broker_listener: str = "") -> None:
@@ -86,7 +86,7 @@ class Admission:
         self._limits = limits
         self._inter_broker_listener = inter_broker_listener
         self._by_host: Counter[str] = Counter()
-        self._crowds: dict[str, Crowd] = {}
+        self._crowds: dict[str, ListenerConnections] = {}
         self._rate = ConnectionRate()
         self._rates: dict[str, ConnectionRate] = {}
         self._waiting: list[Callable[[], None]] = []
@@ -101,7 +101,7 @@ class Admission:
         self._limits = limits
         self._wake()
 
-    def add(self, crowd: Crowd) -> None:
+    def add(self, crowd: ListenerConnections) -> None:
         """Connections come in here, too."""
         self._crowds[crowd.name] = crowd
         self._rates[crowd.name] = ConnectionRate()

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from parley.broker.metadata.types import BrokerRegistration, PartitionState
-from parley.broker.replication.progress import FollowerProgress
+from parley.broker.replication.follower_progress import FollowerProgress
 
 ANY_EPOCH = -1
 
 
 @dataclass(frozen=True, slots=True)
-class LeaderView:
+class LeaderSnapshot:
     """What a leader knows of one partition when it looks at its followers."""
 
     broker_id: int
@@ -34,7 +34,7 @@ def is_eligible(broker: BrokerRegistration | None, fetched_with_epoch: int) -> b
     return broker is not None and not broker.fenced and fetched_with_epoch in (ANY_EPOCH, broker.epoch)
 
 
-def has_arrived(view: LeaderView, progress: FollowerProgress, now_s: float, lag_max_s: float) -> bool:
+def has_arrived(view: LeaderSnapshot, progress: FollowerProgress, now_s: float, lag_max_s: float) -> bool:
     """Whether a follower has all that it must have to come in, fetches still, and does not lag: or it would be let go
     again at once."""
     return (
@@ -44,7 +44,7 @@ def has_arrived(view: LeaderView, progress: FollowerProgress, now_s: float, lag_
     )
 
 
-def is_lagging(view: LeaderView, replica: int, now_s: float, lag_max_s: float) -> bool:
+def is_lagging(view: LeaderSnapshot, replica: int, now_s: float, lag_max_s: float) -> bool:
     """Whether a member of the ISR has to go."""
     progress = view.followers.get(replica)
     return replica != view.broker_id and (
@@ -53,7 +53,7 @@ def is_lagging(view: LeaderView, replica: int, now_s: float, lag_max_s: float) -
 
 
 def wanted_isr(
-    view: LeaderView, brokers: Mapping[int, BrokerRegistration], now_s: float, lag_max_s: float
+    view: LeaderSnapshot, brokers: Mapping[int, BrokerRegistration], now_s: float, lag_max_s: float
 ) -> tuple[int, ...]:
     """The ISR as it should be; that of ``view.state`` itself where nothing has to change."""
     isr = view.state.isr
@@ -68,7 +68,7 @@ def wanted_isr(
     return isr if len(stays) == len(isr) and not comes else (*stays, *comes)
 
 
-def epochs_of(view: LeaderView, isr: Iterable[int], own_epoch: int) -> list[tuple[int, int]]:
+def epochs_of(view: LeaderSnapshot, isr: Iterable[int], own_epoch: int) -> list[tuple[int, int]]:
     """The members with the broker epochs under which they are known to have what they have."""
     return [
         (replica, own_epoch if replica == view.broker_id else _epoch(view.followers.get(replica))) for replica in isr

@@ -5,8 +5,8 @@ from __future__ import annotations
 from uuid import UUID
 
 from parley.broker.metadata.types import BrokerRegistration, PartitionState
-from parley.broker.replication.in_sync import LeaderView, wanted_isr
-from parley.broker.replication.progress import FetchClock, FollowerProgress
+from parley.broker.replication.follower_progress import FetchClock, FollowerProgress
+from parley.broker.replication.isr_decisions import LeaderSnapshot, wanted_isr
 
 LAG_S = 10.0
 BROKERS = {broker_id: BrokerRegistration(broker_id, 1, UUID(int=broker_id), ()) for broker_id in (1, 2)}
@@ -20,7 +20,7 @@ def test_who_has_everything_and_fetches_no_longer_does_not_come_in() -> None:
     outside = PartitionState(replicas=(1, 2), isr=(1,), leader=1)
 
     def wanted(log_end: int, now_s: float) -> tuple[int, ...]:
-        view = LeaderView(1, outside, {2: follower}, log_end, high_watermark=5, term_start=0)
+        view = LeaderSnapshot(1, outside, {2: follower}, log_end, high_watermark=5, term_start=0)
         return wanted_isr(view, BROKERS, now_s, LAG_S)
 
     assert wanted(5, LAG_S) == (1, 2)

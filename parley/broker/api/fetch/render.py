@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from parley.broker.api.current_leader import MOVED, current_leader, endpoints_of
 from parley.broker.api.doubt import withheld
-from parley.broker.api.fetch.reader import (
+from parley.broker.api.fetch.params import (
     BATCHES_VERSION,
     CURRENT_LEADER_VERSION,
     NODE_ENDPOINTS_VERSION,

@@ -17,14 +17,14 @@ import logging
 from collections.abc import Coroutine, Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from parley.broker.api.fetch.answer import FetchAnswer
+from parley.broker.api.fetch.params import FOLLOWER_READS_VERSION, TOPIC_IDS_VERSION, Reader
 from parley.broker.api.fetch.preferred_replica import NOT_ELSEWHERE, preferred_replica
-from parley.broker.api.fetch.reader import FOLLOWER_READS_VERSION, TOPIC_IDS_VERSION, Reader
+from parley.broker.api.fetch.render import FetchAnswer
 from parley.broker.api.fetch.sessions import FetchSession, PartitionData, Target
 from parley.broker.network.dispatch import RequestContext
 from parley.broker.replication import ConsumerView
+from parley.broker.replication.follower_progress import FetchClock
 from parley.broker.replication.partition import Partition
-from parley.broker.replication.progress import FetchClock
 from parley.broker.runtime.purgatory import Delayed, Purgatory
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse

@@ -29,19 +29,19 @@ from parley.broker.metrics.registry import Labelled
 from parley.broker.network.peers import Peers
 from parley.broker.replication.fetcher import Fetcher, FetcherParts
 from parley.broker.replication.follower_fetch_session import Key
-from parley.broker.replication.hosted_partitions import Partitions
+from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition
 from parley.broker.replication.throttle import follower_throttle
 from parley.broker.runtime.tasks import TaskSet
 
 
 class ReplicaFetchers:
-    """Follows the metadata (:meth:`apply` is a subscriber, to come after :meth:`Partitions.apply`)."""
+    """Follows the metadata (:meth:`apply` is a subscriber, to come after :meth:`HostedPartitions.apply`)."""
 
     def __init__(
         self,
         broker_id: int,
-        partitions: Partitions,
+        partitions: HostedPartitions,
         peers: Peers,
         config: DynamicConfig,
         tasks: TaskSet,
