@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parley.broker.api.listener_view import Vantage
+from parley.broker.api.listener_view import ListenerView
 from parley.broker.metadata.current import Metadata
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.security.operations import CLUSTER_OPERATIONS, NOT_ASKED
@@ -39,7 +39,7 @@ class ClusterApi:
             error_code=ErrorCode.NONE,
             endpoint_type=BROKER_ENDPOINTS,
             cluster_id=image.cluster_id,
-            controller_id=Vantage(image, context.listener).controller_id,
+            controller_id=ListenerView(image, context.listener).controller_id,
             brokers=[
                 DescribeClusterResponse.DescribeClusterBroker(
                     broker_id=broker.broker_id,

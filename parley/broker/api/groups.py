@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from parley.broker.api.no_transactions import no_transactions
+from parley.broker.api.producers import no_transactions
 from parley.broker.api.requested_names import in_slices
 from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.groups.answers import join_error

@@ -1,4 +1,4 @@
-"""The cluster as it looks to a client from the listener it came in by: who is alive, and can be reached from there."""
+"""The cluster as a client sees it through its listener: which brokers are alive and reachable there."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from parley.broker.metadata.types import NO_LEADER, PartitionState
 from parley.protocol.errors import ErrorCode
 
 
-class Vantage:
-    """What one listener shows of an image."""
+class ListenerView:
+    """A metadata image as shown to the clients of one listener."""
 
     def __init__(
         self,
@@ -20,32 +20,32 @@ class Vantage:
         without_listener: ErrorCode = ErrorCode.LISTENER_NOT_FOUND,
         lacks_log: Callable[[str, int], bool] = lambda topic, index: False,
     ) -> None:
-        """``without_listener`` is what is said of a leader that has no such listener (KIP-207).
+        """``without_listener`` is the error for a partition whose leader does not have this listener (KIP-207).
 
-        ``lacks_log(topic, index)`` says of a partition that is led from here whether its log is not there yet.
+        ``lacks_log(topic, index)`` returns True if this broker leads the partition but has not opened its log yet.
         """
         alive = image.live_brokers()
         self._alive = {broker.broker_id for broker in alive}
-        self._within_reach = {broker.broker_id for broker in alive if broker.endpoint(listener) is not None}
+        self._reachable = {broker.broker_id for broker in alive if broker.endpoint(listener) is not None}
         self._without_listener = without_listener
         self._lacks_log = lacks_log
         self._controller = image.controller_id
 
     @property
     def controller_id(self) -> int:
-        """The controller; or while that cannot be reached any broker that can, since each hands on what is for it."""
-        if self._controller in self._within_reach:
+        """The controller; any reachable broker if the controller is not, since every broker forwards to it; or -1."""
+        if self._controller in self._reachable:
             return self._controller
-        return min(self._within_reach, default=-1)
+        return min(self._reachable, default=-1)
 
     def leader(self, topic: str, index: int, state: PartitionState) -> tuple[int, ErrorCode]:
-        """The leader that a client can use; or -1, and why there is none."""
+        """The leader if the client can use it, with NONE; otherwise -1 and the error to return."""
         if self._lacks_log(topic, index):
             return NO_LEADER, ErrorCode.LEADER_NOT_AVAILABLE
-        if state.leader in self._within_reach:
+        if state.leader in self._reachable:
             return state.leader, ErrorCode.NONE
         return NO_LEADER, self._without_listener if state.leader in self._alive else ErrorCode.LEADER_NOT_AVAILABLE
 
     def offline(self, state: PartitionState) -> list[int]:
-        """The replicas that are down, or out of reach."""
-        return [broker for broker in state.replicas if broker not in self._within_reach]
+        """The replicas that are down or unreachable through this listener."""
+        return [broker for broker in state.replicas if broker not in self._reachable]

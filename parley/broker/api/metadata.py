@@ -12,7 +12,7 @@ from functools import partial
 from typing import Protocol
 from uuid import UUID
 
-from parley.broker.api.listener_view import Vantage
+from parley.broker.api.listener_view import ListenerView
 from parley.broker.api.outages import Outages
 from parley.broker.api.requested_names import in_slices
 from parley.broker.controller.topics import NewTopic, TopicOutcome
@@ -97,20 +97,20 @@ class MetadataApi:
         operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
         # LISTENER_NOT_FOUND came with version 6 (KIP-207).
         unreachable = ErrorCode.LISTENER_NOT_FOUND if context.api_version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
-        vantage = Vantage(image, context.listener, without_listener=unreachable, lacks_log=self._lacks_log)
+        view = ListenerView(image, context.listener, without_listener=unreachable, lacks_log=self._lacks_log)
         if request.topics is None or (context.api_version == 0 and not request.topics):
-            topics = await in_slices(partial(_topic, vantage, operations), image.topics.values())
+            topics = await in_slices(partial(_topic, view, operations), image.topics.values())
         else:
             once = {(asked.name, asked.topic_id): asked for asked in request.topics}
             describe = _asked_topic if context.api_version >= TOPIC_IDS_SINCE else _named_topic
-            topics = await in_slices(partial(describe, image, vantage, operations), once.values())
+            topics = await in_slices(partial(describe, image, view, operations), once.values())
             for topic in topics:
                 if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     topic.error_code = self._outages.absent
         return MetadataResponse(
             brokers=_brokers(self._outages.listed(image), context.listener),
             cluster_id=image.cluster_id,
-            controller_id=vantage.controller_id,
+            controller_id=view.controller_id,
             topics=topics,
             cluster_authorized_operations=(
                 CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
@@ -136,13 +136,13 @@ class MetadataApi:
             if names and names[0] == request.cursor.topic_name:
                 first_partition = max(0, request.cursor.partition_index)
         room = min(max(1, request.response_partition_limit), PARTITIONS_PER_ANSWER_MAX)
-        vantage = Vantage(image, context.listener, lacks_log=self._lacks_log)
+        view = ListenerView(image, context.listener, lacks_log=self._lacks_log)
         answer = DescribeTopicPartitionsResponse(topics=[])
         for name in names:
             if room <= 0:
                 answer.next_cursor = DescribeTopicPartitionsResponse.Cursor(topic_name=name, partition_index=0)
                 break
-            described = _described_topic(image, vantage, name, first_partition, room)
+            described = _described_topic(image, view, name, first_partition, room)
             answer.topics.append(described)
             room -= max(1, len(described.partitions))  # a topic that is not there takes its place in the answer too
             reached = first_partition + len(described.partitions)
@@ -176,15 +176,15 @@ def _topic_error(name: str | None, topic_id: UUID, code: ErrorCode) -> MetadataR
 
 
 def _named_topic(
-    image: MetadataImage, vantage: Vantage, operations: int, asked: MetadataRequest.MetadataRequestTopic
+    image: MetadataImage, view: ListenerView, operations: int, asked: MetadataRequest.MetadataRequestTopic
 ) -> MetadataResponse.MetadataResponseTopic:
     if asked.name is None or asked.topic_id != ZERO_UUID:  # versions 10 and 11 have room for it, and no answer to it
         return _topic_error(asked.name or "", ZERO_UUID, ErrorCode.INVALID_REQUEST)
-    return _asked_topic(image, vantage, operations, asked)
+    return _asked_topic(image, view, operations, asked)
 
 
 def _asked_topic(
-    image: MetadataImage, vantage: Vantage, operations: int, asked: MetadataRequest.MetadataRequestTopic
+    image: MetadataImage, view: ListenerView, operations: int, asked: MetadataRequest.MetadataRequestTopic
 ) -> MetadataResponse.MetadataResponseTopic:
     if asked.topic_id != ZERO_UUID:
         name = image.topic_names.get(asked.topic_id)
@@ -198,24 +198,24 @@ def _asked_topic(
     if topic is None:
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if _is_legal(name) else ErrorCode.INVALID_TOPIC_EXCEPTION
         return _topic_error(name, ZERO_UUID, code)
-    return _topic(vantage, operations, topic)
+    return _topic(view, operations, topic)
 
 
-def _topic(vantage: Vantage, operations: int, topic: TopicImage) -> MetadataResponse.MetadataResponseTopic:
+def _topic(view: ListenerView, operations: int, topic: TopicImage) -> MetadataResponse.MetadataResponseTopic:
     return MetadataResponse.MetadataResponseTopic(
         error_code=ErrorCode.NONE,
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=[_partition(vantage, topic.name, index, state) for index, state in enumerate(topic.partitions)],
+        partitions=[_partition(view, topic.name, index, state) for index, state in enumerate(topic.partitions)],
         topic_authorized_operations=operations,
     )
 
 
 def _partition(
-    vantage: Vantage, topic: str, index: int, state: PartitionState
+    view: ListenerView, topic: str, index: int, state: PartitionState
 ) -> MetadataResponse.MetadataResponsePartition:
-    leader, error = vantage.leader(topic, index, state)
+    leader, error = view.leader(topic, index, state)
     return MetadataResponse.MetadataResponsePartition(
         error_code=error,
         partition_index=index,
@@ -223,12 +223,12 @@ def _partition(
         leader_epoch=state.leader_epoch,
         replica_nodes=list(state.replicas),
         isr_nodes=list(state.isr),
-        offline_replicas=vantage.offline(state),
+        offline_replicas=view.offline(state),
     )
 
 
 def _described_topic(
-    image: MetadataImage, vantage: Vantage, name: str, first_partition: int, room: int
+    image: MetadataImage, view: ListenerView, name: str, first_partition: int, room: int
 ) -> DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic:
     topic = image.topics.get(name)
     if topic is None:
@@ -242,17 +242,15 @@ def _described_topic(
         name=name,
         topic_id=topic.topic_id,
         is_internal=name in INTERNAL_TOPICS,
-        partitions=[
-            _described(vantage, name, index, state) for index, state in enumerate(states, start=first_partition)
-        ],
+        partitions=[_described(view, name, index, state) for index, state in enumerate(states, start=first_partition)],
         topic_authorized_operations=TOPIC_OPERATIONS,
     )
 
 
 def _described(
-    vantage: Vantage, topic: str, index: int, state: PartitionState
+    view: ListenerView, topic: str, index: int, state: PartitionState
 ) -> DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition:
-    leader, error = vantage.leader(topic, index, state)
+    leader, error = view.leader(topic, index, state)
     return DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition(
         error_code=error,
         partition_index=index,
@@ -262,5 +260,5 @@ def _described(
         isr_nodes=list(state.isr),
         eligible_leader_replicas=[],
         last_known_elr=[],
-        offline_replicas=vantage.offline(state),
+        offline_replicas=view.offline(state),
     )

@@ -20,8 +20,14 @@ from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import replace
 from typing import Any, cast
 
-from parley.broker.api.current_leader import MOVED, current_leader, endpoints_of
-from parley.broker.api.doubt import InDoubt, never, withheld
+from parley.broker.api.leader_errors import (
+    MOVED,
+    MayBeSuperseded,
+    current_leader,
+    endpoints_of,
+    never_superseded,
+    withheld,
+)
 from parley.broker.api.refused_batches import Refusals
 from parley.broker.api.requested_names import named_twice
 from parley.broker.logging.unexpected_errors import FailureLog
@@ -114,14 +120,14 @@ class ProduceApi:
         *,
         wall_ms: Callable[[], int],
         threads: Threads = LOOPS_OWN,
-        is_in_doubt: InDoubt = never,
+        may_be_superseded: MayBeSuperseded = never_superseded,
     ) -> None:
         self._partitions = partitions
         self._metadata = metadata
         self._purgatory = purgatory
         self._wall_ms = wall_ms
         self._threads = threads
-        self._is_in_doubt = is_in_doubt
+        self._may_be_superseded = may_be_superseded
         self._failures = FailureLog(_log)
         self._refusals = Refusals()
 
@@ -297,7 +303,7 @@ class ProduceApi:
             facts = {"topic": topic.name or topic.topic_id, "partition": data.index}
             self._failures.report("Produce failed", error, context.received_at, **facts)
             error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
-        if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._is_in_doubt():
+        if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._may_be_superseded():
             error = withheld(error)
         place = (topic.name or topic.topic_id, data.index)
         self._refusals.note(*place, records_of(data), error.code, host=context.client_host)

@@ -1,8 +1,7 @@
-"""InitProducerId for idempotent producers (KIP-98), DescribeProducers (KIP-664)."""
+"""InitProducerId for idempotent producers (KIP-98), DescribeProducers (KIP-664), and the refusal of transactions."""
 
 from __future__ import annotations
 
-from parley.broker.api.no_transactions import no_transactions
 from parley.broker.api.requested_names import once
 from parley.broker.coordinators.producer_ids import ProducerIds
 from parley.broker.network.dispatch import Handler, RequestContext
@@ -16,8 +15,18 @@ from parley.protocol.messages.producers import (
 )
 
 
+def no_transactions() -> KafkaError:
+    """The error for a client that wants transactions, which this broker does not offer.
+
+    Kafka has no error code for that. Of the codes that clients expect here, CLUSTER_AUTHORIZATION_FAILED is the one on
+    which every client gives up at once and shows the message: on UNSUPPORTED_VERSION and most others librdkafka retries
+    until its timeout, and on TRANSACTIONAL_ID_AUTHORIZATION_FAILED the Java client replaces the message by its own.
+    """
+    return KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Transactions are not offered by this broker yet.")
+
+
 class ProducersApi:
-    """Ids for producers, and what partitions know of them."""
+    """Handlers of InitProducerId and DescribeProducers."""
 
     def __init__(self, partitions: HostedPartitions, producer_ids: ProducerIds) -> None:
         self._partitions = partitions
@@ -30,7 +39,10 @@ class ProducersApi:
         }
 
     async def init_producer_id(self, context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
-        """A new id with epoch 0, whatever id the client had: without a transactional id there is no state to resume."""
+        """Return a new producer id with epoch 0.
+
+        The id that the client had before does not matter: without a transactional id there is no state to resume.
+        """
         try:
             if request.transactional_id is not None:
                 raise no_transactions() if request.transactional_id else KafkaError(ErrorCode.INVALID_REQUEST)
@@ -41,7 +53,7 @@ class ProducersApi:
     def describe_producers(
         self, context: RequestContext, request: DescribeProducersRequest
     ) -> DescribeProducersResponse:
-        """The producers that each partition led here remembers."""
+        """Return the producers known to each requested partition that this broker leads."""
         return DescribeProducersResponse(
             topics=[
                 DescribeProducersResponse.TopicResponse(

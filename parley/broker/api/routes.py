@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from parley.broker.api.alter_partition import AlterPartitionApi
 from parley.broker.api.api_versions import ApiVersionsApi
+from parley.broker.api.broker_lifecycle import BrokerLifecycleApi
 from parley.broker.api.configs import ConfigsApi
 from parley.broker.api.delete_records import RecordsApi
-from parley.broker.api.departures import DeparturesApi
 from parley.broker.api.describe_cluster import ClusterApi
 from parley.broker.api.elect_leaders import ElectionsApi
 from parley.broker.api.fetch.handler import FetchApi
@@ -18,7 +18,6 @@ from parley.broker.api.group_offsets import GroupOffsetsApi
 from parley.broker.api.groups import GroupsApi
 from parley.broker.api.log_dirs import LogDirsApi
 from parley.broker.api.metadata import MetadataApi
-from parley.broker.api.offline_replicas import OfflineReplicasApi
 from parley.broker.api.offsets import OffsetsApi
 from parley.broker.api.outages import Outages
 from parley.broker.api.produce import ProduceApi
@@ -62,7 +61,7 @@ def routes(server: BrokerServer) -> dict[int, Handler]:
         threads=server.threads,
         selector=load_selector(static.replica_selector_class),
         throttle=leader_throttle(broker_id, server.config, clock.monotonic),
-        is_in_doubt=lambda: server.liveness.is_in_doubt,
+        may_be_superseded=lambda: server.liveness.may_be_superseded,
     )
     silence = server.liveness.silence
 
@@ -75,7 +74,7 @@ def routes(server: BrokerServer) -> dict[int, Handler]:
         ClusterApi(server.metadata),
         CoordinationApi(server.moves),
         ConfigsApi(broker_id, administration, server.metadata, server.config),
-        DeparturesApi(server.liveness.controller, server.unclean_allowed),
+        BrokerLifecycleApi(server.liveness.controller, server.unclean_allowed),
         ElectionsApi(server.liveness.controller),
         fetch,
         FetchMetadataApi(server.metadata, server.publication, server.hearers, silence),
@@ -94,7 +93,6 @@ def routes(server: BrokerServer) -> dict[int, Handler]:
             lacks_log=server.partitions.lacks_log,
             opened=server.partitions.opened,
         ),
-        OfflineReplicasApi(controller, server.unclean_allowed),
         OffsetsApi(server.partitions, server.threads),
         ProduceApi(
             server.partitions,
@@ -102,7 +100,7 @@ def routes(server: BrokerServer) -> dict[int, Handler]:
             server.purgatories.produce,
             wall_ms=clock.wall_ms,
             threads=server.threads,
-            is_in_doubt=lambda: server.liveness.is_in_doubt,
+            may_be_superseded=lambda: server.liveness.may_be_superseded,
         ),
         ProducersApi(server.partitions, ProducerIds(lambda: server.liveness.store)),
         ReassignmentApi(server.liveness.controller, server.unclean_allowed),

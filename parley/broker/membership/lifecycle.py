@@ -132,7 +132,7 @@ class Liveness:
             await self._thawing.close()
 
     @property
-    def is_in_doubt(self) -> bool:
+    def may_be_superseded(self) -> bool:
         """Whether others may hold this broker for gone by now, and lead in its place, without its having heard of it.
 
         It is judged by the clock: a process that was stopped knows at once, and until a controller has answered a

@@ -29,13 +29,13 @@ Outcome = ProduceResponse.PartitionProduceResponse
 class ProduceBench(Bench):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        self.is_in_doubt = False
+        self.may_be_superseded = False
         self.api = ProduceApi(
             self.partitions,
             self.metadata,
             self.purgatories.produce,
             wall_ms=lambda: NOW_MS,
-            is_in_doubt=lambda: self.is_in_doubt,
+            may_be_superseded=lambda: self.may_be_superseded,
         )
 
     async def produce(self, *sent: Any, **options: Any) -> list[Outcome]:
@@ -224,11 +224,11 @@ async def test_a_retry_is_answered_as_the_first_time(bench: ProduceBench) -> Non
 async def test_who_may_have_been_replaced_calls_no_producer_out_of_order(bench: ProduceBench) -> None:
     await bench.create("t")
     await bench.produce(("t", 0, sequenced(0)), acks=-1)
-    bench.is_in_doubt = True
+    bench.may_be_superseded = True
     for expected in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE):
         (outcome,) = await bench.produce(("t", 0, sequenced(2 if expected == ErrorCode.NONE else 4)), acks=-1)
         assert outcome.error_code == expected
-    bench.is_in_doubt = False
+    bench.may_be_superseded = False
     (outcome,) = await bench.produce(("t", 0, sequenced(8)), acks=-1)
     assert outcome.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 

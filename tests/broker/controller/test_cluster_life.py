@@ -165,17 +165,17 @@ async def test_a_broker_that_has_lost_its_controller_calls_no_topic_unknown() ->
             assert said == ErrorCode.LEADER_NOT_AVAILABLE
 
 
-async def test_a_broker_is_in_doubt_until_it_is_told_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_broker_may_be_superseded_until_it_has_caught_up(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Cluster(brokers=2, coordination_session_timeout_ms=NEVER_MS, broker_heartbeat_interval_ms=50) as cluster:
         controller = cluster.brokers[controller_of(cluster)].server.liveness
         follower = cluster.brokers[3 - controller_of(cluster)].server.liveness
 
-        def in_doubt() -> tuple[bool, bool]:
-            return controller.is_in_doubt, follower.is_in_doubt
+        def superseded() -> tuple[bool, bool]:
+            return controller.may_be_superseded, follower.may_be_superseded
 
-        assert in_doubt() == (False, False)
+        assert superseded() == (False, False)
         follower.silence._told_s -= NEVER_MS / 1000  # as if the process had stood still for so long
-        assert in_doubt() == (False, True)
+        assert superseded() == (False, True)
         told, answered = asyncio.Event(), follower.silence.answered
 
         def tell(*, news: bool) -> None:
@@ -184,10 +184,10 @@ async def test_a_broker_is_in_doubt_until_it_is_told_what_is_new(monkeypatch: py
 
         monkeypatch.setattr(follower.silence, "answered", tell)
         await asyncio.wait_for(told.wait(), PATIENCE_S)
-        assert in_doubt() == (False, False)
+        assert superseded() == (False, False)
         assert controller._session is not None
         controller._session.suspend()
-        assert in_doubt() == (True, False)
+        assert superseded() == (True, False)
 
 
 class NeverAnswered(Delayed[FetchMetadataResponse]):

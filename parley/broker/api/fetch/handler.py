@@ -15,10 +15,10 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from parley.broker.api.doubt import InDoubt, never
 from parley.broker.api.fetch.params import TOPIC_IDS_VERSION, Reader, reader_of
 from parley.broker.api.fetch.sessions import FetchSessions, targets_of
 from parley.broker.api.fetch.waiting import DelayedFetch
+from parley.broker.api.leader_errors import MayBeSuperseded, never_superseded
 from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metadata.current import Metadata
 from parley.broker.network.dispatch import Handler, RequestContext
@@ -49,7 +49,7 @@ class FetchApi:
         threads: Threads = LOOPS_OWN,
         selector: ReplicaSelector | None = None,
         throttle: ReplicationThrottle | None = None,
-        is_in_doubt: InDoubt = never,
+        may_be_superseded: MayBeSuperseded = never_superseded,
     ) -> None:
         """``max_bytes`` bounds every answer (``fetch.max.bytes``).
 
@@ -64,7 +64,7 @@ class FetchApi:
         self.threads = threads
         self.selector = selector
         self.throttle = throttle
-        self.is_in_doubt = is_in_doubt
+        self.may_be_superseded = may_be_superseded
         self.failures = FailureLog(_log)
         self.purgatory = purgatory
         self.conversion = asyncio.Lock()

@@ -11,8 +11,6 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from parley.broker.api.current_leader import MOVED, current_leader, endpoints_of
-from parley.broker.api.doubt import withheld
 from parley.broker.api.fetch.params import (
     BATCHES_VERSION,
     CURRENT_LEADER_VERSION,
@@ -22,6 +20,7 @@ from parley.broker.api.fetch.params import (
     Reader,
 )
 from parley.broker.api.fetch.sessions import INITIAL_EPOCH, FetchSession, PartitionData, Target
+from parley.broker.api.leader_errors import MOVED, current_leader, endpoints_of, withheld
 from parley.broker.network.dispatch import RequestContext
 from parley.broker.network.sending import FileSlice
 from parley.broker.replication.partition import Isolation, Partition
@@ -101,7 +100,7 @@ class FetchAnswer:
         """Whether a consumer asks for what a new leader may well have."""
         if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE or self._reader.is_follower or not partition.is_open:
             return False
-        return offset > partition.log.log_end_offset and self._api.is_in_doubt()
+        return offset > partition.log.log_end_offset and self._api.may_be_superseded()
 
     def make(self) -> FetchResponse | Coroutine[Any, Any, FetchResponse]:
         """The answer, or the work that leads to it where a disk or a conversion must be waited for."""

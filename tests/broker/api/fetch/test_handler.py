@@ -31,7 +31,7 @@ class FetchBench(Bench):
         super().__init__(directory)
         self.seconds = 0.0
         self.sessions = FetchSessions(10, random.Random(3), lambda: self.seconds)
-        self.is_in_doubt = False
+        self.may_be_superseded = False
         self.api = FetchApi(
             self.partitions,
             self.metadata,
@@ -39,7 +39,7 @@ class FetchBench(Bench):
             self.purgatories.fetch,
             self.tasks,
             max_bytes=MAX,
-            is_in_doubt=lambda: self.is_in_doubt,
+            may_be_superseded=lambda: self.may_be_superseded,
         )
 
     async def fetch(self, *asked: Any, version: int = 12, **request: Any) -> FetchResponse:
@@ -179,14 +179,14 @@ async def test_who_may_have_been_replaced_says_of_no_offset_that_it_is_past_the_
 ) -> None:
     await bench.create("t")
     bench.write("t", 2)
-    bench.is_in_doubt = True
+    bench.may_be_superseded = True
     for offset, expected in (
         (3, ErrorCode.NOT_LEADER_OR_FOLLOWER),
         (2, ErrorCode.NONE),
         (-1, ErrorCode.OFFSET_OUT_OF_RANGE),
     ):
         assert found(await bench.fetch(ask("t", offset), version=version))[0][2] == expected
-    bench.is_in_doubt = False
+    bench.may_be_superseded = False
     assert found(await bench.fetch(ask("t", 3), version=version))[0][2] == ErrorCode.OFFSET_OUT_OF_RANGE
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parley.broker.api.departures import DeparturesApi
+from parley.broker.api.broker_lifecycle import BrokerLifecycleApi
 from parley.broker.metadata.types import PartitionState
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.brokers import ControlledShutdownRequest
@@ -19,7 +19,7 @@ def controller() -> DirectController:
 
 
 async def test_a_broker_stops_and_is_forgotten(controller: DirectController) -> None:
-    api = DeparturesApi(controller, never)  # type: ignore[arg-type]
+    api = BrokerLifecycleApi(controller, never)  # type: ignore[arg-type]
     alive = await api.unregister_broker(context(0), UnregisterBrokerRequest(broker_id=1))
     assert alive.error_code == ErrorCode.INVALID_REQUEST
     assert "stop it" in (alive.error_message or "")
@@ -36,7 +36,7 @@ async def test_a_broker_stops_and_is_forgotten(controller: DirectController) -> 
 
 async def test_who_is_not_the_controller_says_so(controller: DirectController) -> None:
     controller.is_active = False
-    api = DeparturesApi(controller, never)  # type: ignore[arg-type]
+    api = BrokerLifecycleApi(controller, never)  # type: ignore[arg-type]
     answer = await api.controlled_shutdown(context(3), ControlledShutdownRequest(broker_id=1))
     assert answer.error_code == ErrorCode.NOT_CONTROLLER
     assert (

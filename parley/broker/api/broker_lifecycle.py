@@ -1,18 +1,23 @@
-"""ControlledShutdown, UnregisterBroker: a broker stops in good order, or is forgotten. Only the controller answers."""
+"""Requests in which a broker reports a change of its own state to the controller, which alone handles them.
+
+ControlledShutdown (the broker is about to stop), ReportOfflineReplicas (one of its disks has failed), and
+UnregisterBroker (an operator removes a stopped broker from the metadata).
+"""
 
 from __future__ import annotations
 
-from parley.broker.controller.brokers import UncleanAllowed
+from parley.broker.controller.brokers import UncleanAllowed, replicas_lost
 from parley.broker.controller.controller import Controller
 from parley.broker.controller.departures import broker_leaving, unregister_broker
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.protocol.errors import KafkaError
 from parley.protocol.messages.brokers import ControlledShutdownRequest, ControlledShutdownResponse
+from parley.protocol.messages.cluster_metadata import ReportOfflineReplicasRequest, ReportOfflineReplicasResponse
 from parley.protocol.messages.quorum import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 
-class DeparturesApi:
-    """Brokers leave."""
+class BrokerLifecycleApi:
+    """Handlers of the requests by which brokers leave the cluster or lose disks."""
 
     def __init__(self, controller: Controller, unclean: UncleanAllowed) -> None:
         self._controller = controller
@@ -21,13 +26,14 @@ class DeparturesApi:
     def routes(self) -> dict[int, Handler]:
         return {
             ControlledShutdownRequest.API_KEY: self.controlled_shutdown,
+            ReportOfflineReplicasRequest.API_KEY: self.report_offline_replicas,
             UnregisterBrokerRequest.API_KEY: self.unregister_broker,
         }
 
     async def controlled_shutdown(
         self, context: RequestContext, request: ControlledShutdownRequest
     ) -> ControlledShutdownResponse:
-        """Move the broker's leaders away and fence it; what remains has no other replica that could lead."""
+        """Move leadership away from the broker and fence it; return the partitions that no other replica can lead."""
         try:
             remaining = await self._controller.submit(
                 lambda image: broker_leaving(image, request.broker_id, request.broker_epoch, self._unclean)
@@ -41,10 +47,23 @@ class DeparturesApi:
             ]
         )
 
+    async def report_offline_replicas(
+        self, context: RequestContext, request: ReportOfflineReplicasRequest
+    ) -> ReportOfflineReplicasResponse:
+        """Move leadership away from the replicas on the failed disk, and remove these replicas from the ISRs."""
+        replicas = [(topic.topic_id, index) for topic in request.topics for index in topic.partitions]
+        try:
+            await self._controller.submit(
+                lambda image: replicas_lost(image, request.broker_id, request.broker_epoch, replicas, self._unclean)
+            )
+        except KafkaError as error:
+            return ReportOfflineReplicasResponse(error_code=error.code, error_message=error.message)
+        return ReportOfflineReplicasResponse()
+
     async def unregister_broker(
         self, context: RequestContext, request: UnregisterBrokerRequest
     ) -> UnregisterBrokerResponse:
-        """Forget a broker that is gone."""
+        """Remove a stopped broker from the metadata."""
         try:
             await self._controller.submit(lambda image: unregister_broker(image, request.broker_id))
         except KafkaError as error:

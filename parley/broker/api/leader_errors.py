@@ -1,0 +1,53 @@
+"""What a client learns when it asks a broker that does not lead the partition, or may not lead it any more.
+
+1. NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH name the current leader and its address (KIP-951).
+2. A leader that may have been superseded without knowing withholds errors that only the real leader may return, and
+   returns NOT_LEADER_OR_FOLLOWER instead: the client refreshes its metadata and asks the real leader. The reasons are
+   in docs/architecture.md, "A leader that may have been superseded".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeAlias, TypeVar
+
+from parley.broker.metadata.image import MetadataImage
+from parley.protocol.errors import ErrorCode, KafkaError
+
+E = TypeVar("E")
+
+MOVED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
+"""The errors that carry the current leader."""
+
+MayBeSuperseded: TypeAlias = Callable[[], bool]
+"""True if another broker may have been elected leader in place of this one without this broker knowing."""
+
+
+def never_superseded() -> bool:
+    """The ``MayBeSuperseded`` of a broker without peers that could replace it."""
+    return False
+
+
+def withheld(error: KafkaError) -> KafkaError:
+    """The error that a leader which may have been superseded returns in place of ``error``."""
+    return KafkaError(
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        f"This broker has lost touch with the controller and may no longer be the leader. If it is: {error}",
+    )
+
+
+def current_leader(image: MetadataImage, topic: str, index: int) -> tuple[int, int]:
+    """The leader and leader epoch of a partition; (-1, -1) if the partition is unknown."""
+    state = image.partition(topic, index)
+    return (-1, -1) if state is None else (state.leader, state.leader_epoch)
+
+
+def endpoints_of(image: MetadataImage, leaders: Iterable[int], listener: str, make: Callable[..., E]) -> list[E]:
+    """The addresses of the brokers ``leaders`` on the client's listener, each built by ``make``."""
+    found = []
+    for broker_id in sorted(set(leaders)):
+        broker = image.brokers.get(broker_id)
+        endpoint = broker.endpoint(listener) if broker is not None else None
+        if broker is not None and endpoint is not None:
+            found.append(make(node_id=broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack))
+    return found
