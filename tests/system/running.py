@@ -41,7 +41,7 @@ class BrokerProcess:
             **(overrides or {}),
         }
         self.log_path = folder / "broker.log"
-        self.program = ["parley.tools.cli"]
+        self.program = ["parley"]
         """The module that is started in place of ``parley``, and its first words."""
         self._process: subprocess.Popen[str] | None = None
         folder.mkdir(parents=True, exist_ok=True)

@@ -239,7 +239,7 @@ def test_clocks_may_differ_by_minutes(cluster: ClusterOfProcesses, new_name: Cal
     finally:
         for broker in cluster.brokers.values():
             broker.stop()
-            broker.program = ["parley.tools.cli"]
+            broker.program = ["parley"]
         cluster.start_all()
 
 

@@ -98,7 +98,7 @@ def _default(one: Field[Any]) -> Any:
 
 def _show_version(asked: bool) -> None:
     if asked:
-        print(version_of("parley"))
+        print(version_of("parley-broker"))
         raise typer.Exit
 
 

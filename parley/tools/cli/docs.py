@@ -65,7 +65,7 @@ def openapi_file() -> str:
     """The REST API of Connect as an OpenAPI document, as its workers serve it too."""
     from parley.pipeline.connect.rest.openapi import document
 
-    return json.dumps(document(version_of("parley")), indent=2) + "\n"
+    return json.dumps(document(version_of("parley-broker")), indent=2) + "\n"
 
 
 def stores_page() -> str:

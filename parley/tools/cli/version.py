@@ -26,9 +26,9 @@ def version(json_output: AsJson = False) -> None:
 
     modules = compiled.status()
     if json_output:
-        facts = {"parley": version_of("parley"), "python": platform.python_version(), "modules": modules}
+        facts = {"parley": version_of("parley-broker"), "python": platform.python_version(), "modules": modules}
         print(json.dumps({**facts, "librdkafka": libversion()[0]}))
         return
-    print(f"parley {version_of('parley')} (Python {platform.python_version()}, librdkafka {libversion()[0]})")
+    print(f"parley {version_of('parley-broker')} (Python {platform.python_version()}, librdkafka {libversion()[0]})")
     for module, form in modules.items():
         print(f"  {module}: {form}")

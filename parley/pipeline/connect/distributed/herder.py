@@ -198,7 +198,7 @@ class WorkerHerder(Herder):
         return self._is_ready
 
     async def server_info(self) -> ServerInfo:
-        return ServerInfo(version_of("parley"), commit_of(_CLONE), self._settings.cluster_id)
+        return ServerInfo(version_of("parley-broker"), commit_of(_CLONE), self._settings.cluster_id)
 
     async def check(self) -> None:
         if not self._share.joined.is_set():

@@ -59,7 +59,7 @@ def application(
     for endpoint in ENDPOINTS:
         paths.setdefault(endpoint.path, {})[endpoint.method] = endpoint
     routes = [Route(path, _Resource(methods, herder, forwarder, request_seconds)) for path, methods in paths.items()]
-    described = openapi.document(version_of("parley"))
+    described = openapi.document(version_of("parley-broker"))
     routes.append(Route("/openapi.json", lambda _: JSONResponse(described)))
     middleware = [Middleware(_Paths)]
     if allow_origin:
