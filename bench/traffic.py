@@ -32,7 +32,7 @@ from parley.consensus.backend import (
     TxnResult,
     Watch,
 )
-from parley.consensus.registry import Open, opener
+from parley.consensus.registry import BackendFactory, backend_factory
 from parley.protocol.client import Client
 from parley.protocol.messages.topics import CreateTopicsRequest
 
@@ -146,18 +146,18 @@ class CountedBackend(Backend):
         return CountedWatch(self._backend.watch(prefix), self._traffic)
 
 
-def counting(traffic: dict[int, Traffic]) -> Callable[[Mapping[str, str]], Open]:
-    """What takes the place of ``opener`` in the brokers of this process."""
+def counting(traffic: dict[int, Traffic]) -> Callable[[Mapping[str, str]], BackendFactory]:
+    """What takes the place of ``backend_factory`` in the brokers of this process."""
 
-    def counted_opener(config: Mapping[str, str]) -> Open:
-        own, open_url = traffic[int(config["broker.id"])], opener(config)
+    def counted_factory(config: Mapping[str, str]) -> BackendFactory:
+        own, backend_at = traffic[int(config["broker.id"])], backend_factory(config)
 
         async def open_counted(url: str) -> Backend:
-            return CountedBackend(await open_url(url), own)
+            return CountedBackend(await backend_at(url), own)
 
         return open_counted
 
-    return counted_opener
+    return counted_factory
 
 
 def servers(cluster: Cluster) -> list[BrokerServer]:
@@ -206,7 +206,7 @@ async def create(cluster: Cluster) -> None:
 async def measure(url: str) -> None:
     """Let a cluster live, and tell what it asked."""
     traffic = {number: Traffic() for number in range(1, BROKERS + 1)}
-    vars(broker_server)["opener"] = counting(traffic)
+    vars(broker_server)["backend_factory"] = counting(traffic)
     with tempfile.TemporaryDirectory() as folder:
         async with Cluster(brokers=BROKERS, data_dir=folder, coordination_url=url) as cluster:
             before = {number: each.copy() for number, each in traffic.items()}

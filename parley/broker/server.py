@@ -52,7 +52,7 @@ from parley.broker.runtime.threads import Threads
 from parley.broker.store_move.participant import Moves
 from parley.consensus.errors import WrongStore
 from parley.consensus.recipes.keyvalue import KeyValue
-from parley.consensus.registry import from_kafka_config, opener
+from parley.consensus.registry import backend_factory, from_kafka_config
 from parley.consensus.store_lookup import find_store
 from parley.protocol.errors import KafkaError
 from parley.storage.config import LogConfig
@@ -226,13 +226,13 @@ class BrokerServer:
         directories = list(map(Path, config.data_dirs))
         loop = asyncio.get_running_loop()
         known = await loop.run_in_executor(None, read_stores, directories)
-        url, open_url = from_kafka_config(config.given, config.data_dirs[0]), opener(config.given)
+        url, backend_at = from_kafka_config(config.given, config.data_dirs[0]), backend_factory(config.given)
         try:
-            store = await find_store(url, open_url, known=known, rng=self.rng)
+            store = await find_store(url, backend_at, known=known, rng=self.rng)
         except WrongStore as wrong:
             raise refusal(wrong, directories) from wrong
         found = await loop.run_in_executor(None, read_identities, directories)
-        self.moves = Moves(store, open_url, self._remember_store, self.rng)
+        self.moves = Moves(store, backend_at, self._remember_store, self.rng)
         self._undo.push_async_callback(self.moves.close)
         self.identity = await identify(
             KeyValue(store, self.rng),

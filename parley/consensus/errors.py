@@ -11,11 +11,11 @@ Absence is a value (``None``, ``False``, an empty page); an error is an exceptio
         NotFound                   expected PRESENT: read it and decide
         Conflict                   expected At(revision), found another revision or nothing: read again, decide again
       Lost                       the caller is no longer who it was: stop acting in that role
-        SessionLost                the session is over and its keys are gone or going: open another one and start anew
-        LeadershipLost             another leads, or nobody: campaign again
+        SessionLost                the session is over, its keys are deleted or about to be: open another session
+        LeadershipLost             the leadership is over: campaign again
         Fenced                     a guarded write came from a leader that has been replaced: nothing was applied
-        Moved                      the cluster has moved to another store: find that one (parley.consensus.store_lookup),
-        start anew LimitExceeded              the call can never succeed against this store: make it smaller
+        Moved                      the cluster has moved to another store: find it (``store_lookup``) and start again
+      LimitExceeded              the call can never succeed against this store: make it smaller
         TooLarge                   a key, a value or the whole transaction (``.size``, ``.limit`` in bytes)
         TooManyOps                 too many checks and operations in a transaction (``.count``, ``.limit``)
       Permanent                  repeating does not help: a person has to act, or the backend was closed

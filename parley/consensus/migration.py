@@ -1,6 +1,6 @@
 """Moving a running cluster from one store to another, with at every moment exactly one of them in charge.
 
-The driver is whoever leads the cluster. Each step is recorded (``parley.consensus.store_in_charge``) in one or both stores:
+The controller drives the move. Each step is recorded (``parley.consensus.store_record``) in one or both stores:
 
 ============  ===================  ===================  ==========================================================
 step          the old store        the new store        what it does
@@ -53,17 +53,17 @@ from parley.consensus.recipes.listeners import View
 from parley.consensus.recipes.settled_write import Writer, unwrap
 from parley.consensus.store_claim import Claim
 from parley.consensus.store_copy import carry_out, content, difference, everything, too_large
-from parley.consensus.store_in_charge import (
-    DRIVER,
-    HOLDS_STATE,
+from parley.consensus.store_in_charge import StoreInCharge
+from parley.consensus.store_record import (
+    DRIVER_KEY,
+    IN_CHARGE_STATES,
     MOVED_HERE,
-    READY,
-    Charge,
-    Place,
-    State,
-    StoreInCharge,
-    read_charge,
-    write_charge,
+    READY_FOLDER,
+    StoreLocation,
+    StoreRecord,
+    StoreState,
+    read_record,
+    write_record,
 )
 
 CONNECT_MAX_S = 60.0
@@ -119,13 +119,13 @@ class Migration:
         self._source = source
         self._session = session
         self._target = target
-        self._to = Place(target_url, target.identity)
+        self._to = StoreLocation(target_url, target.identity)
         self._move = move
         self._members = members
         self._on_step = on_step
         self._from_writer = Writer(source.backend, rng, FROZEN_MAX_S)
         self._claim = Claim(target, move, ttl_ms=session.ttl_ms, rng=rng, settle_s=FROZEN_MAX_S)
-        self._charge = Charge()
+        self._record_now = StoreRecord()
         self._revision: Revision | None = None
         self._has_begun = False
         self.frozen_s = 0.0
@@ -151,7 +151,7 @@ class Migration:
                 await self._freeze()
                 await self._copy(Step.COPY_REST)
                 self._on_step(Step.COMMIT, "")
-                await self._record(self._charge.moved(), Delete(DRIVER))
+                await self._record(self._record_now.moved(), Delete(DRIVER_KEY))
                 self.frozen_s = loop.time() - since
             self.is_committed = True
         except BaseException as error:
@@ -178,21 +178,21 @@ class Migration:
                 "find the same one. Name a store that every broker reaches, such as local:///directory for brokers on "
                 "one machine, or memory://name for those in one process"
             )
-        self._charge, self._revision = await read_charge(self._source.backend)
-        self._source.require(self._charge)
+        self._record_now, self._revision = await read_record(self._source.backend)
+        self._source.require(self._record_now)
         self._has_begun = True
-        await self._record(self._charge.preparing(self._move, self._to), Delete(DRIVER))
+        await self._record(self._record_now.preparing(self._move, self._to), Delete(DRIVER_KEY))
 
     async def _claim_target(self) -> None:
         self._on_step(Step.CLAIM, "")
         wanted = await content(self._source.backend)
 
-        def decide(was: Charge, there: list[Entry]) -> Charge:
+        def decide(was: StoreRecord, there: list[Entry]) -> StoreRecord:
             left = [each.key for each in there]
-            reason = refusal(was, self._to.identity, self._source.identity, self._charge, left)
+            reason = refusal(was, self._to.identity, self._source.identity, self._record_now, left)
             if reason is not None:
                 raise CannotMove(reason)
-            return self._charge.claim(self._move, self._source.place)
+            return self._record_now.claim(self._move, self._source.location)
 
         if (wrong := too_large(self._target.capabilities, wanted)) is not None:
             raise CannotMove(f"the new store cannot take it: {wrong}") from wrong
@@ -203,7 +203,7 @@ class Migration:
         self._on_step(Step.CONNECT, "")
         view = View()
         try:
-            async with asyncio.timeout(CONNECT_MAX_S), self._source.watch(READY) as watch:
+            async with asyncio.timeout(CONNECT_MAX_S), self._source.watch(READY_FOLDER) as watch:
                 while missing := await self._missing(view):
                     self._on_step(Step.CONNECT, f"waiting for {', '.join(missing)}")
                     with suppress(TimeoutError):  # members come and go too
@@ -220,8 +220,10 @@ class Migration:
             said = json.loads(unwrap(entry).value)
             if said["move"] == self._move:
                 if said["error"]:
-                    raise CannotMove(f"broker {key.removeprefix(READY)} cannot use the new store: {said['error']}")
-                ready.add(key.removeprefix(READY))
+                    raise CannotMove(
+                        f"broker {key.removeprefix(READY_FOLDER)} cannot use the new store: {said['error']}"
+                    )
+                ready.add(key.removeprefix(READY_FOLDER))
         return sorted(set(await self._members()) - ready)
 
     async def _copy(self, step: Step) -> None:
@@ -236,12 +238,12 @@ class Migration:
 
     async def _freeze(self) -> None:
         self._on_step(Step.FREEZE, "")
-        driver = Put(DRIVER, self._move.encode(), self._session)
-        await self._record(self._charge.frozen(), driver)
+        driver = Put(DRIVER_KEY, self._move.encode(), self._session)
+        await self._record(self._record_now.frozen(), driver)
 
-    async def _record(self, charge: Charge, *others: Put | Delete) -> None:
-        self._revision = await write_charge(self._from_writer, charge, self._revision, *others)
-        self._charge = charge
+    async def _record(self, record: StoreRecord, *others: Put | Delete) -> None:
+        self._revision = await write_record(self._from_writer, record, self._revision, *others)
+        self._record_now = record
 
     async def _take(self) -> None:
         self._on_step(Step.TAKE, "")
@@ -277,13 +279,13 @@ class Migration:
         """
         while True:
             try:
-                charge, revision = await read_charge(self._source.backend)
-                if charge.move == self._move and charge.state is State.MOVED:
+                record, revision = await read_record(self._source.backend)
+                if record.move == self._move and record.state is StoreState.MOVED:
                     return True
-                if charge.move == self._move and charge.state is not State.IN_CHARGE:
-                    await write_charge(self._from_writer, charge.given_up(reason), revision, Delete(DRIVER))
+                if record.move == self._move and record.state is not StoreState.IN_CHARGE:
+                    await write_record(self._from_writer, record.given_up(reason), revision, Delete(DRIVER_KEY))
                 elif revision == self._revision:
-                    await write_charge(self._from_writer, charge, revision)
+                    await write_record(self._from_writer, record, revision)
                 return False
             except PreconditionFailed:
                 continue
@@ -297,32 +299,32 @@ async def give_up_left_over(store: StoreInCharge, note: str) -> bool:
 
     :raises Retriable: the store does not answer.
     """
-    charge, revision = await read_charge(store.backend)
-    if charge.state not in (State.PREPARING, State.FROZEN):
+    record, revision = await read_record(store.backend)
+    if record.state not in (StoreState.PREPARING, StoreState.FROZEN):
         return False
     with suppress(PreconditionFailed):  # it went on, one way or the other
-        await write_charge(Writer(store.backend), charge.given_up(note), revision, Delete(DRIVER))
+        await write_record(Writer(store.backend), record.given_up(note), revision, Delete(DRIVER_KEY))
     return True
 
 
-def refusal(was: Charge, target: str, source: str, charge: Charge, left: list[str]) -> str | None:
+def refusal(was: StoreRecord, target: str, source: str, record: StoreRecord, left: list[str]) -> str | None:
     """Why a store may not be filled; None if it may.
 
     :param was: its record.
     :param target: its identity.
-    :param source: the identity of the store in charge, and ``charge`` its record.
+    :param source: the identity of the store in charge, and ``record`` its record.
     :param left: the keys there are in it.
     """
-    if was.state in HOLDS_STATE:
+    if was.state in IN_CHARGE_STATES:
         return f"it is not empty: it has {len(left)} keys, such as {left[0]}" if left else None
-    lineage = (source, *charge.past)
-    if was.state is State.MOVED:
+    lineage = (source, *record.past)
+    if was.state is StoreState.MOVED:
         is_ours = target in lineage
     else:
         is_ours = was.other is not None and was.other.identity in lineage
     if not is_ours:
         return "it belongs to another cluster, or is being filled by one"
-    return None if was.begun < charge.begun else "a later move of this cluster has claimed it"
+    return None if was.begun < record.begun else "a later move of this cluster has claimed it"
 
 
 def _reason(error: BaseException) -> str:

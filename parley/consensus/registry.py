@@ -47,7 +47,7 @@ def schemes() -> tuple[str, ...]:
     return tuple(sorted(_BUILT_IN.keys() | _third_party().keys()))
 
 
-def open_backend(url: str, **options: object) -> Backend:
+def create_backend(url: str, **options: object) -> Backend:
     """The backend for an address, not yet connected: ``await backend.open()``, or use it in ``async with``.
 
     :param options: passed on to the backend's ``from_url``.
@@ -59,21 +59,21 @@ def open_backend(url: str, **options: object) -> Backend:
     return backend_class(scheme).from_url(url, **options)
 
 
-Open = Callable[[str], Awaitable[Backend]]
+BackendFactory = Callable[[str], Awaitable[Backend]]
 """From an address to a backend, not yet open."""
 
 
-def opener(config: Mapping[str, str]) -> Open:
+def backend_factory(config: Mapping[str, str]) -> BackendFactory:
     """What opens addresses for a broker of this configuration, with the secrets that no address may hold.
 
     Those are the passwords of ``zookeeper.ssl.*``, which go with every ``zookeeper:`` address.
     """
     secrets = zookeeper_secrets(config)
 
-    async def open_url(url: str) -> Backend:
+    async def backend_at(url: str) -> Backend:
         return await load_backend(url, **(secrets if url.startswith("zookeeper:") else {}))
 
-    return open_url
+    return backend_at
 
 
 def zookeeper_secrets(config: Mapping[str, str]) -> dict[str, str]:
@@ -82,14 +82,14 @@ def zookeeper_secrets(config: Mapping[str, str]) -> dict[str, str]:
 
 
 async def load_backend(url: str, **options: object) -> Backend:
-    """As ``open_backend``, for whoever has other work on this loop: client libraries are imported in a thread.
+    """As ``create_backend``, for whoever has other work on this loop: client libraries are imported in a thread.
 
     Importing one can take seconds on a busy machine, longer than a session may stay silent.
     """
     scheme, separator, _ = url.partition(":")
     if separator:
         await asyncio.get_running_loop().run_in_executor(None, backend_class, scheme)
-    return open_backend(url, **options)
+    return create_backend(url, **options)
 
 
 def backend_class(scheme: str) -> type[Backend]:

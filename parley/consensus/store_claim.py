@@ -1,6 +1,7 @@
 """Claiming a store, so that it can be filled, without taking it from a cluster that begins in it just then.
 
-Whoever begins in an empty store makes its record (``parley.consensus.store_in_charge``) and checks that in each transaction. So:
+A cluster that begins in an empty store writes the store's record (``parley.consensus.store_record``), and every
+transaction of the cluster checks it. So:
 
 * where there is no record nobody has written, and nobody can any more once the claim, which expects none, is there;
 * where the record says that the store holds nothing in charge (``claimed``, ``moved``) nobody writes;
@@ -9,8 +10,8 @@ Whoever begins in an empty store makes its record (``parley.consensus.store_in_c
   holds until the claim. If something is there by then the record is put back, and the other cluster goes
   on; it waited, and was told nothing. If the claimant dies, its driver's session ends, and the others put it back.
 
-Claims are in order: those of one line of stores have ever higher numbers (``Charge.begun``), and none replaces a higher
-one. So the claimant of an earlier move that slept, and wakes up, changes nothing any more.
+Claims are in order: those of one line of stores have ever higher numbers (``StoreRecord.begun``), and none replaces
+a higher one. So the claimant of an earlier move that slept, and wakes up, changes nothing any more.
 
 A record once made stays, and each write of it makes another revision: so what was sent on the ground of an earlier one,
 and is still on its way, is refused whenever it arrives. That is how a claim is given up of which nobody knows whether
@@ -27,20 +28,20 @@ from parley.consensus.backend import Backend, Check, Delete, Entry, Op, Put, Rev
 from parley.consensus.errors import CannotMove, CoordinationError, PreconditionFailed
 from parley.consensus.recipes.settled_write import Writer
 from parley.consensus.store_copy import carry_out, everything, leftovers
-from parley.consensus.store_in_charge import (
-    DRIVER,
-    FOLDER,
-    HOLDS_STATE,
-    Charge,
-    State,
+from parley.consensus.store_record import (
+    DRIVER_KEY,
+    IN_CHARGE_STATES,
+    RECORD_FOLDER,
+    StoreRecord,
+    StoreState,
     expected,
-    read_charge,
-    write_charge,
+    read_record,
+    write_record,
 )
 
 HELD = "given up: whoever wanted to fill this store is gone"
 
-Decide = Callable[[Charge, list[Entry]], Charge]
+Decide = Callable[[StoreRecord, list[Entry]], StoreRecord]
 """From a store's record and its keys to the claim; raises where it must not be claimed."""
 
 
@@ -56,8 +57,8 @@ class Claim:
         self._move = move
         self._ttl_ms = ttl_ms
         self._writer = Writer(backend, rng, settle_s)
-        self._before = Charge()
-        self._charge: Charge | None = None
+        self._before = StoreRecord()
+        self._record: StoreRecord | None = None
         self._revision: Revision | None = None
         self._is_sent = False
         self._replaced: Revision | None = None
@@ -75,14 +76,14 @@ class Claim:
         :raises CannotMove: somebody else was faster; the store is as it was, as it is where ``decide`` raises.
         :raises MaybeApplied: nobody knows; ``release`` it.
         """
-        was, revision = await read_charge(self._backend)
-        self._charge = decide(was, await _keys(self._backend))
+        was, revision = await read_record(self._backend)
+        self._record = decide(was, await _keys(self._backend))
         self._before = was
         try:
-            if revision is not None and was.state in HOLDS_STATE:
+            if revision is not None and was.state in IN_CHARGE_STATES:
                 await self._make_held(decide, was, revision)
             else:
-                self._revision = await self._send(self._charge, revision)
+                self._revision = await self._send(self._record, revision)
         except PreconditionFailed as error:
             raise CannotMove("somebody else has just begun to use this store") from error
 
@@ -91,8 +92,8 @@ class Claim:
 
         :raises PreconditionFailed: somebody else did, and may have gone on.
         """
-        assert self._charge is not None
-        await write_charge(self._writer, self._charge.taken(note), self._revision)
+        assert self._record is not None
+        await write_record(self._writer, self._record.taken(note), self._revision)
 
     async def release(self) -> None:
         """Empty the store again, and give it back as it was; one without a record gets that of one just begun.
@@ -106,33 +107,33 @@ class Claim:
         if not await self._is_made():
             return
         await carry_out(self._backend, [Delete(key) for key in await leftovers(self._backend)], self.check)
-        if self._before.state in HOLDS_STATE:
-            await write_charge(self._writer, self._before, self._revision)
+        if self._before.state in IN_CHARGE_STATES:
+            await write_record(self._writer, self._before, self._revision)
 
-    async def _make_held(self, decide: Decide, was: Charge, revision: Revision) -> None:
-        if was.state is State.FROZEN:
-            if await self._backend.get(DRIVER) is not None:
+    async def _make_held(self, decide: Decide, was: StoreRecord, revision: Revision) -> None:
+        if was.state is StoreState.FROZEN:
+            if await self._backend.get(DRIVER_KEY) is not None:
                 raise CannotMove("somebody else is about to fill this store, or to move out of it; try again")
             was = self._before = was.given_up(HELD)
         session = await self._backend.open_session(self._ttl_ms)
         try:
-            driver = Put(DRIVER, self._move.encode(), session)
+            driver = Put(DRIVER_KEY, self._move.encode(), session)
             held = await self._send(was.frozen(), revision, driver)
             try:
-                charge = decide(was, await _keys(self._backend))
+                record = decide(was, await _keys(self._backend))
             except Exception:
                 with suppress(PreconditionFailed):  # others thought us gone
-                    await write_charge(self._writer, was, held, Delete(DRIVER))
+                    await write_record(self._writer, was, held, Delete(DRIVER_KEY))
                 raise
-            self._revision = await self._send(charge, held, Delete(DRIVER))
-            self._charge = charge
+            self._revision = await self._send(record, held, Delete(DRIVER_KEY))
+            self._record = record
         finally:
             with suppress(CoordinationError):  # it ends by itself
                 await session.close()
 
-    async def _send(self, charge: Charge, was: Revision | None, *others: Op) -> Revision:
+    async def _send(self, record: StoreRecord, was: Revision | None, *others: Op) -> Revision:
         self._is_sent, self._replaced = True, was
-        return await write_charge(self._writer, charge, was, *others)
+        return await write_record(self._writer, record, was, *others)
 
     async def _is_made(self) -> bool:
         """Whether the store bears our claim, whose answer may have been lost; if not, it does not come to it any more.
@@ -140,17 +141,17 @@ class Claim:
         A hold that was made and not seen is left to whoever comes next, as that of a claimant who died.
         """
         while self._is_sent and self._revision is None:
-            charge, revision = await read_charge(self._backend)
-            if charge.move == self._move and charge.state is State.CLAIMED:
+            record, revision = await read_record(self._backend)
+            if record.move == self._move and record.state is StoreState.CLAIMED:
                 self._revision = revision
             elif revision != self._replaced:
                 return False
             else:
                 with suppress(PreconditionFailed):  # it has just arrived, or somebody else was faster
-                    await write_charge(self._writer, self._before, revision)
+                    await write_record(self._writer, self._before, revision)
                     return False
         return self._revision is not None
 
 
 async def _keys(backend: Backend) -> list[Entry]:
-    return [each for each in await everything(backend) if not each.key.startswith(FOLDER)]
+    return [each for each in await everything(backend) if not each.key.startswith(RECORD_FOLDER)]

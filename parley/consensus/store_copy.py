@@ -1,8 +1,8 @@
 """The lasting content of a store: read whole, carried to another store, compared.
 
-Keys bound to sessions are not part of it: whoever they belong to makes them anew. Nor is what says which store is in
-charge (``parley.consensus.store_in_charge``). Values are carried as they are stored, nonces included, so that whoever waits to
-know what became of a write can still find out.
+Not copied: keys bound to sessions, which their owners create again in the new store, and the store's own record
+(``parley.consensus.store_record``). Values are copied as they are stored, nonces included, so that a writer that waits
+for the fate of a write can still read it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from parley.consensus.backend import Backend, Capabilities, Check, Delete, Entry, Op, Put
 from parley.consensus.errors import TooLarge
-from parley.consensus.store_in_charge import FOLDER
+from parley.consensus.store_record import RECORD_FOLDER
 
 _PAGE = 1000
 
@@ -33,12 +33,12 @@ async def everything(backend: Backend) -> list[Entry]:
 async def content(backend: Backend) -> Content:
     """What would have to be carried to another store."""
     entries = await everything(backend)
-    return {each.key: each.value for each in entries if each.session is None and not each.key.startswith(FOLDER)}
+    return {each.key: each.value for each in entries if each.session is None and not each.key.startswith(RECORD_FOLDER)}
 
 
 async def leftovers(backend: Backend) -> list[str]:
     """The keys that are not about who is in charge, bound to sessions or not."""
-    return [each.key for each in await everything(backend) if not each.key.startswith(FOLDER)]
+    return [each.key for each in await everything(backend) if not each.key.startswith(RECORD_FOLDER)]
 
 
 def difference(has: Mapping[str, bytes], wanted: Mapping[str, bytes]) -> list[Op]:

@@ -1,47 +1,11 @@
-"""Which store is in charge of a cluster: a record in every store, and a backend that obeys it.
-
-The record, key ``charge/state``, is checked by every write of ``StoreInCharge``, and every change of it makes a new
-revision: so from the moment it is changed no write passes whose writer does not know the change. That is what makes a
-live move safe (``parley.consensus.migration``). Its states::
-
-    in charge   the cluster's state is here, and is written here
-    preparing   the same; the brokers are asked to connect to the store named as ``other``
-    frozen      the same, but writes wait; only while ``charge/driver`` exists, which is bound to its driver's session
-    moved       a tombstone: the state is in ``other``, for good
-    claimed     not in charge (yet): it is being filled from ``other``, or that was given up
-
-A move changes the records of two stores::
-
-    the store left      in charge --> preparing --> frozen --> moved
-                            ^             |            |
-                            +-- given up -+------------+
-
-    the store filled    no record, moved, claimed -------> claimed --> in charge
-                        in charge, empty ----> frozen -----^   |
-                            ^                     |            |
-                            +------ given up -----+------------+
-
-So ``frozen`` is said of both: of a store being moved out of, whose state is about to be final, and of one in which a
-cluster may just begin, held by who wants to claim it (``parley.consensus.store_claim``). For those who write it is the
-same: they
-wait, and once the driver is gone anybody gives it up. So may anybody enter that a claimed store is in charge who has
-found the other store's ``moved`` of this move.
-
-A store without a record is in charge of whatever is in it. ``term`` is how many moves led to this store being in
-charge: it only rises, so a client that slept through a move there and back sees that it knows nothing any more.
-``begun`` counts the moves that were begun, carried on from store to store: of two claims the later one is higher.
-
-The values bear the nonces of ``recipes.writing``; keys below ``charge/`` are never copied.
-"""
+"""A backend that works only while its store is in charge of the cluster (``parley.consensus.store_record``)."""
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
-from enum import Enum
+from dataclasses import replace
 from typing import Self
 
 from parley.consensus.backend import (
@@ -51,7 +15,6 @@ from parley.consensus.backend import (
     Backend,
     Capabilities,
     Check,
-    Delete,
     Entry,
     Op,
     Page,
@@ -62,153 +25,20 @@ from parley.consensus.backend import (
     TxnResult,
     Watch,
 )
-from parley.consensus.errors import AlreadyExists, BadConfig, Fenced, Moved, PreconditionFailed
+from parley.consensus.errors import AlreadyExists, Fenced, Moved
 from parley.consensus.recipes.listeners import View
-from parley.consensus.recipes.settled_write import Writer, unwrap
-from parley.consensus.registry import open_backend
-
-FOLDER = "charge/"
-STATE = f"{FOLDER}state"
-DRIVER = f"{FOLDER}driver"
-READY = f"{FOLDER}ready/"
-MOVED_HERE = "moved here"
-"""The note of a move that was done, in the record of the store it led to. Records older than ``Charge.came_by`` tell
-by it that it was."""
-
-
-class State(Enum):
-    """Where a store stands; the module has the transitions."""
-
-    IN_CHARGE = "in charge"
-    PREPARING = "preparing"
-    FROZEN = "frozen"
-    MOVED = "moved"
-    CLAIMED = "claimed"
-
-
-HOLDS_STATE = frozenset({State.IN_CHARGE, State.PREPARING, State.FROZEN})
-"""The states of a store that is in charge; of two stores of a cluster at most one is in one of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A store: its address, and the identity it must have."""
-
-    url: str
-    identity: str
-
-
-@dataclass(frozen=True, slots=True)
-class Charge:
-    """The record.
-
-    :ivar term: how many moves led here.
-    :ivar begun: how many moves were begun up to the latest one, in all the stores that led here.
-    :ivar past: the identities of the stores that were in charge before this one, latest first.
-    :ivar move: the id of the latest move from or to this store, "" for none.
-    :ivar other: the other store of that move.
-    :ivar note: how that move went, for people.
-    :ivar came_by: the id of the move that led here, "" where none did: it outlasts later moves that are given up.
-    """
-
-    state: State = State.IN_CHARGE
-    term: int = 0
-    past: tuple[str, ...] = ()
-    move: str = ""
-    other: Place | None = None
-    note: str = ""
-    begun: int = 0
-    came_by: str = ""
-
-    @property
-    def is_move_done(self) -> bool:
-        """Whether the latest move was carried out, not merely begun, or given up. Without a move it was not."""
-        return self.state is State.MOVED or (self.move != "" and self.came_by == self.move)
-
-    def preparing(self, move: str, to: Place) -> Charge:
-        """The brokers are to connect to the other store."""
-        return replace(self, state=State.PREPARING, move=move, other=to, note="", begun=self.begun + 1)
-
-    def frozen(self) -> Charge:
-        """Nobody writes any more."""
-        return replace(self, state=State.FROZEN)
-
-    def moved(self) -> Charge:
-        """The other store is in charge."""
-        return replace(self, state=State.MOVED)
-
-    def given_up(self, note: str) -> Charge:
-        """This store is in charge as before."""
-        return replace(self, state=State.IN_CHARGE, note=note)
-
-    def claim(self, move: str, source: Place) -> Charge:
-        """What a store is to become that is to be filled from this one, which lies at ``source``."""
-        past = (source.identity, *(each for each in self.past if each != source.identity))
-        return Charge(State.CLAIMED, self.term + 1, past, move, source, begun=self.begun)
-
-    def taken(self, note: str) -> Charge:
-        """The store is in charge that was claimed."""
-        return replace(self, state=State.IN_CHARGE, note=note, came_by=self.move)
-
-    def to_bytes(self) -> bytes:
-        """As it is stored."""
-        return json.dumps({**asdict(self), "state": self.state.value}).encode()
-
-    @classmethod
-    def from_entry(cls, entry: Entry) -> Charge:
-        """What is stored.
-
-        :raises BadConfig: it makes no sense.
-        """
-        try:
-            fields = json.loads(unwrap(entry).value)
-            other = fields["other"]
-            return cls(
-                State(fields["state"]),
-                int(fields["term"]),
-                tuple(fields["past"]),
-                fields["move"],
-                Place(**other) if other else None,
-                fields["note"],
-                int(fields.get("begun", 0)),
-                fields.get("came_by", fields["move"] if fields["note"] == MOVED_HERE else ""),
-            )
-        except (ValueError, TypeError, KeyError) as error:
-            raise BadConfig(f"the value of {entry.key} is not Parley's: {error}") from error
-
-
-async def read_charge(backend: Backend) -> tuple[Charge, Revision | None]:
-    """The record of an open store, and its revision; that of a store which has none begins with term 0."""
-    entry = await backend.get(STATE)
-    return (Charge(), None) if entry is None else (Charge.from_entry(entry), entry.revision)
-
-
-def expected(revision: Revision | None) -> Check:
-    """The check that the record is as it was read."""
-    return Check(STATE, At(revision) if revision else ABSENT)
-
-
-async def write_charge(
-    writer: Writer, charge: Charge, was: Revision | None, *others: Op, checks: Sequence[Check] = ()
-) -> Revision:
-    """Replace the record if it is as it was read, and do something else in the same transaction.
-
-    :raises PreconditionFailed: it is not; nothing was done.
-    :raises MaybeApplied: read it and see.
-    """
-    result = await writer.commit([expected(was), *checks], [Put(STATE, charge.to_bytes()), *others])
-    revision = result.revisions[0]
-    assert revision is not None
-    return revision
-
-
-async def thaw(backend: Backend, charge: Charge, was: Revision, note: str) -> None:
-    """Give up the move that froze the store. Anybody may at any time: it is refused once the move is done.
-
-    :raises Retriable: the store does not answer.
-    """
-    with suppress(PreconditionFailed):  # it went on, one way or the other
-        await write_charge(Writer(backend), charge.given_up(note), was, Delete(DRIVER))
+from parley.consensus.recipes.settled_write import Writer
+from parley.consensus.registry import create_backend
+from parley.consensus.store_record import (
+    DRIVER_KEY,
+    IN_CHARGE_STATES,
+    RECORD_FOLDER,
+    RECORD_KEY,
+    StoreLocation,
+    StoreRecord,
+    StoreState,
+    unfreeze,
+)
 
 
 class StoreInCharge(Backend):
@@ -230,11 +60,13 @@ class StoreInCharge(Backend):
         self._revision: Revision | None = None
         self._term = term
         own = backend.capabilities
-        self._capabilities = replace(own, txn_ops_max=own.txn_ops_max - 1, txn_bytes_max=own.txn_bytes_max - len(STATE))
+        self._capabilities = replace(
+            own, txn_ops_max=own.txn_ops_max - 1, txn_bytes_max=own.txn_bytes_max - len(RECORD_KEY)
+        )
 
     @classmethod
     def from_url(cls, url: str, **options: object) -> Self:
-        return cls(open_backend(url, **options), url)
+        return cls(create_backend(url, **options), url)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -246,9 +78,9 @@ class StoreInCharge(Backend):
         return self.backend.identity
 
     @property
-    def place(self) -> Place:
+    def location(self) -> StoreLocation:
         """Where others find it."""
-        return Place(self.url, self.identity)
+        return StoreLocation(self.url, self.identity)
 
     async def open(self, *, expect_identity: str | None = None) -> None:
         """Raises, beside what every store raises, ``Moved``."""
@@ -285,53 +117,55 @@ class StoreInCharge(Backend):
             seen = self._revision
             assert seen is not None
             try:
-                return await self.backend.txn([Check(STATE, At(seen), fences=True), *checks], ops)
+                return await self.backend.txn([Check(RECORD_KEY, At(seen), fences=True), *checks], ops)
             except Fenced as fenced:
-                if fenced.key != STATE:
+                if fenced.key != RECORD_KEY:
                     raise
                 if self._revision == seen:
                     self._revision = None
 
-    async def refresh(self) -> Charge:
+    async def refresh(self) -> StoreRecord:
         """Read the record, and wait while the store is frozen.
 
         :raises Moved: this store is not in charge, or was not in between.
         """
         while True:
-            entry = await self.backend.get(STATE)
+            entry = await self.backend.get(RECORD_KEY)
             if entry is None:
                 await self._begin()
                 continue
-            charge = Charge.from_entry(entry)
-            self.require(charge)
-            if charge.state is not State.FROZEN:
+            record = StoreRecord.from_entry(entry)
+            self.require(record)
+            if record.state is not StoreState.FROZEN:
                 self._revision = entry.revision
-                return charge
-            await self._until_thawed(charge, entry.revision)
+                return record
+            await self._until_unfrozen(record, entry.revision)
 
-    def require(self, charge: Charge) -> None:
+    def require(self, record: StoreRecord) -> None:
         """Do nothing while the store is in charge, as this record of it says, and has been since the first one seen.
 
         :raises Moved: it is not.
         """
-        if self._term is None and charge.state in HOLDS_STATE:
-            self._term = charge.term
-        if charge.state not in HOLDS_STATE or charge.term != self._term:
-            raise Moved(f"the store {self.identity} is not in charge any more ({charge.state.value})")
+        if self._term is None and record.state in IN_CHARGE_STATES:
+            self._term = record.term
+        if record.state not in IN_CHARGE_STATES or record.term != self._term:
+            raise Moved(f"the store {self.identity} is not in charge any more ({record.state.value})")
 
     async def _begin(self) -> None:
         with suppress(AlreadyExists):  # another was faster
-            await self._writer.commit([Check(STATE, ABSENT)], [Put(STATE, Charge().to_bytes())])
+            await self._writer.commit([Check(RECORD_KEY, ABSENT)], [Put(RECORD_KEY, StoreRecord().to_bytes())])
 
-    async def _until_thawed(self, charge: Charge, seen: Revision) -> None:
+    async def _until_unfrozen(self, record: StoreRecord, seen: Revision) -> None:
         """Wait until the record changes; a move whose driver is gone is given up."""
         view = View()
-        async with self.backend.watch(FOLDER) as watch:
+        async with self.backend.watch(RECORD_FOLDER) as watch:
             async for event in watch:
                 view.apply(event)
-                state = view.entries.get(STATE)
+                state = view.entries.get(RECORD_KEY)
                 if state is None or state.revision != seen:
                     return
-                if DRIVER not in view.entries:
-                    await thaw(self.backend, charge, seen, "given up: the controller that moved the cluster is gone")
+                if DRIVER_KEY not in view.entries:
+                    await unfreeze(
+                        self.backend, record, seen, "given up: the controller that moved the cluster is gone"
+                    )
                     return

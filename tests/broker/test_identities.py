@@ -23,14 +23,14 @@ from parley.broker.membership.identity import (
 from parley.consensus.backend import Backend
 from parley.consensus.errors import Unavailable
 from parley.consensus.recipes.keyvalue import KeyValue
-from parley.consensus.registry import open_backend
+from parley.consensus.registry import create_backend
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.storage.identity import DirectoryIdentity
 
 
 @pytest.fixture
 async def backend() -> AsyncIterator[Backend]:
-    async with open_backend("memory:") as opened:
+    async with create_backend("memory:") as opened:
         yield opened
 
 

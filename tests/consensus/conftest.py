@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from parley.consensus.backend import Backend
-from parley.consensus.registry import open_backend
+from parley.consensus.registry import create_backend
 from tests.support.stores.running import STORES, below
 
 Connect = Callable[[], Awaitable[Backend]]
@@ -42,7 +42,7 @@ async def connect(
     clients: list[Backend] = []
 
     async def open_one() -> Backend:
-        client = open_backend(url)
+        client = create_backend(url)
         await client.open()
         clients.append(client)
         return client

@@ -24,8 +24,17 @@ from parley.consensus.recipes.keyvalue import KeyValue
 from parley.consensus.recipes.settled_write import Writer, wrap
 from parley.consensus.registry import load_backend
 from parley.consensus.store_copy import content, leftovers
-from parley.consensus.store_in_charge import HOLDS_STATE, READY, STATE, Charge, Place, State, StoreInCharge, read_charge
-from parley.consensus.store_lookup import find_store, follow_on, open_existing
+from parley.consensus.store_in_charge import StoreInCharge
+from parley.consensus.store_lookup import find_store, find_successor, open_existing
+from parley.consensus.store_record import (
+    IN_CHARGE_STATES,
+    READY_FOLDER,
+    RECORD_KEY,
+    StoreLocation,
+    StoreRecord,
+    StoreState,
+    read_record,
+)
 
 _numbers = itertools.count()
 Hook = Callable[[Step], None]
@@ -47,13 +56,13 @@ class Stores:
         self.kept[f"memory://{name}"] = (store or MemoryStore()).known_as(name)
         return f"memory://{name}"
 
-    async def open_url(self, url: str) -> Backend:
+    async def backend_at(self, url: str) -> Backend:
         client = MemoryBackend(self.kept[url])
         self.clients.append(client)
         return client
 
     async def find(self, url: str, known: Iterable[str] = ()) -> StoreInCharge:
-        return await find_store(url, self.open_url, known=list(known))
+        return await find_store(url, self.backend_at, known=list(known))
 
     async def in_charge(self) -> list[str]:
         """The stores that hold the state, by their records and the tombstones that lead to them.
@@ -63,22 +72,22 @@ class Stores:
         found = []
         moves = set()
         for url in self.kept:
-            charge, _ = await self._charge(url)
-            if charge.state is State.MOVED:
-                moves.add(charge.move)
+            record, _ = await self._record(url)
+            if record.state is StoreState.MOVED:
+                moves.add(record.move)
         for url in self.kept:
-            charge, _ = await self._charge(url)
-            begun = charge.state in HOLDS_STATE and (charge.move or await self._keys(url))
-            if begun or (charge.state is State.CLAIMED and charge.move in moves):
+            record, _ = await self._record(url)
+            begun = record.state in IN_CHARGE_STATES and (record.move or await self._keys(url))
+            if begun or (record.state is StoreState.CLAIMED and record.move in moves):
                 found.append(url)
         return found
 
-    async def _charge(self, url: str):  # type: ignore[no-untyped-def]
-        async with await self.open_url(url) as backend:
-            return await read_charge(backend)
+    async def _record(self, url: str):  # type: ignore[no-untyped-def]
+        async with await self.backend_at(url) as backend:
+            return await read_record(backend)
 
     async def _keys(self, url: str) -> list[str]:
-        async with await self.open_url(url) as backend:
+        async with await self.backend_at(url) as backend:
             return await leftovers(backend)
 
     async def close(self) -> None:
@@ -126,7 +135,7 @@ async def driver(
         fault(made, step)
 
     store = await stores.find(source)
-    other = await stores.open_url(target)
+    other = await stores.backend_at(target)
     await other.open()
     session = await store.open_session(ttl_ms)
     assert isinstance(other, MemoryBackend)
@@ -157,9 +166,9 @@ async def fill(store: StoreInCharge, keys: int = 30) -> None:
 
 
 async def until_preparing(store: StoreInCharge) -> None:
-    async with store.watch(STATE) as watch:
+    async with store.watch(RECORD_KEY) as watch:
         async for _ in watch:
-            if (await read_charge(store))[0].state is State.PREPARING:
+            if (await read_record(store))[0].state is StoreState.PREPARING:
                 return
 
 
@@ -199,7 +208,7 @@ async def test_nobody_writes_to_a_store_that_has_moved(stores: Stores) -> None:
     with pytest.raises(Moved):
         await asleep.delete("data/k")
     assert await content(asleep) == before
-    awake = await follow_on(asleep, stores.open_url)
+    awake = await find_successor(asleep, stores.backend_at)
     assert (await KeyValue(awake).get("k")).value == b"1"  # type: ignore[union-attr]
 
 
@@ -217,10 +226,10 @@ async def test_writers_wait_while_the_store_is_frozen_and_go_on_when_the_move_is
         await (await driver(stores, old, new, fault=fault)).migration.run()
     await waiting[0]
     assert await stores.in_charge() == [old]
-    assert (await read_charge(writer))[0].note == "the network card burns"
-    async with await stores.open_url(new) as emptied:
+    assert (await read_record(writer))[0].note == "the network card burns"
+    async with await stores.backend_at(new) as emptied:
         assert not await leftovers(emptied)
-        assert (await read_charge(emptied))[0] == Charge()
+        assert (await read_record(emptied))[0] == StoreRecord()
 
 
 @pytest.mark.parametrize("step", list(Step))
@@ -304,9 +313,9 @@ async def test_members_must_be_able_to_use_the_new_store(stores: Stores) -> None
 
     async def say(error: str) -> None:
         await until_preparing(member)
-        move = (await read_charge(member))[0].move
+        move = (await read_record(member))[0].move
         said = json.dumps({"move": move, "error": error}).encode()
-        await Writer(member.backend).commit([], [Put(f"{READY}1", said, session)])
+        await Writer(member.backend).commit([], [Put(f"{READY_FOLDER}1", said, session)])
 
     refused = await driver(stores, old, new, members=members, ttl_ms=5000)
     with pytest.raises(CannotMove, match=r"^broker 1 cannot use the new store: no route"):
@@ -329,7 +338,7 @@ async def test_a_move_can_be_given_up_until_it_is_committed(stores: Stores) -> N
     moving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await moving
-    assert (await read_charge(store))[0].state is State.IN_CHARGE
+    assert (await read_record(store))[0].state is StoreState.IN_CHARGE
     assert await stores.in_charge() == [old]
 
 
@@ -350,27 +359,29 @@ async def test_there_and_back_and_on(stores: Stores) -> None:
             assert (await stores.find(url, [known])).url == third
     with pytest.raises(Moved):
         await KeyValue(asleep).put("k", b"")
-    assert (await follow_on(asleep, stores.open_url)).url == third
+    assert (await find_successor(asleep, stores.backend_at)).url == third
 
 
 async def test_only_a_move_that_was_done_is_done_whichever_version_wrote_the_record(stores: Stores) -> None:
-    def as_before(charge: Charge) -> Charge:
-        fields = json.loads(charge.to_bytes())
+    def as_before(record: StoreRecord) -> StoreRecord:
+        fields = json.loads(record.to_bytes())
         del fields["came_by"]
-        return Charge.from_entry(Entry(STATE, wrap(json.dumps(fields).encode(), ("0" * 16,)), Revision(1), None))
+        return StoreRecord.from_entry(
+            Entry(RECORD_KEY, wrap(json.dumps(fields).encode(), ("0" * 16,)), Revision(1), None)
+        )
 
     first, second = stores.new(), stores.new()
     await (await driver(stores, first, second)).migration.run()
     for url in (first, second):
-        charge, _ = await stores._charge(url)
-        assert charge.is_move_done
-        assert as_before(charge).is_move_done
-    back = charge.preparing("back", Place(first, charge.past[0]))
+        record, _ = await stores._record(url)
+        assert record.is_move_done
+        assert as_before(record).is_move_done
+    back = record.preparing("back", StoreLocation(first, record.past[0]))
     for each in (back, back.frozen(), back.given_up("it burns")):
         assert not each.is_move_done
         assert not as_before(each).is_move_done
-    assert back.given_up("it burns").came_by == charge.came_by
-    assert not Charge().is_move_done
+    assert back.given_up("it burns").came_by == record.came_by
+    assert not StoreRecord().is_move_done
 
 
 async def test_one_that_slept_through_a_move_there_and_back_knows_it(stores: Stores) -> None:
@@ -380,7 +391,7 @@ async def test_one_that_slept_through_a_move_there_and_back_knows_it(stores: Sto
     await (await driver(stores, second, first)).migration.run()
     with pytest.raises(Moved):
         await KeyValue(asleep).put("k", b"")
-    assert (await follow_on(asleep, stores.open_url)).url == first
+    assert (await find_successor(asleep, stores.backend_at)).url == first
 
 
 async def test_a_store_of_others_is_not_filled(stores: Stores) -> None:
@@ -422,7 +433,7 @@ async def test_data_of_a_store_is_not_used_with_an_unrelated_one(stores: Stores)
     with pytest.raises(WrongStore):
         await stores.find(other, [identity])
     forgotten = stores.kept[old]
-    forgotten.apply([], [Put(STATE, wrap(Charge().to_bytes(), ("0" * 16,)))])  # as if restored from a backup
+    forgotten.apply([], [Put(RECORD_KEY, wrap(StoreRecord().to_bytes(), ("0" * 16,)))])  # as if restored from a backup
     with pytest.raises(WrongStore):
         await stores.find(old, [after, identity])
 
@@ -447,16 +458,16 @@ async def test_a_guard_that_does_not_hold_is_not_taken_for_a_move(stores: Stores
 
 
 def test_only_what_nobody_needs_is_written_over() -> None:
-    own = Charge(past=("before",), begun=2)
-    theirs = Charge(State.CLAIMED, other=Place("x", "elsewhere"))
-    assert refusal(Charge(), "t", "s", own, []) is None
-    assert refusal(Charge(), "t", "s", own, ["data/k"])
+    own = StoreRecord(past=("before",), begun=2)
+    theirs = StoreRecord(StoreState.CLAIMED, other=StoreLocation("x", "elsewhere"))
+    assert refusal(StoreRecord(), "t", "s", own, []) is None
+    assert refusal(StoreRecord(), "t", "s", own, ["data/k"])
     assert refusal(theirs, "t", "s", own, [])
-    assert refusal(replace(theirs, other=Place("x", "s")), "t", "s", own, ["data/k"]) is None
-    assert refusal(replace(theirs, other=Place("x", "before")), "t", "s", own, ["data/k"]) is None
-    assert refusal(replace(theirs, other=Place("x", "s"), begun=2), "t", "s", own, [])
-    assert refusal(Charge(State.MOVED), "before", "s", own, ["data/k"]) is None
-    assert refusal(Charge(State.MOVED), "t", "s", own, [])
+    assert refusal(replace(theirs, other=StoreLocation("x", "s")), "t", "s", own, ["data/k"]) is None
+    assert refusal(replace(theirs, other=StoreLocation("x", "before")), "t", "s", own, ["data/k"]) is None
+    assert refusal(replace(theirs, other=StoreLocation("x", "s"), begun=2), "t", "s", own, [])
+    assert refusal(StoreRecord(StoreState.MOVED), "before", "s", own, ["data/k"]) is None
+    assert refusal(StoreRecord(StoreState.MOVED), "t", "s", own, [])
 
 
 @given(
@@ -499,7 +510,7 @@ async def _counting(crash: Step | None, seed: int, writers: int) -> None:
             try:
                 taken.append(await KeyValue(store).next_id("ids"))
             except Moved:
-                store = await follow_on(store, stores.open_url)
+                store = await find_successor(store, stores.backend_at)
 
     def fault(driver: Driver, step: Step) -> None:
         if step is crash:

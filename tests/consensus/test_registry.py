@@ -12,12 +12,12 @@ from parley.consensus import registry
 from parley.consensus.errors import BadConfig
 from parley.consensus.local import LocalBackend
 from parley.consensus.memory import MemoryBackend
-from parley.consensus.registry import default_url, from_kafka_config, names_store, open_backend, schemes
+from parley.consensus.registry import create_backend, default_url, from_kafka_config, names_store, schemes
 
 
 def test_built_in_schemes(tmp_path: Path) -> None:
-    assert isinstance(open_backend("memory:"), MemoryBackend)
-    assert isinstance(open_backend(f"local://{tmp_path}"), LocalBackend)
+    assert isinstance(create_backend("memory:"), MemoryBackend)
+    assert isinstance(create_backend(f"local://{tmp_path}"), LocalBackend)
     assert {"local", "memory"} <= set(schemes())
 
 
@@ -34,13 +34,13 @@ def test_built_in_schemes(tmp_path: Path) -> None:
 )
 def test_bad_addresses_say_what_is_allowed(url: str, said: str) -> None:
     with pytest.raises(BadConfig, match=said):
-        open_backend(url)
+        create_backend(url)
 
 
 def test_unknown_options_are_refused(tmp_path: Path) -> None:
     for url in ("memory:", f"local://{tmp_path}"):
         with pytest.raises(BadConfig, match="password"):
-            open_backend(url, password="x")
+            create_backend(url, password="x")
 
 
 def third_party(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
@@ -65,14 +65,14 @@ def test_entry_points_name_further_backends(monkeypatch: pytest.MonkeyPatch) -> 
 def test_broken_entry_points_are_named(monkeypatch: pytest.MonkeyPatch, value: str, said: str) -> None:
     third_party(monkeypatch, value)
     with pytest.raises(BadConfig, match=said):
-        open_backend("thirdparty://x")
+        create_backend("thirdparty://x")
 
 
 def test_what_to_install_is_said() -> None:
     code = (
         "import sys; sys.modules['grpc'] = None\n"
-        "from parley.consensus.registry import open_backend\n"
-        "try: open_backend('etcd://h')\n"
+        "from parley.consensus.registry import create_backend\n"
+        "try: create_backend('etcd://h')\n"
         "except Exception as error: print(error)"
     )
     done = subprocess.run(
@@ -83,7 +83,7 @@ def test_what_to_install_is_said() -> None:
 
 def test_built_in_schemes_do_not_read_the_installed_distributions() -> None:
     code = (
-        "import sys; from parley.consensus.registry import open_backend; open_backend('memory:'); "
+        "import sys; from parley.consensus.registry import create_backend; create_backend('memory:'); "
         "sys.exit('importlib.metadata' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(registry.__file__).parents[1]).returncode == 0

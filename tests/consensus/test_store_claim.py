@@ -16,18 +16,18 @@ from parley.consensus.migration import Migration, Step, give_up_left_over
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.consensus.recipes.settled_write import Writer
 from parley.consensus.store_copy import content
-from parley.consensus.store_in_charge import (
-    DRIVER,
-    HOLDS_STATE,
-    STATE,
-    Charge,
-    Place,
-    State,
-    StoreInCharge,
-    read_charge,
-    write_charge,
-)
+from parley.consensus.store_in_charge import StoreInCharge
 from parley.consensus.store_lookup import find_store
+from parley.consensus.store_record import (
+    DRIVER_KEY,
+    IN_CHARGE_STATES,
+    RECORD_KEY,
+    StoreLocation,
+    StoreRecord,
+    StoreState,
+    read_record,
+    write_record,
+)
 from tests.consensus.stepping import SteppedBackend, Steps, every_order
 
 TTL_MS = 5000
@@ -47,13 +47,13 @@ class Cluster:
         self.stores = {self.url: MemoryStore(), NEW: new}
         self.clients: list[SteppedBackend] = []
 
-    async def open_url(self, url: str) -> Backend:
+    async def backend_at(self, url: str) -> Backend:
         client = SteppedBackend(self.stores[url], self.name)
         self.clients.append(client)
         return client
 
     async def begin(self) -> None:
-        await KeyValue(await find_store(self.url, self.open_url)).put("of", self.name.encode())
+        await KeyValue(await find_store(self.url, self.backend_at)).put("of", self.name.encode())
 
     async def migration(
         self,
@@ -73,7 +73,7 @@ class Cluster:
             if step is Step.COPY and not everywhere:
                 target.steps = None
 
-        store = await find_store(self.url, self.open_url)
+        store = await find_store(self.url, self.backend_at)
         target = SteppedBackend(self.stores[NEW], who or self.name)
         self.clients.append(target)
         await target.open()
@@ -94,8 +94,8 @@ class Cluster:
     async def move_there_and_back(self) -> None:
         """So that the new store is one that the cluster has moved out of."""
         await (await self.migration("there", None)).run()
-        store = await find_store(self.url, self.open_url)
-        target = await self.open_url(self.url)
+        store = await find_store(self.url, self.backend_at)
+        target = await self.backend_at(self.url)
         await target.open()
         session = await store.open_session(TTL_MS)
         await Migration(
@@ -109,7 +109,7 @@ class Cluster:
             rng=Random(1),
         ).run()
 
-    async def state(self) -> tuple[Charge, dict[str, bytes]]:
+    async def state(self) -> tuple[StoreRecord, dict[str, bytes]]:
         """Of its own store."""
         return await state_of(self.stores[self.url])
 
@@ -119,10 +119,10 @@ class Cluster:
             await client.close()
 
 
-async def state_of(store: MemoryStore) -> tuple[Charge, dict[str, bytes]]:
+async def state_of(store: MemoryStore) -> tuple[StoreRecord, dict[str, bytes]]:
     async with MemoryBackend(store) as client:
         found = {key: value.partition(b"\n")[2] for key, value in (await content(client)).items()}
-        return (await read_charge(client))[0], found
+        return (await read_record(client))[0], found
 
 
 async def new_store(begun: bool) -> MemoryStore:
@@ -130,7 +130,7 @@ async def new_store(begun: bool) -> MemoryStore:
     store = MemoryStore()
     if begun:
         async with MemoryBackend(store) as client:
-            await write_charge(Writer(client), Charge(), None)
+            await write_record(Writer(client), StoreRecord(), None)
     return store
 
 
@@ -144,7 +144,7 @@ class Beginner:
         self._clients: list[SteppedBackend] = []
         self._steps: Steps | None = None
 
-    async def _open_url(self, url: str) -> Backend:
+    async def _backend_at(self, url: str) -> Backend:
         client = SteppedBackend(self._stores[url], "beginner")
         client.steps = self._steps
         self._clients.append(client)
@@ -154,7 +154,7 @@ class Beginner:
         """Find the store, and write to it; stops where it is told that the store is another's."""
         self._steps = steps
         try:
-            store = await find_store(NEW, self._open_url)
+            store = await find_store(NEW, self._backend_at)
             if store.url != NEW or (await state_of(self._stores[NEW]))[0].term:
                 self.has_moved = True
                 return
@@ -201,16 +201,16 @@ async def test_a_cluster_that_begins_in_a_store_and_one_that_moves_there(begun: 
         await cluster.close()
         ends.add((has_moved[0], beginner.has_moved))
         there, found = await state_of(store)
-        charge, kept = await cluster.state()
+        record, kept = await cluster.state()
         assert kept == {"data/of": b"mover"}
         if has_moved[0]:
-            assert (charge.state, there.state) == (State.MOVED, State.IN_CHARGE), steps.taken
+            assert (record.state, there.state) == (StoreState.MOVED, StoreState.IN_CHARGE), steps.taken
             assert found == kept, steps.taken
             assert beginner.has_moved, steps.taken
             assert not beginner.written, steps.taken
         else:
-            assert charge.state is State.IN_CHARGE, steps.taken
-            assert (there.state, there.other) == (State.IN_CHARGE, None), steps.taken
+            assert record.state is StoreState.IN_CHARGE, steps.taken
+            assert (there.state, there.other) == (StoreState.IN_CHARGE, None), steps.taken
             assert found == beginner.written, steps.taken
             assert len(beginner.written) == 2 or (beginner.has_moved and not beginner.written), steps.taken
     expected = {(False, False), (False, True)} if fails_at else {(False, False), (True, True)}
@@ -238,11 +238,11 @@ async def test_two_clusters_that_move_to_the_same_store(begun: bool) -> None:
             await each.close()
         assert sum(results.values()) <= 1, steps.taken
         there, found = await state_of(store)
-        assert there.state is State.IN_CHARGE
+        assert there.state is StoreState.IN_CHARGE
         assert list(found.values()) == [name.encode() for name, won in results.items() if won], steps.taken
         for each in clusters:
-            charge, kept = await each.state()
-            assert charge.state is (State.MOVED if results[each.name] else State.IN_CHARGE), steps.taken
+            record, kept = await each.state()
+            assert record.state is (StoreState.MOVED if results[each.name] else StoreState.IN_CHARGE), steps.taken
             assert kept == {"data/of": each.name.encode()}
         ends.add(tuple(sorted(results.items())))
     assert (("one", True), ("two", False)) in ends
@@ -265,14 +265,14 @@ async def test_a_claimant_that_dies_at_any_step_holds_up_nobody(begun: bool, dea
         await beginner.close()
         await cluster.close()
         there, found = await state_of(store)
-        if (await cluster.state())[0].state is State.MOVED:  # it has survived
+        if (await cluster.state())[0].state is StoreState.MOVED:  # it has survived
             continue
         assert found == beginner.written, steps.taken
-        if there.state is State.CLAIMED:  # what leads to a store in charge
+        if there.state is StoreState.CLAIMED:  # what leads to a store in charge
             assert not beginner.written
-            assert there.other == Place(cluster.url, cluster.stores[cluster.url].identity)
+            assert there.other == StoreLocation(cluster.url, cluster.stores[cluster.url].identity)
             continue
-        assert there.state in (State.IN_CHARGE, State.FROZEN), steps.taken
+        assert there.state in (StoreState.IN_CHARGE, StoreState.FROZEN), steps.taken
         assert len(found) == 2, steps.taken
         async with MemoryBackend(store) as client:
             await KeyValue(StoreInCharge(client, NEW)).put("after", b"")
@@ -336,7 +336,7 @@ async def test_a_prepare_that_is_given_up_does_not_arrive_any_more() -> None:
         await moving
     with pytest.raises(PreconditionFailed):
         slow.arrive()
-    assert (await read_charge(slow))[0].state is State.IN_CHARGE
+    assert (await read_record(slow))[0].state is StoreState.IN_CHARGE
     await slow.close()
 
 
@@ -346,10 +346,10 @@ async def test_a_prepare_that_arrives_when_its_driver_is_gone_does_not_hinder_th
     migration = await migration_of(other, target, "next")
     assert not await give_up_left_over(StoreInCharge(other, "memory://old"), "by the next controller")
     slow.arrive()
-    assert (await read_charge(other))[0].state is State.PREPARING
+    assert (await read_record(other))[0].state is StoreState.PREPARING
     await migration.run()
-    assert (await read_charge(other))[0].state is State.MOVED
-    assert (await read_charge(target))[0].state is State.IN_CHARGE
+    assert (await read_record(other))[0].state is StoreState.MOVED
+    assert (await read_record(target))[0].state is StoreState.IN_CHARGE
     moving.cancel()
     with suppress(asyncio.CancelledError):
         await moving
@@ -378,7 +378,7 @@ async def test_a_claim_that_is_given_up_arrives_no_more(begun: bool, in_time: in
         await moving
     with pytest.raises((PreconditionFailed, SessionLost)):
         slow.arrive()
-    assert await state_of(store) == (Charge(), {})
+    assert await state_of(store) == (StoreRecord(), {})
     await KeyValue(StoreInCharge(slow, NEW)).put("k", b"of a cluster that begins there")
     await slow.close()
     await old.close()
@@ -420,14 +420,14 @@ async def test_a_driver_that_sleeps_through_a_later_move_takes_nothing_away(
         await steps.run(moved(early), moved(late))
         await cluster.close()
         there, found = await state_of(cluster.stores[NEW])
-        charge, kept = await cluster.state()
+        record, kept = await cluster.state()
         assert kept == {"data/of": b"mover"}
-        if charge.state is State.MOVED:
-            assert (there.state, there.move) == (State.IN_CHARGE, charge.move), steps.taken
+        if record.state is StoreState.MOVED:
+            assert (there.state, there.move) == (StoreState.IN_CHARGE, record.move), steps.taken
             assert found == kept, steps.taken
         else:  # the one woke up as the other had begun, and both gave up
-            assert charge.state is State.IN_CHARGE, steps.taken
-            assert there.state not in HOLDS_STATE or not found, steps.taken
+            assert record.state is StoreState.IN_CHARGE, steps.taken
+            assert there.state not in IN_CHARGE_STATES or not found, steps.taken
 
 
 async def test_a_store_that_is_held_by_a_claimant_is_not_claimed_by_another() -> None:
@@ -435,15 +435,15 @@ async def test_a_store_that_is_held_by_a_claimant_is_not_claimed_by_another() ->
     one = MemoryBackend(store)
     await one.open()
     session = await one.open_session(TTL_MS)
-    charge, revision = await read_charge(one)
-    await write_charge(Writer(one), charge.frozen(), revision, Put(DRIVER, b"", session))
+    record, revision = await read_record(one)
+    await write_record(Writer(one), record.frozen(), revision, Put(DRIVER_KEY, b"", session))
     cluster = Cluster("mover", store)
     await cluster.begin()
     with pytest.raises(CannotMove, match="somebody else is about to fill this store"):
         await (await cluster.migration("m", None)).run()
     await session.close()
     await (await cluster.migration("m", None)).run()
-    assert (await one.get(STATE)) is not None
-    assert (await read_charge(one))[0].state is State.IN_CHARGE
+    assert (await one.get(RECORD_KEY)) is not None
+    assert (await read_record(one))[0].state is StoreState.IN_CHARGE
     await one.close()
     await cluster.close()

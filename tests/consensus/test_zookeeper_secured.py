@@ -17,7 +17,7 @@ from kazoo.security import OPEN_ACL_UNSAFE
 
 from parley.consensus.backend import Changed, Put
 from parley.consensus.errors import BadConfig, Unauthorized, Unavailable
-from parley.consensus.registry import from_kafka_config, open_backend, opener, zookeeper_secrets
+from parley.consensus.registry import backend_factory, create_backend, from_kafka_config, zookeeper_secrets
 from parley.consensus.zookeeper import ZookeeperBackend
 from parley.consensus.zookeeper.address import parse
 from parley.consensus.zookeeper.connection import synchronous_client
@@ -261,7 +261,7 @@ async def test_kafkas_keys_are_those_of_the_address(tls: tuple[ZookeeperServers,
         "zookeeper.set.acl": "true",
         "zookeeper.connection.timeout.ms": "10000",
     }
-    async with open_backend(from_kafka_config(config)) as client:
+    async with create_backend(from_kafka_config(config)) as client:
         await client.put("a", b"1")
     with pytest.raises(BadConfig, match="only PEM"):
         from_kafka_config({**config, "zookeeper.ssl.keystore.type": "BCFKS"})
@@ -300,13 +300,13 @@ async def test_keystores_with_passwords(tls: tuple[ZookeeperServers, Path], tmp_
     config["zookeeper.ssl.keystore.password"] = "key pass"
     url = from_kafka_config(config)
     assert "key pass" not in unquote_plus(url)
-    client = await opener(config)(url)
+    client = await backend_factory(config)(url)
     async with client:
         await client.put("a", b"1")
         assert (await client.watch_count()).open is not None
     wrong = {**config, "zookeeper.ssl.keystore.password": "another"}
     with pytest.raises(BadConfig if kind != "encrypted PEM" else Unavailable):
-        await (await opener(wrong)(url)).open()
+        await (await backend_factory(wrong)(url)).open()
 
 
 def test_a_keystore_that_only_java_reads_is_refused(tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ def test_a_keystore_that_only_java_reads_is_refused(tmp_path: Path) -> None:
         "-keystore", f"{keystore}", "-storepass", "secret", "-keypass", "secret")  # fmt: skip
     config = kafkas("zookeeper://h", keystore, keystore)
     with pytest.raises(BadConfig, match="keytool -importkeystore"):
-        open_backend(from_kafka_config(config), **zookeeper_secrets(config))
+        create_backend(from_kafka_config(config), **zookeeper_secrets(config))
 
 
 def run(*command: str) -> None:

@@ -15,7 +15,7 @@ from parley import Cluster
 from parley.consensus.errors import Unavailable
 from parley.consensus.memory import MemoryBackend, MemoryStore
 from parley.consensus.recipes.keyvalue import KeyValue
-from parley.consensus.registry import open_backend
+from parley.consensus.registry import create_backend
 from parley.tools.coordination.checking import Found, check
 from tests.tools.conftest import Parley
 
@@ -100,7 +100,7 @@ def test_a_move_that_makes_no_sense_is_refused(cluster: Cluster, store: str, par
 
 
 async def _put(url: str, values: dict[str, bytes]) -> None:
-    async with open_backend(url) as backend:
+    async with create_backend(url) as backend:
         for key, value in values.items():
             await KeyValue(backend).put(key, value)
 
@@ -142,7 +142,7 @@ def test_secrets_are_masked_unless_asked_for(parley: Parley, tmp_path: Path) -> 
 
 
 async def _values(url: str) -> dict[str, bytes]:
-    async with open_backend(url) as backend:
+    async with create_backend(url) as backend:
         return {entry.key: _same(entry.value) async for entry in KeyValue(backend).entries()}
 
 

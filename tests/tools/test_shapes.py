@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from parley import Broker
-from parley.consensus.registry import open_backend
+from parley.consensus.registry import create_backend
 from parley.protocol.records.batch import Record, build
 from parley.tools.cli.shapes import SHAPES, differences
 from tests.tools.conftest import Parley
@@ -87,7 +87,7 @@ def names(broker: Broker, topic: str, tmp_path: Path) -> dict[str, Any]:
 
 
 async def _begin(store: str) -> None:
-    async with open_backend(store):
+    async with create_backend(store):
         pass
 
 

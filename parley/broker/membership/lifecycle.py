@@ -93,7 +93,7 @@ class Liveness:
         self._publication = publication
         self._session: Session | None = None
         self._rejoin = asyncio.Event()
-        self._thawing = TaskSet()
+        self._unfreezing = TaskSet()
         self._is_leaving = False
         self.broker_epoch = -1
         """Of this broker's registration, -1 before the first."""
@@ -129,7 +129,7 @@ class Liveness:
         try:
             await race(self._following.run(), self._live_on())
         finally:
-            await self._thawing.close()
+            await self._unfreezing.close()
 
     @property
     def may_be_superseded(self) -> bool:
@@ -202,7 +202,7 @@ class Liveness:
     def _depose(self, leader: Leader, is_silent: bool) -> None:
         if is_silent:
             self._members.distrust(registration_from_bytes(leader.candidate).incarnation_id)
-        self._thawing.start(self.moves.thaw_after(leader.epoch), name="end of a dead controller's move")
+        self._unfreezing.start(self.moves.unfreeze_after(leader.epoch), name="end of a dead controller's move")
         self.controller.depose(leader)
 
     # -- membership ------------------------------------------------------------------------------------------------

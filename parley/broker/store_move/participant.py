@@ -26,19 +26,19 @@ from parley.consensus.migration import Migration, Step, give_up_left_over
 from parley.consensus.recipes.groups import Groups
 from parley.consensus.recipes.listeners import View
 from parley.consensus.recipes.settled_write import Writer
-from parley.consensus.registry import Open
-from parley.consensus.store_in_charge import (
-    FOLDER,
-    READY,
-    STATE,
-    Charge,
-    Place,
-    State,
-    StoreInCharge,
-    read_charge,
-    thaw,
+from parley.consensus.registry import BackendFactory
+from parley.consensus.store_in_charge import StoreInCharge
+from parley.consensus.store_lookup import find_successor
+from parley.consensus.store_record import (
+    READY_FOLDER,
+    RECORD_FOLDER,
+    RECORD_KEY,
+    StoreLocation,
+    StoreRecord,
+    StoreState,
+    read_record,
+    unfreeze,
 )
-from parley.consensus.store_lookup import follow_on
 from parley.protocol.errors import ErrorCode, KafkaError
 
 log = logging.getLogger(__name__)
@@ -74,14 +74,14 @@ class Moves:
     def __init__(
         self,
         store: StoreInCharge,
-        open_url: Open,
+        backend_at: BackendFactory,
         remember: Callable[[str], Awaitable[None]],
         rng: Random,
     ) -> None:
         """``remember(identity)`` notes with the broker's data that it belongs to another store from now on."""
         self.store = store
         """The store in charge, as far as this broker knows."""
-        self._open_url = open_url
+        self._backend_at = backend_at
         self._remember = remember
         self._rng = rng
         self._farewells = TaskSet()
@@ -103,18 +103,18 @@ class Moves:
         """
         view, attempts, tried = View(), TaskSet(), ""
         try:
-            async with self.store.watch(FOLDER) as watch:
+            async with self.store.watch(RECORD_FOLDER) as watch:
                 async for event in watch:
                     view.apply(event)
-                    entry = view.entries.get(STATE)
+                    entry = view.entries.get(RECORD_KEY)
                     if entry is None:
                         continue
-                    charge = Charge.from_entry(entry)
-                    self.store.require(charge)
-                    self._note(charge)
-                    if charge.state is State.PREPARING and charge.move != tried and charge.other is not None:
-                        tried = charge.move
-                        work = self._try(charge.move, charge.other, member, session)
+                    record = StoreRecord.from_entry(entry)
+                    self.store.require(record)
+                    self._note(record)
+                    if record.state is StoreState.PREPARING and record.move != tried and record.other is not None:
+                        tried = record.move
+                        work = self._try(record.move, record.other, member, session)
                         attempts.start(work, name="connect to the new store")
         finally:
             await attempts.close()
@@ -132,8 +132,8 @@ class Moves:
             async with asyncio.timeout(HOLD_MAX_S):
                 await self._settled.wait()
 
-    def _note(self, charge: Charge) -> None:
-        if charge.state is State.FROZEN:
+    def _note(self, record: StoreRecord) -> None:
+        if record.state is StoreState.FROZEN:
             self._left_epoch = None
             self._settled.clear()
         elif self._left_epoch is None:
@@ -145,12 +145,12 @@ class Moves:
             self._left_epoch = None
             self._settled.set()
 
-    async def _try(self, move: str, other: Place, member: str, session: Session) -> None:
+    async def _try(self, move: str, other: StoreLocation, member: str, session: Session) -> None:
         """Connect to the store that the cluster is to move to, and say in the present one how it went."""
         error = ""
         try:
             async with asyncio.timeout(OPEN_MAX_S):
-                backend = await self._open_url(other.url)
+                backend = await self._backend_at(other.url)
                 try:
                     await backend.open(expect_identity=other.identity)
                     await (await backend.open_session(session.ttl_ms)).close()
@@ -166,7 +166,7 @@ class Moves:
             log.warning("the store to move to cannot be used", extra={"reason": error})
         said = json.dumps({"move": move, "error": error}).encode()
         with suppress(CoordinationError):  # it is the driver that waits for it, and gives up if it does not come
-            await self._say(Put(f"{READY}{member}", said, session))
+            await self._say(Put(f"{READY_FOLDER}{member}", said, session))
 
     async def _say(self, what: Put) -> None:
         """Write it as soon as the store answers."""
@@ -186,7 +186,7 @@ class Moves:
         self._settled.clear()
         while True:
             try:
-                found = await follow_on(self.store, self._open_url, rng=self._rng)
+                found = await find_successor(self.store, self._backend_at, rng=self._rng)
                 break
             except Retriable as error:
                 log.warning("the new coordination store does not answer", extra={"reason": str(error)})
@@ -213,12 +213,12 @@ class Moves:
         await self.store.abandon()
         await self._farewells.close()
 
-    async def thaw_after(self, epoch: int) -> None:
+    async def unfreeze_after(self, epoch: int) -> None:
         """The controller of this term is dead: if it was driving a move, others need not wait for its session."""
         with suppress(CoordinationError):
-            charge, revision = await read_charge(self.store.backend)
-            if charge.state is State.FROZEN and revision is not None:
-                await thaw(self.store.backend, charge, revision, f"given up: controller {epoch} is gone")
+            record, revision = await read_record(self.store.backend)
+            if record.state is StoreState.FROZEN and revision is not None:
+                await unfreeze(self.store.backend, record, revision, f"given up: controller {epoch} is gone")
 
     # -- as the controller -----------------------------------------------------------------------------------------
 
@@ -229,7 +229,7 @@ class Moves:
         """
         self._require_office()
         try:
-            await self._open_url(url)
+            await self._backend_at(url)
         except BadConfig as wrong:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"The address cannot be used: {wrong}") from wrong
         self._require_office()
@@ -254,12 +254,12 @@ class Moves:
         if self._progress.state != "none":
             return self._progress
         try:
-            charge, _ = await read_charge(self.store.backend)
+            record, _ = await read_record(self.store.backend)
         except CoordinationError as error:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
-        if not charge.move:
+        if not record.move:
             return self._progress
-        return Progress(charge.move, "done" if charge.is_move_done else "failed", detail=charge.note)
+        return Progress(record.move, "done" if record.is_move_done else "failed", detail=record.note)
 
     def _require_office(self) -> None:
         if not self._is_in_office:
@@ -299,7 +299,7 @@ class Moves:
         target: Backend | None = None
         migration: Migration | None = None
         try:
-            target = await self._open_url(request.url)
+            target = await self._backend_at(request.url)
             async with asyncio.timeout(OPEN_MAX_S):
                 await target.open()
             migration = Migration(

@@ -11,7 +11,7 @@ import weakref
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Self
+from typing import Protocol, Self
 
 from parley.consensus.backend import (
     Capabilities,
@@ -31,9 +31,6 @@ from parley.consensus.backend import (
 )
 from parley.consensus.errors import BadConfig, SessionLost
 
-if TYPE_CHECKING:
-    from parley.consensus.memory.backend import MemoryBackend
-
 CAPABILITIES = Capabilities(
     name="memory",
     key_bytes_max=1024,
@@ -46,6 +43,28 @@ CAPABILITIES = Capabilities(
     expiry_factor_max=1.5,
     crash_seen_ms_max=None,
 )
+
+
+class StoreClient(Protocol):
+    """What the store calls on each attached client."""
+
+    @property
+    def watches(self) -> int:
+        """The number of open watches of the client."""
+        ...
+
+    def expired(self, session_id: str) -> None:
+        """A session has ended, possibly one of this client."""
+        ...
+
+    def wiped(self) -> None:
+        """The store has lost all data and has a new identity."""
+        ...
+
+    def wake(self) -> None:
+        """The content of the store may have changed."""
+        ...
+
 
 _stores: weakref.WeakValueDictionary[str, MemoryStore] = weakref.WeakValueDictionary()
 
@@ -76,7 +95,7 @@ class MemoryStore:
         self._floor = 0  # watchers behind this sequence may have missed a deletion
         self._deadlines: dict[str, float] = {}  # session -> loop time
         self._session_count = 0
-        self._clients: dict[MemoryBackend, None] = {}
+        self._clients: dict[StoreClient, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._context = copy_context()  # the timer is the server's, whichever client's call sets it
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -117,7 +136,7 @@ class MemoryStore:
             self._tell_expired(client, session_id)
         self._wake()
 
-    def _tell_expired(self, client: MemoryBackend, session_id: str) -> None:
+    def _tell_expired(self, client: StoreClient, session_id: str) -> None:
         client.expired(session_id)
 
     def wipe(self) -> None:
@@ -132,7 +151,7 @@ class MemoryStore:
         for client in tuple(self._clients):
             client.wiped()
 
-    def attach(self, client: MemoryBackend) -> None:
+    def attach(self, client: StoreClient) -> None:
         """Let a client in.
 
         :raises BadConfig: the store is in use by another event loop.
@@ -145,7 +164,7 @@ class MemoryStore:
         self._expire_due()
         self._arm()
 
-    def detach(self, client: MemoryBackend) -> None:
+    def detach(self, client: StoreClient) -> None:
         """Let a client go."""
         self._clients.pop(client, None)
         if not self._clients and self._timer:

@@ -7,5 +7,5 @@ Where they keep their state, so that several can share one store (see each modul
     groups/...        Groups, members
     incarnations/...  Groups, counters that outlive the members
 
-Every value in these folders is in the envelope of ``recipes.writing``.
+Every value in these folders is in the envelope of ``recipes.settled_write``.
 """

@@ -20,7 +20,7 @@ from parley.tools.cli.running import FAILED, CommandError, leave_to_log
 
 if TYPE_CHECKING:
     from parley.consensus.backend import Backend
-    from parley.consensus.registry import Open
+    from parley.consensus.registry import BackendFactory
     from parley.protocol.client import Client
 
 T = TypeVar("T")
@@ -102,8 +102,8 @@ def status(url: _Url = None, config: _Config = None, json_output: AsJson = False
     """Show who is in charge, who is there with which session, how many watches there are, and how much is stored."""
     from parley.tools.coordination.status import status_of
 
-    address, open_url = _address(url, config)
-    found = _run(lambda: _in_store(address, open_url, lambda backend: status_of(backend, address)))
+    address, backend_at = _address(url, config)
+    found = _run(lambda: _in_store(address, backend_at, lambda backend: status_of(backend, address)))
     print(json.dumps(found.as_data()) if json_output else "\n".join(found.as_text()))
 
 
@@ -121,9 +121,9 @@ def dump(
     from parley.tools.coordination.dumping import NotDumped
     from parley.tools.coordination.dumping import dump as dump_store
 
-    address, open_url = _address(url, config)
+    address, backend_at = _address(url, config)
     try:
-        found = _run(lambda: _in_store(address, open_url, lambda each: dump_store(each, show_secrets=show_secrets)))
+        found = _run(lambda: _in_store(address, backend_at, lambda each: dump_store(each, show_secrets=show_secrets)))
     except NotDumped as reason:
         raise CommandError(f"Nothing was dumped: {reason}.") from reason
     print(json.dumps(found, indent=1))
@@ -143,11 +143,11 @@ def restore(
     from parley.tools.coordination.dumping import NotRestored
     from parley.tools.coordination.dumping import restore as restore_store
 
-    address, open_url = _address(url, config)
+    address, backend_at = _address(url, config)
     dumped = _read(file)
 
     async def work() -> int:
-        backend = await open_url(address)
+        backend = await backend_at(address)
         try:
             await backend.open()
             return await restore_store(backend, dumped, overwrite=overwrite)
@@ -241,19 +241,19 @@ def _told(answer: Any) -> str:
             return f"No move has been made. The cluster is at {answer.store}."
 
 
-def _address(url: str | None, config: Path | None) -> tuple[str, Open]:
+def _address(url: str | None, config: Path | None) -> tuple[str, BackendFactory]:
     """The store that is meant, and what opens it."""
     from parley.broker.config.properties import read_properties
     from parley.consensus.errors import BadConfig
-    from parley.consensus.registry import from_kafka_config, opener
+    from parley.consensus.registry import backend_factory, from_kafka_config
 
     if (url is None) == (config is None):
         raise CommandError("Name a store by its URL, or a broker's properties file with --config.")
     if config is None:
-        return url or "", opener({})
+        return url or "", backend_factory({})
     try:
         properties = read_properties(config)
-        return from_kafka_config(properties), opener(properties)
+        return from_kafka_config(properties), backend_factory(properties)
     except OSError as error:
         raise CommandError(f"The file {config} cannot be read: {error.strerror}.") from error
     except (ValueError, BadConfig) as error:
@@ -269,12 +269,12 @@ def _read(file: Path) -> Any:
         raise CommandError(f"{file} is no JSON: {error}.") from error
 
 
-async def _in_store(url: str, open_url: Open, work: Callable[[Backend], Awaitable[T]]) -> T:
+async def _in_store(url: str, backend_at: BackendFactory, work: Callable[[Backend], Awaitable[T]]) -> T:
     """Do something with a store as it is found; an empty one stays empty."""
     from parley.consensus.store_lookup import open_existing
 
     async with asyncio.timeout(OPEN_MAX_S):
-        backend = await open_existing(url, open_url)
+        backend = await open_existing(url, backend_at)
     try:
         return await work(backend)
     finally:

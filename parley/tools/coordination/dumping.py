@@ -23,7 +23,7 @@ from parley.consensus.recipes.keyvalue import FOLDER as DATA
 from parley.consensus.recipes.settled_write import unwrap, wrap
 from parley.consensus.store_claim import Claim
 from parley.consensus.store_copy import Content, carry_out, content, difference, everything, too_large
-from parley.consensus.store_in_charge import FOLDER, HOLDS_STATE, Charge, State, read_charge
+from parley.consensus.store_record import IN_CHARGE_STATES, RECORD_FOLDER, StoreRecord, StoreState, read_record
 
 FORMAT = "parley-coordination-1"
 MASK = "<hidden>"
@@ -47,10 +47,10 @@ async def dump(backend: Backend, *, show_secrets: bool) -> dict[str, Any]:
     :raises NotDumped: another store is in charge.
     :raises CoordinationError: what the store raises.
     """
-    charge, _ = await read_charge(backend)
-    if charge.state not in HOLDS_STATE:
-        elsewhere = f"; dump {charge.other.url}" if charge.other is not None else ""
-        raise NotDumped(f"the store is {charge.state.value}, what it holds is out of date{elsewhere}")
+    record, _ = await read_record(backend)
+    if record.state not in IN_CHARGE_STATES:
+        elsewhere = f"; dump {record.other.url}" if record.other is not None else ""
+        raise NotDumped(f"the store is {record.state.value}, what it holds is out of date{elsewhere}")
     entries = {
         key: _readable(unwrap(Entry(key, value, Revision(None))).value)
         for key, value in (await content(backend)).items()
@@ -58,9 +58,9 @@ async def dump(backend: Backend, *, show_secrets: bool) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "identity": backend.identity,
-        "term": charge.term,
-        "past": list(charge.past),
-        "begun": charge.begun,
+        "term": record.term,
+        "past": list(record.past),
+        "begun": record.begun,
         "entries": entries if show_secrets else {key: _masked(key, value) for key, value in entries.items()},
     }
 
@@ -107,27 +107,27 @@ async def restore(backend: Backend, dumped: Mapping[str, Any], *, overwrite: boo
     if (wrong := too_large(backend.capabilities, wanted)) is not None:
         raise NotRestored(f"the store cannot take it: {wrong}")
 
-    def decide(was: Charge, there: list[Entry]) -> Charge:
+    def decide(was: StoreRecord, there: list[Entry]) -> StoreRecord:
         if any(each.session for each in there):
             raise NotRestored("brokers are running on this store; stop all of them first")
         if there and not overwrite:
             raise NotRestored(
                 f"the store is not empty: it has {len(there)} keys, such as {there[0].key}; see --overwrite"
             )
-        if was.state not in HOLDS_STATE and not overwrite:
+        if was.state not in IN_CHARGE_STATES and not overwrite:
             raise NotRestored(f"the store is {was.state.value}: a cluster that moved knows it; see --overwrite")
         return replace(successor, term=max(successor.term, was.term + 1), begun=max(successor.begun, was.begun))
 
     move = secrets.token_hex(8)
     claim = Claim(backend, move, ttl_ms=_HELD_MS, rng=secrets.SystemRandom(), settle_s=_SETTLE_S)
     await claim.make(decide)
-    has = {each.key: each.value for each in await everything(backend) if not each.key.startswith(FOLDER)}
+    has = {each.key: each.value for each in await everything(backend) if not each.key.startswith(RECORD_FOLDER)}
     await carry_out(backend, difference(has, wanted), claim.check)
     await claim.take("restored from a dump")
     return len(wanted)
 
 
-def _read(dumped: Mapping[str, Any]) -> tuple[Content, Charge]:
+def _read(dumped: Mapping[str, Any]) -> tuple[Content, StoreRecord]:
     """What is to be stored, and the record that goes with it."""
     if not isinstance(dumped, dict) or dumped.get("format") != FORMAT:
         raise NotRestored("this is no dump of a coordination store")
@@ -141,11 +141,13 @@ def _read(dumped: Mapping[str, Any]) -> tuple[Content, Charge]:
         wanted = {}
         for key, value in dumped["entries"].items():
             check_key(key)
-            if key.startswith(FOLDER):  # written by moves and restores only: with another record nobody could use it
+            if key.startswith(
+                RECORD_FOLDER
+            ):  # written by moves and restores only: with another record nobody could use it
                 raise ValueError(f"{key} is no key of a cluster's state")
             wanted[key] = wrap(_stored(value), nonce)
         past = (str(dumped["identity"]), *map(str, dumped["past"]))
         term, begun = int(dumped["term"]) + 1, int(dumped.get("begun", 0))
-        return wanted, Charge(State.CLAIMED, term, past, note="being restored", begun=begun)
+        return wanted, StoreRecord(StoreState.CLAIMED, term, past, note="being restored", begun=begun)
     except (KeyError, TypeError, AttributeError, ValueError, binascii.Error) as error:
         raise NotRestored(f"the dump is damaged: {error!r}") from error

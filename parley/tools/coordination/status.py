@@ -17,8 +17,7 @@ from parley.consensus.recipes.groups import FOLDER as GROUPS
 from parley.consensus.recipes.keyvalue import FOLDER as DATA
 from parley.consensus.recipes.settled_write import unwrap
 from parley.consensus.store_copy import everything
-from parley.consensus.store_in_charge import FOLDER as CHARGE
-from parley.consensus.store_in_charge import HOLDS_STATE, Charge, read_charge
+from parley.consensus.store_record import IN_CHARGE_STATES, RECORD_FOLDER, StoreRecord, read_record
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class Status:
 
     store: str
     identity: str
-    charge: Charge
+    record: StoreRecord
     cluster_id: str | None
     controller: int | None
     controller_epoch: int
@@ -55,23 +54,23 @@ class Status:
     @property
     def state(self) -> str:
         """Where the store stands; "empty" where no cluster has begun in it, since then it is in charge of nothing."""
-        is_empty = self.charge.state in HOLDS_STATE and not self.sizes
-        return "empty" if is_empty else self.charge.state.value
+        is_empty = self.record.state in IN_CHARGE_STATES and not self.sizes
+        return "empty" if is_empty else self.record.state.value
 
     def as_data(self) -> dict[str, Any]:
         """For programs."""
-        other = self.charge.other
+        other = self.record.other
         move = {
-            "id": self.charge.move,
+            "id": self.record.move,
             "other": other.url if other else None,
-            "done": self.charge.is_move_done,
-            "note": self.charge.note,
+            "done": self.record.is_move_done,
+            "note": self.record.note,
         }
         return {
             "store": self.store,
             "identity": self.identity,
             "state": self.state,
-            "term": self.charge.term,
+            "term": self.record.term,
             "move": move,
             "clusterId": self.cluster_id,
             "controller": self.controller,
@@ -88,8 +87,8 @@ class Status:
     def as_text(self) -> list[str]:
         """For people."""
         state = self.state
-        if self.charge.other is not None:
-            state += f" (latest move: {self.charge.other.url}{'; ' if self.charge.note else ''}{self.charge.note})"
+        if self.record.other is not None:
+            state += f" (latest move: {self.record.other.url}{'; ' if self.record.note else ''}{self.record.note})"
         controller = "none" if self.controller is None else str(self.controller)
         lines = [
             f"Store:        {self.store}",
@@ -120,7 +119,7 @@ async def status_of(backend: Backend, url: str) -> Status:
 
     :raises CoordinationError: what the store raises, BadConfig where the keys are not a cluster's.
     """
-    charge, _ = await read_charge(backend)
+    record, _ = await read_record(backend)
     entries = {each.key: each for each in await everything(backend)}
     election = f"{ELECTIONS}{ELECTION}/"
     leader, epoch = entries.get(f"{election}leader"), entries.get(f"{election}epoch")
@@ -128,7 +127,7 @@ async def status_of(backend: Backend, url: str) -> Status:
     return Status(
         store=url,
         identity=backend.identity,
-        charge=charge,
+        record=record,
         cluster_id=json.loads(unwrap(cluster).value)["cluster_id"] if cluster else None,
         controller=_carried(leader, "candidate").broker_id if leader else None,
         controller_epoch=int(unwrap(epoch).value) if epoch else 0,
@@ -152,7 +151,7 @@ def _sizes(entries: dict[str, Entry]) -> dict[str, tuple[int, int]]:
     counts: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
     for key, entry in entries.items():
-        if key.startswith(CHARGE):
+        if key.startswith(RECORD_FOLDER):
             continue
         kind = "/".join(key.split("/")[: 2 if key.startswith(DATA) else 1])
         counts[kind] += 1

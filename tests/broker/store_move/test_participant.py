@@ -22,7 +22,7 @@ from parley.consensus.backend import Check, Op, TxnResult
 from parley.consensus.errors import Unavailable
 from parley.consensus.memory import MemoryBackend, MemoryStore
 from parley.consensus.migration import Migration, Step
-from parley.consensus.store_in_charge import READY
+from parley.consensus.store_record import READY_FOLDER
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.coordination import ABORT, START, STATUS, MigrateCoordinationRequest
@@ -300,13 +300,13 @@ async def test_all_brokers_start_again_after_a_move_whatever_address_they_have(t
 async def test_a_store_that_one_broker_cannot_use_is_not_moved_to(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running() as (cluster, client):
         lonely = cluster.brokers[2].server.moves
-        opened = lonely._open_url
+        opened = lonely._backend_at
         other = MemoryStore().known_as(f"moving-{next(_names)}")
 
         async def elsewhere(url: str) -> Any:
             return MemoryBackend(other) if url == target else await opened(url)
 
-        monkeypatch.setattr(lonely, "_open_url", elsewhere)
+        monkeypatch.setattr(lonely, "_backend_at", elsewhere)
         origin = lonely.store.url
         answer = await move(client, target)
         assert answer.state == "failed"
@@ -321,7 +321,7 @@ async def test_a_store_that_is_away_for_a_moment_when_brokers_have_connected_doe
     committed, refused = MemoryBackend.txn, set[str]()
 
     async def txn(self: MemoryBackend, checks: Sequence[Check], ops: Sequence[Op]) -> TxnResult:
-        said = {op.key for op in ops if op.key.startswith(READY)} - refused
+        said = {op.key for op in ops if op.key.startswith(READY_FOLDER)} - refused
         if said:
             refused.update(said)
             raise Unavailable("the store is away")

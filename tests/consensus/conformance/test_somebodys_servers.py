@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from parley.consensus.conformance.__main__ import find_harness, main
-from parley.consensus.registry import open_backend
+from parley.consensus.registry import create_backend
 from parley.consensus.zookeeper.address import parse
 from parley.consensus.zookeeper.connection import synchronous_client
 from tests.support.stores.consul import ConsulServers, consul_servers
@@ -42,7 +42,7 @@ def all_keys(servers: Servers) -> list[str]:
 async def test_a_harness_that_was_not_started_deletes_nothing(servers: Servers) -> None:
     path, _, query = servers.url.partition("?")
     url = f"{path}/{secrets.token_hex(8)}?{query}"
-    async with open_backend(url) as client:
+    async with create_backend(url) as client:
         await client.put("mine", b"1")
         await find_harness(url)().stop()
         await find_harness(servers.url)().stop()

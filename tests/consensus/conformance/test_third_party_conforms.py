@@ -20,7 +20,7 @@ import pytest
 from parley.consensus.backend import ABSENT
 from parley.consensus.conformance import ConformanceSuite
 from parley.consensus.errors import BadConfig, Unauthorized, WrongStore
-from parley.consensus.registry import open_backend, schemes
+from parley.consensus.registry import create_backend, schemes
 
 SOURCE = Path(__file__).parents[2] / "third_party" / "parley_postgresql"
 NAME = "parley_postgresql"
@@ -63,10 +63,10 @@ class TestPostgresql(ConformanceSuite):
 @pytest.mark.system
 async def test_the_scheme_is_known_by_the_installed_entry_point(installed: Path, url: str) -> None:
     assert "postgresql" in schemes()
-    async with open_backend(f"{url}&schema=found") as store:
+    async with create_backend(f"{url}&schema=found") as store:
         assert Path(sys.modules[type(store).__module__].__file__ or "").is_relative_to(installed)
         await store.put("a", b"1", expect=ABSENT)
-    async with open_backend(f"{url}&schema=found") as again, open_backend(f"{url}&schema=other") as other:
+    async with create_backend(f"{url}&schema=found") as again, create_backend(f"{url}&schema=other") as other:
         entry = await again.get("a")
         assert entry is not None
         assert entry.value == b"1"
@@ -78,17 +78,17 @@ async def test_the_scheme_is_known_by_the_installed_entry_point(installed: Path,
 async def test_who_may_not_write_is_told_when_opening(url: str) -> None:
     import asyncpg
 
-    async with open_backend(f"{url}&schema=owned"):
+    async with create_backend(f"{url}&schema=owned"):
         connection = await asyncpg.connect(url)
         with suppress(asyncpg.DuplicateObjectError):
             await connection.execute("CREATE ROLE reader LOGIN")
         await connection.execute("GRANT USAGE ON SCHEMA owned TO reader")
         await connection.execute("GRANT SELECT ON ALL TABLES IN SCHEMA owned TO reader")
         await connection.close()
-        reader = open_backend(f"{url.replace('parley@', 'reader@')}&schema=owned")
+        reader = create_backend(f"{url.replace('parley@', 'reader@')}&schema=owned")
         with pytest.raises(Unauthorized, match="permission denied"):
             await reader.open()
-        stranger = open_backend(f"{url.replace('parley@', 'nobody-such@')}&schema=owned")
+        stranger = create_backend(f"{url.replace('parley@', 'nobody-such@')}&schema=owned")
         with pytest.raises(Unauthorized):
             await stranger.open()
 
@@ -97,7 +97,7 @@ async def test_who_may_not_write_is_told_when_opening(url: str) -> None:
 async def test_a_store_put_back_to_an_older_state_is_refused_before_anything_is_written(url: str) -> None:
     import asyncpg
 
-    async with open_backend(f"{url}&schema=put_back") as store:
+    async with create_backend(f"{url}&schema=put_back") as store:
         session = await store.open_session(60_000)
         for n in range(3):
             await store.put("a", b"%d" % n)
@@ -121,11 +121,11 @@ async def test_a_store_put_back_to_an_older_state_is_refused_before_anything_is_
 )
 def test_addresses_that_make_no_sense(address: str, said: str) -> None:
     with pytest.raises(BadConfig, match=said) as caught:
-        open_backend(address)
+        create_backend(address)
     assert "secret" not in str(caught.value)
 
 
 @pytest.mark.system
 async def test_a_database_that_is_not_there_is_named(url: str) -> None:
     with pytest.raises(BadConfig, match="absent"):
-        await open_backend(url.replace("/postgres?", "/absent?")).open()
+        await create_backend(url.replace("/postgres?", "/absent?")).open()
