@@ -1,8 +1,8 @@
 """Key-value metadata: lasting keys below one folder, read, written, listed and watched.
 
-``KeyValue`` adds to the backend: writes that are settled after a lost answer (``recipes.settled_write``), read-modify-write
-(``update``), counters (``next_id``), and writes under a guard. Keys are relative to its folder, in what it takes and in
-what it gives; only guards (``Leadership.guard()``) name whole keys.
+``KeyValue`` adds to the backend: writes whose fate is settled after a lost response (``recipes.settled_write``),
+read-modify-write (``update``), counters (``next_id``) and writes under a guard. Keys in arguments and results are
+relative to the folder; only guards (``Leadership.guard()``) name whole keys.
 """
 
 from __future__ import annotations
