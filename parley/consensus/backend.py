@@ -26,6 +26,7 @@ from typing import Self, TypeAlias
 
 from parley.consensus.errors import (
     AlreadyExists,
+    Closed,
     Conflict,
     CoordinationError,
     Fenced,
@@ -312,6 +313,12 @@ class Capabilities:
             raise TooLarge(f"the key {key[:40]}...", len(key), self.key_bytes_max)
         return len(key)
 
+    def admit_limit(self, limit: int) -> int:
+        """The limit of a ``list`` call, lowered to what the store allows. Raises ValueError if it is less than 1."""
+        if limit < 1:
+            raise ValueError("the limit must be at least 1")
+        return min(limit, self.list_limit_max)
+
     def ttl(self, ttl_ms: int) -> int:
         """The TTL in milliseconds that the store will give for the one asked for."""
         return max(self.ttl_ms_min, min(ttl_ms, self.ttl_ms_max))
@@ -385,6 +392,9 @@ class Backend(ABC):
     to do.
     """
 
+    _identity: str | None = None
+    """For backends: set by ``open`` (``parley.consensus.store_identity``)."""
+
     @classmethod
     @abstractmethod
     def from_url(cls, url: str, **options: object) -> Self:
@@ -399,12 +409,14 @@ class Backend(ABC):
         """The limits of this store; known before ``open``."""
 
     @property
-    @abstractmethod
     def identity(self) -> str:
-        """The random name given to the store when it was initialised, kept in it for ever; known after ``open``.
+        """The random name that the store was given when it was initialised and keeps for ever; known after ``open``.
 
-        Whoever keeps state of his own about this store must keep its identity beside it and pass that to ``open``.
+        A caller that keeps state of its own about this store must keep the identity beside it and pass it to ``open``.
         """
+        if self._identity is None:
+            raise Closed("the backend has not been opened")
+        return self._identity
 
     @property
     def is_shared(self) -> bool:
@@ -469,8 +481,13 @@ class Backend(ABC):
         """
         if expect is ABSENT:
             raise ValueError("a delete cannot expect ABSENT")
+        return await self._delete(Check(key, expect), Delete(key))
+
+    async def _delete(self, check: Check, delete: Delete) -> bool:
+        """For backends: carry out ``delete``. Override it if the store reports whether the key was there."""
+        key, expect = check.key, check.expect
         try:
-            await self.txn([Check(key, PRESENT if expect is ANY else expect)], [Delete(key)])
+            await self.txn([Check(key, PRESENT if expect is ANY else expect)], [delete])
         except NotFound:
             if expect is ANY:
                 return False

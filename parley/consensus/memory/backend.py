@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Self
 
 from parley.consensus.backend import (
-    ANY,
     LINEARIZABLE,
     Backend,
     Capabilities,
@@ -15,10 +14,8 @@ from parley.consensus.backend import (
     Delete,
     Entry,
     Event,
-    Expectation,
     Op,
     Page,
-    Presence,
     Put,
     Read,
     Session,
@@ -29,6 +26,7 @@ from parley.consensus.backend import (
 )
 from parley.consensus.errors import BadConfig, Closed, MaybeApplied, Unavailable, WrongStore
 from parley.consensus.memory.store import MemoryStore
+from parley.consensus.store_identity import require_identity
 
 
 class MemorySession(Session):
@@ -74,7 +72,6 @@ class MemoryBackend(Backend):
         self.delay_s: Callable[[], float] | None = None
         self.connected = False
         self._opened = False
-        self._identity = ""
         self._sessions: dict[str, MemorySession] = {}
         self._watches: dict[MemoryWatch, None] = {}
         self._lost_answer: bool | None = None
@@ -92,19 +89,12 @@ class MemoryBackend(Backend):
         return self.store.capabilities
 
     @property
-    def identity(self) -> str:
-        return self._identity
-
-    @property
     def is_shared(self) -> bool:
         return self._is_shared
 
     async def open(self, *, expect_identity: str | None = None) -> None:
-        if expect_identity not in (None, self.store.identity):
-            message = f"expected the store {expect_identity}, found {self.store.identity}"
-            raise WrongStore(message, found=self.store.identity)
+        self._identity = require_identity(self.store.identity, expect_identity, "this process")
         self.store.attach(self)
-        self._identity = self.store.identity
         self._opened = self.connected = True
 
     async def close(self) -> None:
@@ -159,23 +149,20 @@ class MemoryBackend(Backend):
         await self._delay()
         return entry
 
-    async def delete(self, key: str, *, expect: Expectation = ANY) -> bool:
-        if expect is Presence.ABSENT:
-            raise ValueError("a delete cannot expect ABSENT")
-        self.capabilities.admit_key(key)
+    async def _delete(self, check: Check, delete: Delete) -> bool:
+        self.capabilities.admit_key(delete.key)
         await self._delay()
         self._require_open()
-        existed = self.store.get(key) is not None
-        self._write([Check(key, expect)], [Delete(key)])
+        existed = self.store.get(delete.key) is not None
+        self._write([check], [delete])
         await self._delay()
         return existed
 
     async def list(self, prefix: str, *, limit: int, after: str | None = None, read: Read = LINEARIZABLE) -> Page:
-        if limit < 1:
-            raise ValueError("the limit must be at least 1")
+        limit = self.capabilities.admit_limit(limit)
         await self._delay()
         self._require_open()
-        page = self.store.list(prefix, min(limit, self.capabilities.list_limit_max), after)
+        page = self.store.list(prefix, limit, after)
         await self._delay()
         return page
 

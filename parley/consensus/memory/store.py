@@ -30,6 +30,7 @@ from parley.consensus.backend import (
     violation,
 )
 from parley.consensus.errors import BadConfig, SessionLost
+from parley.consensus.store_identity import new_identity
 
 CAPABILITIES = Capabilities(
     name="memory",
@@ -86,7 +87,7 @@ class MemoryStore:
         self.capabilities = capabilities
         self._rng = rng or random.Random()
         self._removed_max = removed_max
-        self.identity = self._new_identity()
+        self.identity = new_identity(self._rng)
         self._entries: dict[str, Entry] = {}
         self._keys: list[str] = []
         self._sequence = 0
@@ -99,9 +100,6 @@ class MemoryStore:
         self._timer: asyncio.TimerHandle | None = None
         self._context = copy_context()  # the timer is the server's, whichever client's call sets it
         self._loop: asyncio.AbstractEventLoop | None = None
-
-    def _new_identity(self) -> str:
-        return f"{self._rng.getrandbits(128):032x}"
 
     @classmethod
     def named(cls, name: str) -> MemoryStore:
@@ -141,7 +139,7 @@ class MemoryStore:
 
     def wipe(self) -> None:
         """Lose everything, as a server whose data was deleted; the store is empty and of another identity."""
-        self.identity = self._new_identity()
+        self.identity = new_identity(self._rng)
         self._entries.clear()
         self._keys.clear()
         self._order.clear()
