@@ -32,7 +32,7 @@ from typing import Any, Final
 from parley.tools.pipeline_plot import Sample, plot
 
 SOURCE, TARGET = "changes", "changes-by-folder"
-ROOT: Final = Path(__file__).parent.parent
+ROOT: Final = Path(__file__).parents[2]
 FEED_S: Final = 20.0
 """Over how long the input file grows."""
 _PIECES: Final = 100

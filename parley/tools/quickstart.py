@@ -88,7 +88,7 @@ def _input(named: Path | None, folder: Path) -> Path:
         path = folder / "git-log.txt"
         path.write_bytes(log.stdout)
         return path
-    return Path(__file__).parent.parent / "README.md"
+    return Path(__file__).parents[2] / "README.md"
 
 
 def _parley(*words: str, reads: Path | None = None) -> list[str]:

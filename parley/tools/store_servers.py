@@ -37,7 +37,7 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 _GRPC_TLS_SINCE: Final = (1, 14)
 """The release of Consul with one more port, and a configuration that the ones before refuse."""
 _JARS: Final = Path("/usr/share/java")
-_CACHE: Final = Path(__file__).resolve().parent.parent / ".cache"
+_CACHE: Final = Path(__file__).resolve().parents[2] / ".cache"
 _ZOOKEEPER: Final = """\
 tickTime=2000
 dataDir={folder}/data

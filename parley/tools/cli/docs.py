@@ -140,7 +140,7 @@ def help_of(name: str, *part: str) -> str:
 
 
 def _root() -> Path:
-    root = Path(__file__).parent.parent.parent
+    root = Path(__file__).parents[3]
     if not (root / "docs").is_dir():
         raise CommandError(f"There is no folder docs in {root}: this works in a checkout of Parley only.")
     return root
