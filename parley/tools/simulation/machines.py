@@ -12,6 +12,7 @@ from parley.broker.config import BrokerConfig
 from parley.broker.server import BrokerServer
 from parley.consensus.backend import Check, Op, TxnResult
 from parley.consensus.memory import MemoryBackend, MemoryStore
+from parley.consensus.memory.store import StoreClient
 from parley.tools.simulation.disk import Disk
 from parley.tools.simulation.history import History
 from parley.tools.simulation.loop import SimulatedLoop
@@ -55,7 +56,8 @@ class SharedStore(MemoryStore):
         self.on_write(ops)
         return result
 
-    def attach(self, client: MemoryBackend) -> None:
+    def attach(self, client: StoreClient) -> None:
+        assert isinstance(client, MemoryBackend)
         process = CURRENT.get()
         if process is not None:
             client.delay_s = self.latency
@@ -63,7 +65,7 @@ class SharedStore(MemoryStore):
             self.clients[process] = client
         super().attach(client)
 
-    def _tell_expired(self, client: MemoryBackend, session_id: str) -> None:
+    def _tell_expired(self, client: StoreClient, session_id: str) -> None:
         """News reaches a process when it runs, not while it is stopped."""
         process = next((process for process, each in self.clients.items() if each is client), None)
         context = process.context if process is not None else None
