@@ -11,12 +11,11 @@ from collections.abc import Callable
 from random import Random
 from uuid import UUID
 
-from parley.broker.controller.brokers import broker_joined, broker_lost
+from parley.broker.controller.brokers import fence_broker, hand_over_leadership, register_broker
 from parley.broker.controller.decision import Decision
-from parley.broker.controller.departures import broker_leaving
-from parley.broker.controller.isr_changes import IsrWish, alter_partitions
-from parley.broker.controller.leader_elections import ElectionType, balance_leaders, elect_leaders
-from parley.broker.controller.reassignment import Move, alter_reassignments, list_reassignments
+from parley.broker.controller.isr_changes import IsrChange, alter_partitions
+from parley.broker.controller.leader_elections import ElectionType, elect_leaders, rebalance_to_preferred
+from parley.broker.controller.reassignment import Reassignment, alter_reassignments, list_reassignments
 from parley.broker.controller.stored_metadata import read_image, writes_for
 from parley.broker.controller.topics import NewTopic, TopicDefaults, create_topics, delete_topics
 from parley.broker.metadata.image import MetadataImage
@@ -63,7 +62,7 @@ def grown_isrs(image: MetadataImage, leader: int, count: int) -> Decision[object
     """A leader drops a follower of many partitions."""
     led = [each for each in image.partitions() if each[2].leader == leader][:count]
     wishes = [
-        IsrWish(
+        IsrChange(
             image.topics[topic].topic_id,
             index,
             state.leader_epoch,
@@ -77,19 +76,19 @@ def grown_isrs(image: MetadataImage, leader: int, count: int) -> Decision[object
 
 def decisions(image: MetadataImage, rng: Random) -> dict[str, Callable[[], Decision[object]]]:
     """What is measured, by what is printed of it."""
-    lost = image.with_changes(broker_lost(image, 7, never).changes)
-    moves = [Move(f"topic{i:04d}", 5, (1, 2, 3)) for i in range(TOPICS)]
+    lost = image.with_changes(fence_broker(image, 7, never).changes)
+    moves = [Reassignment(f"topic{i:04d}", 5, (1, 2, 3)) for i in range(TOPICS)]
     moving = image.with_changes(alter_reassignments(image, moves, never).changes)
     return {
-        "a broker is lost": lambda: broker_lost(image, 7, never),
-        "a broker leaves in good order": lambda: broker_leaving(image, 7, 1, never),
-        "a broker comes back": lambda: broker_joined(lost, registration(7, 2), never),
+        "a broker is lost": lambda: fence_broker(image, 7, never),
+        "a broker leaves in good order": lambda: hand_over_leadership(image, 7, 1, never),
+        "a broker comes back": lambda: register_broker(lost, registration(7, 2), never),
         f"the ISR of {ALTERED} partitions changes": lambda: grown_isrs(image, 3, ALTERED),
         "the ISR of one partition changes": lambda: grown_isrs(image, 3, 1),
         f"a topic of {PARTITIONS} partitions is created": lambda: new_topics(image, rng, 1, "new"),
         "a topic is deleted": lambda: delete_topics(image, ["topic0007"], {}),
         "preferred leaders everywhere": lambda: elect_leaders(lost, ElectionType.PREFERRED, None),
-        "leaders are balanced (nothing to do)": lambda: balance_leaders(image, 10, 1000),
+        "leaders are balanced (nothing to do)": lambda: rebalance_to_preferred(image, 10, 1000),
         f"{TOPICS} partitions move": lambda: alter_reassignments(image, moves, never),
         "moves are listed": lambda: Decision((), list_reassignments(moving, None)),
     }
@@ -115,7 +114,7 @@ def main() -> None:
         base = image
         changes = decide().changes
         if name.startswith(("a broker comes", "preferred")):
-            base = image.with_changes(broker_lost(image, 7, never).changes)
+            base = image.with_changes(fence_broker(image, 7, never).changes)
         after = base.with_changes(changes)
         writes = writes_for(changes, after, base)
         size = sum(len(value or b"") for value in writes.values()) / 1024

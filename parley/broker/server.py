@@ -20,13 +20,13 @@ from parley.broker.api.fetch.sessions import FetchSessions
 from parley.broker.api.routes import routes
 from parley.broker.config import BrokerConfig, TopicConfig, log_config
 from parley.broker.config.dynamic_config import DynamicConfig
-from parley.broker.controller.adoption import FoundPartition, adopt_partitions
-from parley.broker.controller.leader_balancing import look_after_leaders, rebalance_leaders
-from parley.broker.controller.publication import Publication
+from parley.broker.controller.log_adoption import FoundPartition, adopt_partitions
+from parley.broker.controller.metadata_publisher import MetadataPublisher
+from parley.broker.controller.periodic_elections import rebalance_leaders_periodically, reconcile_leaders_periodically
 from parley.broker.coordinators.groups.coordinator import GroupCoordinator
-from parley.broker.coordinators.groups.journal import OFFSETS_TOPIC, Journal
+from parley.broker.coordinators.groups.group_records import OFFSETS_TOPIC, GroupLog
 from parley.broker.coordinators.groups.offsets_topic import OffsetsTopic
-from parley.broker.coordinators.groups.offsets_topic_follower import OffsetsTopicFollower
+from parley.broker.coordinators.groups.offsets_topic_subscriber import OffsetsTopicSubscriber
 from parley.broker.membership.identity import Identity, identify, read_identities, read_stores, refusal, remember_store
 from parley.broker.membership.lifecycle import Liveness
 from parley.broker.metadata.current import Metadata
@@ -286,7 +286,7 @@ class BrokerServer:
             broker_id, self.logs, self._log_config, self.purgatories, self.tasks, self.metrics
         )
         offsets = OffsetsTopic(self.partitions, self.purgatories.produce, self.config, clock.wall_ms)
-        journal = Journal(offsets, clock.wall_ms)
+        journal = GroupLog(offsets, clock.wall_ms)
         self.groups = GroupCoordinator(
             self.config, journal, offsets, self._offsets_partitions, clock.wall_ms, self.tasks, self.rng
         )
@@ -296,7 +296,7 @@ class BrokerServer:
         self.config.subscribe(self._apply_limits)
         metadata.subscribe(self.config.apply)
         metadata.subscribe(self.partitions.apply)
-        metadata.subscribe(OffsetsTopicFollower(broker_id, self.groups, self.tasks).apply)
+        metadata.subscribe(OffsetsTopicSubscriber(broker_id, self.groups, self.tasks).apply)
         self._compose_cluster()
         self.fetchers = ReplicaFetchers(
             broker_id,
@@ -342,7 +342,7 @@ class BrokerServer:
             connect_timeout_s=config.socket_connection_setup_timeout_ms / 1000,
         )
         self.hearers = Purgatory()
-        self.publication = Publication(self.metadata, self.hearers)
+        self.publisher = MetadataPublisher(self.metadata, self.hearers)
         self.liveness = Liveness(
             self.moves,
             BrokerRegistration(
@@ -353,15 +353,15 @@ class BrokerServer:
                 rack=config.broker_rack,
             ),
             self.metadata,
-            self.publication,
+            self.publisher,
             self.peers,
             listener=listener,
             session_ttl_ms=config.session_timeout_ms,
             heartbeat_ms=config.broker_heartbeat_interval_ms,
             unclean=self.unclean_allowed,
             duties=(
-                lambda controller: rebalance_leaders(controller, self.config),
-                lambda controller: look_after_leaders(controller, self.config, self.unclean_allowed),
+                lambda controller: rebalance_leaders_periodically(controller, self.config),
+                lambda controller: reconcile_leaders_periodically(controller, self.config, self.unclean_allowed),
             ),
             monotonic=self.clock.monotonic,
             rng=self.rng,
@@ -443,7 +443,7 @@ class BrokerServer:
     async def until_usable(self) -> None:
         """Wait until partitions that were made can be used: here, and at the brokers that follow."""
         await self.partitions.opened()
-        await self.publication.applied(APPLIED_MAX_S)
+        await self.publisher.applied(APPLIED_MAX_S)
 
     async def _export_metrics(self) -> None:
         address = self.static_config.metrics_address

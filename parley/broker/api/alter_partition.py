@@ -9,7 +9,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from parley.broker.controller.controller import Controller
-from parley.broker.controller.isr_changes import ANY_EPOCH, IsrOutcome, IsrWish, alter_partitions
+from parley.broker.controller.isr_changes import ANY_EPOCH, IsrChange, IsrChangeOutcome, alter_partitions
 from parley.broker.metadata.current import Metadata
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -71,17 +71,17 @@ class AlterPartitionApi:
         return ZERO_UUID if known is None else known.topic_id
 
 
-def _wish(topic_id: UUID, partition: AlterPartitionRequest.PartitionData, version: int) -> IsrWish:
+def _wish(topic_id: UUID, partition: AlterPartitionRequest.PartitionData, version: int) -> IsrChange:
     if version >= 3:
         isr = tuple((state.broker_id, state.broker_epoch) for state in partition.new_isr_with_epochs)
     else:
         isr = tuple((broker_id, ANY_EPOCH) for broker_id in partition.new_isr)
     if partition.leader_recovery_state != RECOVERED:
         isr = ()  # no partition here is ever recovering, so none can remain so: the empty ISR is refused as invalid
-    return IsrWish(topic_id, partition.partition_index, partition.leader_epoch, partition.partition_epoch, isr)
+    return IsrChange(topic_id, partition.partition_index, partition.leader_epoch, partition.partition_epoch, isr)
 
 
-def _answer(outcome: IsrOutcome, version: int) -> AlterPartitionResponse.PartitionData:
+def _answer(outcome: IsrChangeOutcome, version: int) -> AlterPartitionResponse.PartitionData:
     state, error = outcome.state, outcome.error
     if version < TOPIC_IDS_SINCE:
         error = _BEFORE_TOPIC_IDS.get(error, error)

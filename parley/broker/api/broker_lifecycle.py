@@ -6,9 +6,13 @@ UnregisterBroker (an operator removes a stopped broker from the metadata).
 
 from __future__ import annotations
 
-from parley.broker.controller.brokers import UncleanAllowed, replicas_lost
+from parley.broker.controller.brokers import (
+    UncleanAllowed,
+    hand_over_leadership,
+    take_replicas_offline,
+    unregister_broker,
+)
 from parley.broker.controller.controller import Controller
-from parley.broker.controller.departures import broker_leaving, unregister_broker
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.protocol.errors import KafkaError
 from parley.protocol.messages.brokers import ControlledShutdownRequest, ControlledShutdownResponse
@@ -36,7 +40,7 @@ class BrokerLifecycleApi:
         """Move leadership away from the broker and fence it; return the partitions that no other replica can lead."""
         try:
             remaining = await self._controller.submit(
-                lambda image: broker_leaving(image, request.broker_id, request.broker_epoch, self._unclean)
+                lambda image: hand_over_leadership(image, request.broker_id, request.broker_epoch, self._unclean)
             )
         except KafkaError as error:
             return ControlledShutdownResponse(error_code=error.code, remaining_partitions=[])
@@ -54,7 +58,9 @@ class BrokerLifecycleApi:
         replicas = [(topic.topic_id, index) for topic in request.topics for index in topic.partitions]
         try:
             await self._controller.submit(
-                lambda image: replicas_lost(image, request.broker_id, request.broker_epoch, replicas, self._unclean)
+                lambda image: take_replicas_offline(
+                    image, request.broker_id, request.broker_epoch, replicas, self._unclean
+                )
             )
         except KafkaError as error:
             return ReportOfflineReplicasResponse(error_code=error.code, error_message=error.message)

@@ -13,7 +13,12 @@ from functools import partial
 from parley.broker.api.requested_names import once
 from parley.broker.controller.controller import Controller
 from parley.broker.controller.decision import Decision
-from parley.broker.controller.leader_elections import ElectionOutcome, ElectionType, elect_leaders, in_need
+from parley.broker.controller.leader_elections import (
+    ElectionOutcome,
+    ElectionType,
+    elect_leaders,
+    needing_election,
+)
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.elections import ElectLeadersRequest, ElectLeadersResponse
@@ -48,7 +53,7 @@ class ElectionsApi:
         """What becomes of the partitions, some at a time: others have their turn between them."""
         named = wanted
         if named is None:
-            named = await self._controller.submit(lambda image: Decision((), list(in_need(image, kind))))
+            named = await self._controller.submit(lambda image: Decision((), list(needing_election(image, kind))))
         outcomes: list[ElectionOutcome] = []
         for begin in range(0, max(1, len(named)), ELECTED_AT_ONCE):
             decide = partial(elect_leaders, kind=kind, wanted=named[begin : begin + ELECTED_AT_ONCE])

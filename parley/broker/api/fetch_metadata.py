@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parley.broker.controller.publication import Hearer, Publication
+from parley.broker.controller.metadata_publisher import FollowerProgress, MetadataPublisher
 from parley.broker.membership.controller_silence import Silence
 from parley.broker.metadata.current import Metadata
 from parley.broker.network.dispatch import Handler, RequestContext
@@ -14,11 +14,11 @@ from parley.protocol.messages.cluster_metadata import FetchMetadataRequest, Fetc
 class FetchMetadataApi:
     """Answers brokers with what is new, or once something is."""
 
-    def __init__(self, metadata: Metadata, publication: Publication, waiting: Purgatory, silence: Silence) -> None:
+    def __init__(self, metadata: Metadata, publisher: MetadataPublisher, waiting: Purgatory, silence: Silence) -> None:
         """``silence`` is that of the controller, for this broker."""
         self.metadata = metadata
         self._silence = silence
-        self.publication = publication
+        self.publisher = publisher
         self._waiting = waiting
 
     def routes(self) -> dict[int, Handler]:
@@ -28,8 +28,8 @@ class FetchMetadataApi:
         self, context: RequestContext, request: FetchMetadataRequest
     ) -> FetchMetadataResponse | Delayed[FetchMetadataResponse]:
         """Take note of the broker, and answer it: at once if there is news, else when there is, or the time is up."""
-        publication = self.publication
-        if not publication.is_open:
+        publisher = self.publisher
+        if not publisher.is_open:
             answer = _failed(ErrorCode.NOT_CONTROLLER, "This broker is not the controller of the cluster.")
             answer.controller_epoch = self._silence.epoch
             answer.silent_ms = int(self._silence.lasts_s * 1000)
@@ -40,14 +40,14 @@ class FetchMetadataApi:
                 ErrorCode.STALE_BROKER_EPOCH, f"Broker {request.broker_id} is registered under epoch {known.epoch}."
             )
         if known is not None and known.epoch == request.broker_epoch:  # another would hide the sign of life of this one
-            publication.heard(
+            publisher.heard(
                 request.broker_id,
-                Hearer(request.broker_epoch, context.received_at, request.controller_epoch, request.version),
+                FollowerProgress(request.broker_epoch, context.received_at, request.controller_epoch, request.version),
             )
         wait = _Wait(self, request)
-        if publication.has_news(request.controller_epoch, request.version):
+        if publisher.has_update_since(request.controller_epoch, request.version):
             return wait.answer()
-        self._waiting.watch(wait, (publication,), request.max_wait_ms / 1000)
+        self._waiting.watch(wait, (publisher,), request.max_wait_ms / 1000)
         return wait
 
 
@@ -68,13 +68,13 @@ class _Wait(Delayed[FetchMetadataResponse]):
 
     def answer(self) -> FetchMetadataResponse:
         """What there is to say now."""
-        publication, request = self._api.publication, self._request
-        if not publication.is_open:
+        publisher, request = self._api.publisher, self._request
+        if not publisher.is_open:
             return _failed(ErrorCode.NOT_CONTROLLER, "This broker is no longer the controller of the cluster.")
         image = self._api.metadata.image
         answer = FetchMetadataResponse(controller_id=image.controller_id, controller_epoch=image.controller_epoch)
-        if publication.has_news(request.controller_epoch, request.version):
-            news = publication.news(request.controller_epoch, request.version)
+        if publisher.has_update_since(request.controller_epoch, request.version):
+            news = publisher.news(request.controller_epoch, request.version)
             answer.is_snapshot = news.is_snapshot
             answer.steps = [FetchMetadataResponse.Step(version=s.version, changes=s.changes) for s in news.steps]
         return answer

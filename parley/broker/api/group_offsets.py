@@ -15,8 +15,8 @@ from uuid import UUID
 from parley.broker.api.requested_names import in_slices, once
 from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.groups.coordinator import GroupCoordinator
-from parley.broker.coordinators.groups.expiry import subscribes_to
 from parley.broker.coordinators.groups.group import CommittedOffset, Group, GroupState, TopicPartition
+from parley.broker.coordinators.groups.offset_expiry import subscribes_to
 from parley.broker.metadata.current import Metadata
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError

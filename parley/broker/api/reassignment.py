@@ -13,7 +13,12 @@ from parley.broker.api.requested_names import named_twice, once
 from parley.broker.controller.brokers import UncleanAllowed
 from parley.broker.controller.controller import Controller
 from parley.broker.controller.decision import Decision
-from parley.broker.controller.reassignment import Move, MoveOutcome, alter_reassignments, list_reassignments
+from parley.broker.controller.reassignment import (
+    Reassignment,
+    ReassignmentOutcome,
+    alter_reassignments,
+    list_reassignments,
+)
 from parley.broker.metadata.types import PartitionState
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -59,7 +64,7 @@ class ReassignmentApi:
                 error_message=error.message,
                 responses=[],
             )
-        outcomes += [MoveOutcome(Move(topic, index, None), _TWICE) for topic, index in sorted(twice)]
+        outcomes += [ReassignmentOutcome(Reassignment(topic, index, None), _TWICE) for topic, index in sorted(twice)]
         return AlterPartitionReassignmentsResponse(
             allow_replication_factor_change=may_change, responses=_responses(outcomes)
         )
@@ -78,12 +83,12 @@ class ReassignmentApi:
         return ListPartitionReassignmentsResponse(topics=_ongoing(moving))
 
 
-def _move(topic: str, asked: AlterPartitionReassignmentsRequest.ReassignablePartition) -> Move:
-    return Move(topic, asked.partition_index, None if asked.replicas is None else tuple(asked.replicas))
+def _move(topic: str, asked: AlterPartitionReassignmentsRequest.ReassignablePartition) -> Reassignment:
+    return Reassignment(topic, asked.partition_index, None if asked.replicas is None else tuple(asked.replicas))
 
 
 def _responses(
-    outcomes: Iterable[MoveOutcome],
+    outcomes: Iterable[ReassignmentOutcome],
 ) -> list[AlterPartitionReassignmentsResponse.ReassignableTopicResponse]:
     by_topic: defaultdict[str, list[AlterPartitionReassignmentsResponse.ReassignablePartitionResponse]]
     by_topic = defaultdict(list)

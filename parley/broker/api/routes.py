@@ -26,7 +26,7 @@ from parley.broker.api.reassignment import ReassignmentApi
 from parley.broker.api.store_move import CoordinationApi
 from parley.broker.api.topics import TopicsApi
 from parley.broker.controller.administration import Administration
-from parley.broker.controller.topic_auto_creation import MentionedTopics
+from parley.broker.controller.topic_auto_creation import TopicAutoCreation
 from parley.broker.coordinators.producer_ids import ProducerIds
 from parley.broker.network.dispatch import Handler
 from parley.broker.replication.log_dir_moves import LogDirMoves
@@ -50,7 +50,9 @@ def routes(server: BrokerServer) -> dict[int, Handler]:
         server.unclean_allowed,
     )
     controller = server.liveness.controller
-    mentioned = MentionedTopics(administration, server.metadata, server.peers, server.config, server.partitions.opened)
+    auto_creation = TopicAutoCreation(
+        administration, server.metadata, server.peers, server.config, server.partitions.opened
+    )
     fetch = FetchApi(
         server.partitions,
         server.metadata,
@@ -66,7 +68,7 @@ def routes(server: BrokerServer) -> dict[int, Handler]:
     silence = server.liveness.silence
 
     def is_in_touch() -> bool:
-        return server.publication.is_open or silence.is_in_touch
+        return server.publisher.is_open or silence.is_in_touch
 
     apis = (
         AlterPartitionApi(controller, server.metadata),
@@ -77,9 +79,9 @@ def routes(server: BrokerServer) -> dict[int, Handler]:
         BrokerLifecycleApi(server.liveness.controller, server.unclean_allowed),
         ElectionsApi(server.liveness.controller),
         fetch,
-        FetchMetadataApi(server.metadata, server.publication, server.hearers, silence),
+        FetchMetadataApi(server.metadata, server.publisher, server.hearers, silence),
         GroupOffsetsApi(server.groups, server.metadata, server.config, clock.wall_ms),
-        GroupsApi(server.groups, server.metadata, mentioned, server.config),
+        GroupsApi(server.groups, server.metadata, auto_creation, server.config),
         LogDirsApi(
             server.partitions,
             server.logs,
@@ -88,7 +90,7 @@ def routes(server: BrokerServer) -> dict[int, Handler]:
         ),
         MetadataApi(
             server.metadata,
-            mentioned,
+            auto_creation,
             Outages(server.metadata, server.peers.lost_at, is_in_touch),
             lacks_log=server.partitions.lacks_log,
             opened=server.partitions.opened,

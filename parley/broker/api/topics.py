@@ -14,7 +14,7 @@ from parley.broker.api.requested_names import named_twice
 from parley.broker.config.describe import describe_topic
 from parley.broker.config.dynamic_config import DynamicConfig
 from parley.broker.controller.administration import Administration
-from parley.broker.controller.topics import MorePartitions, NewTopic, TopicOutcome
+from parley.broker.controller.topics import NewPartitions, NewTopic, TopicOutcome
 from parley.broker.metadata.current import Metadata
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -132,7 +132,7 @@ class TopicsApi:
         """Raise the number of partitions of topics."""
         twice = named_twice(topic.name for topic in request.topics)
         wanted = [
-            MorePartitions(
+            NewPartitions(
                 topic.name,
                 topic.count,
                 None if topic.assignments is None else [a.broker_ids for a in topic.assignments],

@@ -21,10 +21,10 @@ from parley.broker.controller.brokers import UncleanAllowed
 from parley.broker.controller.configs import ConfigChange, ConfigOutcome, alter_configs
 from parley.broker.controller.controller import Controller
 from parley.broker.controller.decision import Decision
-from parley.broker.controller.leader_balancing import elect_where_allowed
+from parley.broker.controller.periodic_elections import elect_possible_leaders
 from parley.broker.controller.policies import Policy
 from parley.broker.controller.topics import (
-    MorePartitions,
+    NewPartitions,
     NewTopic,
     TopicDefaults,
     TopicOutcome,
@@ -120,7 +120,7 @@ class Administration:
         return await self._controller.submit(lambda image: delete_topics(image, names, ids))
 
     async def add_partitions(
-        self, wanted: Sequence[MorePartitions], *, validate_only: bool = False
+        self, wanted: Sequence[NewPartitions], *, validate_only: bool = False
     ) -> list[TopicOutcome]:
         """Add partitions to topics; each fails for itself."""
         outcomes = await self._controller.submit(
@@ -144,7 +144,7 @@ class Administration:
             )
         )
         if not validate_only and any(_names(change, UNCLEAN_ELECTION) for change in wanted):
-            await elect_where_allowed(self._controller, self._unclean)
+            await elect_possible_leaders(self._controller, self._unclean)
         return outcomes
 
     def _judge(self, resource: ConfigResource, entries: Mapping[str, str]) -> None:

@@ -8,16 +8,16 @@ from uuid import UUID
 
 from parley.broker.controller.decision import Decision
 from parley.broker.controller.leader_choice import candidates, elect_leader
-from parley.broker.metadata.changes import BrokerRegistered, Change, PartitionChanged
+from parley.broker.metadata.changes import BrokerRegistered, BrokerUnregistered, Change, PartitionChanged
 from parley.broker.metadata.image import MetadataImage
-from parley.broker.metadata.types import BrokerRegistration
+from parley.broker.metadata.types import NO_LEADER, BrokerRegistration
 from parley.protocol.errors import ErrorCode, KafkaError
 
 UncleanAllowed = Callable[[MetadataImage, str], bool]
 """Whether a topic may elect a leader outside its ISR (``unclean.leader.election.enable``)."""
 
 
-def broker_joined(
+def register_broker(
     image: MetadataImage, registration: BrokerRegistration, unclean: UncleanAllowed
 ) -> Decision[BrokerRegistration]:
     """Take in a broker under a new epoch.
@@ -35,14 +35,14 @@ def broker_joined(
     if known is not None and not known.fenced:
         if known.incarnation_id == registration.incarnation_id:
             return Decision((BrokerRegistered(joined),), joined)
-        changes += broker_lost(image, registration.broker_id, unclean).changes
+        changes += fence_broker(image, registration.broker_id, unclean).changes
         image = image.with_changes(changes)
     changes.append(BrokerRegistered(joined))
     changes += _elections(image, image.with_changes(changes[-1:]), joined.broker_id, unclean)
     return Decision(tuple(changes), joined)
 
 
-def broker_lost(
+def fence_broker(
     image: MetadataImage, broker_id: int, unclean: UncleanAllowed, *, epoch: int | None = None
 ) -> Decision[bool]:
     """Fence a broker that is gone: its epoch stays on record, its leaders move to living replicas in sync.
@@ -60,7 +60,7 @@ def broker_lost(
     return Decision((*_elections(image, after, broker_id, unclean), fenced), True)
 
 
-def replicas_lost(
+def take_replicas_offline(
     image: MetadataImage, broker_id: int, epoch: int, replicas: Iterable[tuple[UUID, int]], unclean: UncleanAllowed
 ) -> Decision[None]:
     """A living broker has lost the disk of some replicas: they neither lead nor count as in sync, if another can.
@@ -83,6 +83,40 @@ def replicas_lost(
     return Decision(tuple(changes), None)
 
 
+def hand_over_leadership(
+    image: MetadataImage, broker_id: int, epoch: int, unclean: UncleanAllowed
+) -> Decision[list[tuple[str, int]]]:
+    """A broker is about to stop: its leaders move now and not when it is missed.
+
+    The broker is fenced by it, and out of every ISR that has another living member. Answers the partitions that are
+    left without a leader until it is back. Raises BROKER_ID_NOT_REGISTERED, and STALE_BROKER_EPOCH for another life
+    of the broker than the present one.
+    """
+    known = _registered(image, broker_id)
+    if epoch != known.epoch:
+        raise KafkaError(
+            ErrorCode.STALE_BROKER_EPOCH, f"Broker {broker_id} is registered under epoch {known.epoch}, not {epoch}."
+        )
+    changes = fence_broker(image, broker_id, unclean).changes
+    remaining = [
+        (topic, index)
+        for topic, index, state in image.with_changes(changes).partitions()
+        if state.leader == NO_LEADER and broker_id in state.isr
+    ]
+    return Decision(changes, remaining)
+
+
+def unregister_broker(image: MetadataImage, broker_id: int) -> Decision[None]:
+    """Forget a broker that will not come back (KIP-631).
+
+    Partitions go on naming it as a replica until they are reassigned. Raises BROKER_ID_NOT_REGISTERED, and
+    INVALID_REQUEST for a broker that is alive: it would only register again.
+    """
+    if not _registered(image, broker_id).fenced:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker {broker_id} is alive: stop it before you unregister it.")
+    return Decision((BrokerUnregistered(broker_id),), None)
+
+
 def _live(image: MetadataImage) -> set[int]:
     return {broker.broker_id for broker in image.live_brokers()}
 
@@ -103,3 +137,10 @@ def _elections(before: MetadataImage, image: MetadataImage, broker_id: int, uncl
             if elected is not state:
                 changes.append(PartitionChanged(topic.name, index, elected))
     return changes
+
+
+def _registered(image: MetadataImage, broker_id: int) -> BrokerRegistration:
+    known = image.brokers.get(broker_id)
+    if known is None:
+        raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No broker is registered with the id {broker_id}.")
+    return known

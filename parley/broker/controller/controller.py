@@ -18,7 +18,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from parley.broker.controller.decision import Decide, Decision
-from parley.broker.controller.publication import Publication
+from parley.broker.controller.metadata_publisher import MetadataPublisher
 from parley.broker.controller.stored_metadata import PREFIXES, Writes, read_image, writes_for
 from parley.broker.metadata.changes import (
     Change,
@@ -105,12 +105,12 @@ class Controller:
         candidate: bytes,
         rng: Random,
         metadata: Metadata,
-        publication: Publication,
+        publisher: MetadataPublisher,
     ) -> None:
-        """``candidate`` is what the other brokers need to know to follow; ``publication`` is open during each term."""
+        """``candidate`` is what the other brokers need to know to follow; ``publisher`` is open during each term."""
         self._broker_id = broker_id
         self._candidate = candidate
-        self._publication = publication
+        self._publisher = publisher
         self._dead: Leader | None = None
         self._found_dead = asyncio.Event()
         self._rng = rng
@@ -211,7 +211,7 @@ class Controller:
             if get.done():
                 _fail([get.result()], _not_controller())
             self._leadership = None
-            self._publication.close()
+            self._publisher.close()
             for task in (get, lost, companion):
                 task.cancel()
             await asyncio.gather(companion, return_exceptions=True)
@@ -236,7 +236,7 @@ class Controller:
         changes = image.changes_since(self._metadata.image)
         self._leadership = leadership
         self._metadata.replace(image, Delta(leadership.epoch, image.version, changes))
-        self._publication.open()
+        self._publisher.open()
         log.info(
             "controller in office",
             extra={"broker": self._broker_id, "epoch": leadership.epoch, "topics": len(image.topics)},

@@ -22,7 +22,7 @@ ANY_EPOCH = -1
 
 
 @dataclass(frozen=True, slots=True)
-class IsrWish:
+class IsrChange:
     """What a leader asks for one partition: the ISR as ``(broker id, broker epoch)``, and the state it started from."""
 
     topic_id: UUID
@@ -33,20 +33,20 @@ class IsrWish:
 
 
 @dataclass(frozen=True, slots=True)
-class IsrOutcome:
+class IsrChangeOutcome:
     """The partition's state after the wish; with an error besides, or alone where there is no such partition.
 
     NEW_LEADER_ELECTED comes with a change that was made: it ended a reassignment that took the leader away.
     """
 
-    wish: IsrWish
+    wish: IsrChange
     state: PartitionState | None = None
     error: ErrorCode = ErrorCode.NONE
 
 
 def alter_partitions(
-    image: MetadataImage, sender: int, sender_epoch: int, wishes: Sequence[IsrWish]
-) -> Decision[list[IsrOutcome]]:
+    image: MetadataImage, sender: int, sender_epoch: int, wishes: Sequence[IsrChange]
+) -> Decision[list[IsrChangeOutcome]]:
     """Change the ISR of each partition as its leader asks, or say why not.
 
     Raises STALE_BROKER_EPOCH unless the sender is registered under this epoch.
@@ -58,23 +58,23 @@ def alter_partitions(
     for wish in wishes:
         topic = image.topic_names.get(wish.topic_id)
         if topic is None:
-            outcomes.append(IsrOutcome(wish, error=ErrorCode.UNKNOWN_TOPIC_ID))
+            outcomes.append(IsrChangeOutcome(wish, error=ErrorCode.UNKNOWN_TOPIC_ID))
             continue
         key = (topic, wish.partition)
         state = changed.get(key) or image.partition(*key)
         if state is None:
-            outcomes.append(IsrOutcome(wish, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            outcomes.append(IsrChangeOutcome(wish, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             continue
         error = _refusal(image, live, state, sender, wish)
         if error is not ErrorCode.NONE:
-            outcomes.append(IsrOutcome(wish, state, error))
+            outcomes.append(IsrChangeOutcome(wish, state, error))
             continue
         isr = tuple(broker for broker, _ in wish.isr)
         after = follow_up(state, replace(state, isr=isr), live)
         if after is not state:
             changed[key] = after
         moved = after.leader != sender
-        outcomes.append(IsrOutcome(wish, after, ErrorCode.NEW_LEADER_ELECTED if moved else ErrorCode.NONE))
+        outcomes.append(IsrChangeOutcome(wish, after, ErrorCode.NEW_LEADER_ELECTED if moved else ErrorCode.NONE))
     changes: list[Change] = [PartitionChanged(topic, index, state) for (topic, index), state in changed.items()]
     return Decision(tuple(changes), outcomes)
 
@@ -91,7 +91,7 @@ def check_broker_epoch(image: MetadataImage, broker_id: int, epoch: int) -> None
 
 
 def _refusal(
-    image: MetadataImage, live: Container[int], state: PartitionState, sender: int, wish: IsrWish
+    image: MetadataImage, live: Container[int], state: PartitionState, sender: int, wish: IsrChange
 ) -> ErrorCode:
     """Why the wish is not granted; the order of the checks is Kafka's, since leaders act upon the first."""
     isr = [broker for broker, _ in wish.isr]

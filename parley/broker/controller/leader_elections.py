@@ -59,7 +59,7 @@ def _needs_election(state: PartitionState, kind: ElectionType) -> bool:
     return state.leader == NO_LEADER if kind is ElectionType.UNCLEAN else state.leader != state.replicas[0]
 
 
-def in_need(image: MetadataImage, kind: ElectionType) -> Iterator[tuple[str, int]]:
+def needing_election(image: MetadataImage, kind: ElectionType) -> Iterator[tuple[str, int]]:
     """All partitions where an election makes a difference."""
     return ((topic, index) for topic, index, state in image.partitions() if _needs_election(state, kind))
 
@@ -96,7 +96,7 @@ def _preferred(state: PartitionState, live: Set[int]) -> PartitionState:
     return follow_up(state, replace(state, leader=preferred), live)
 
 
-def settle_leaders(
+def reconcile_leaders(
     image: MetadataImage, unclean: Callable[[MetadataImage, str], bool], *, takes_over: bool = False
 ) -> Decision[int]:
     """Bring every partition in line with who lives, and with where unclean election is allowed.
@@ -126,7 +126,7 @@ def settle_leaders(
     return Decision(tuple(changes), unsynced)
 
 
-def balance_leaders(image: MetadataImage, percentage: int, limit: int) -> Decision[bool]:
+def rebalance_to_preferred(image: MetadataImage, percentage: int, limit: int) -> Decision[bool]:
     """Give leadership back to the preferred leaders that lost too much of it; answers whether there is more to do.
 
     A broker has lost too much when more than ``percentage`` of the partitions that prefer it are led by others.

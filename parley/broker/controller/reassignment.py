@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from parley.broker.controller.brokers import UncleanAllowed
 from parley.broker.controller.decision import Decision
 from parley.broker.controller.leader_choice import follow_up
-from parley.broker.controller.placement import check_replicas
+from parley.broker.controller.replica_placement import check_replicas
 from parley.broker.metadata.changes import Change, PartitionChanged
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import PartitionState
@@ -23,7 +23,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class Reassignment:
     """What is asked for one partition: to be on these replicas, or with None to stop moving."""
 
     topic: str
@@ -32,16 +32,16 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class MoveOutcome:
+class ReassignmentOutcome:
     """Whether a move was begun or stopped, or why not."""
 
-    move: Move
+    move: Reassignment
     error: KafkaError | None = None
 
 
 def alter_reassignments(
-    image: MetadataImage, moves: Iterable[Move], unclean: UncleanAllowed, *, factor_may_change: bool = True
-) -> Decision[list[MoveOutcome]]:
+    image: MetadataImage, moves: Iterable[Reassignment], unclean: UncleanAllowed, *, factor_may_change: bool = True
+) -> Decision[list[ReassignmentOutcome]]:
     """Begin or stop each move, or say why not; no partition is named twice."""
     changes: list[Change] = []
     outcomes = []
@@ -53,11 +53,11 @@ def alter_reassignments(
             after = follow_up(state, wanted, live, unclean=not wanted.isr and unclean(image, move.topic))
             _check_somebody_is_in_sync(after, move)
         except KafkaError as error:
-            outcomes.append(MoveOutcome(move, error))
+            outcomes.append(ReassignmentOutcome(move, error))
             continue
         if after is not state:
             changes.append(PartitionChanged(move.topic, move.partition, after))
-        outcomes.append(MoveOutcome(move))
+        outcomes.append(ReassignmentOutcome(move))
     return Decision(tuple(changes), outcomes)
 
 
@@ -79,14 +79,16 @@ def _moves(state: PartitionState) -> bool:
     return bool(state.adding or state.removing)
 
 
-def _known(image: MetadataImage, move: Move) -> PartitionState:
+def _known(image: MetadataImage, move: Reassignment) -> PartitionState:
     state = image.partition(move.topic, move.partition)
     if state is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {move.topic}-{move.partition}.")
     return state
 
 
-def _wanted(image: MetadataImage, state: PartitionState, move: Move, *, factor_may_change: bool) -> PartitionState:
+def _wanted(
+    image: MetadataImage, state: PartitionState, move: Reassignment, *, factor_may_change: bool
+) -> PartitionState:
     origin = tuple(broker for broker in state.replicas if broker not in state.adding)
     if move.replicas is None:
         if not _moves(state):
@@ -112,7 +114,7 @@ def _wanted(image: MetadataImage, state: PartitionState, move: Move, *, factor_m
     )
 
 
-def _check_somebody_is_in_sync(state: PartitionState, move: Move) -> None:
+def _check_somebody_is_in_sync(state: PartitionState, move: Reassignment) -> None:
     if not state.isr:
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,

@@ -64,7 +64,7 @@ def writes_for(changes: Iterable[Change], after: MetadataImage, before: Metadata
                 writes[_config_key(resource)] = to_json(dict(entries)) if entries else None
             case BrokerRegistered(registration):
                 key = f"{BROKERS}{registration.broker_id:010d}"
-                writes.pop(key, None)  # so that it comes after what was made of the partitions before (broker_lost)
+                writes.pop(key, None)  # so that it comes after what was made of the partitions before (fence_broker)
                 writes[key] = to_json(from_registration(registration))
             case BrokerUnregistered(broker_id):
                 writes[f"{BROKERS}{broker_id:010d}"] = None

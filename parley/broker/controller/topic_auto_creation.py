@@ -13,7 +13,7 @@ from parley.broker.config import BrokerConfig
 from parley.broker.config.keys.log import SEGMENT_BYTES_MIN
 from parley.broker.controller.administration import Administration
 from parley.broker.controller.topics import NewTopic, TopicOutcome
-from parley.broker.coordinators.groups.journal import OFFSETS_TOPIC
+from parley.broker.coordinators.groups.group_records import OFFSETS_TOPIC
 from parley.broker.metadata.current import Metadata
 from parley.broker.network.peers import Peers
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -25,7 +25,7 @@ SEEN_MAX_S = 1.0
 """How long a created topic is waited for in this broker's metadata."""
 
 
-class MentionedTopics:
+class TopicAutoCreation:
     """Has topics created by the controller, be it this broker or another."""
 
     def __init__(

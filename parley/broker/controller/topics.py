@@ -12,7 +12,7 @@ from random import Random
 from uuid import UUID
 
 from parley.broker.controller.decision import Decision
-from parley.broker.controller.placement import check_replicas, place_replicas
+from parley.broker.controller.replica_placement import check_replicas, place_replicas
 from parley.broker.metadata.changes import Change, ConfigReplaced, PartitionsAdded, TopicCreated, TopicDeleted
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.topic_names import INTERNAL_TOPICS, check_topic_name, metric_form
@@ -197,7 +197,7 @@ def delete_topics(image: MetadataImage, names: Iterable[str], ids: Mapping[str, 
 
 
 @dataclass(frozen=True, slots=True)
-class MorePartitions:
+class NewPartitions:
     """What a CreatePartitions request asks for: the total, and where the new ones go if the client says so."""
 
     topic: str
@@ -207,7 +207,7 @@ class MorePartitions:
 
 def add_partitions(
     image: MetadataImage,
-    wanted: Iterable[MorePartitions],
+    wanted: Iterable[NewPartitions],
     *,
     rng: Random,
     validate_only: bool = False,
@@ -232,12 +232,12 @@ def add_partitions(
     return Decision(() if validate_only else tuple(changes), outcomes)
 
 
-def _asked_increase(image: MetadataImage, more: MorePartitions) -> int:
+def _asked_increase(image: MetadataImage, more: NewPartitions) -> int:
     topic = image.topics.get(more.topic)
     return 0 if topic is None else max(0, more.total - len(topic.partitions))
 
 
-def _added_partitions(image: MetadataImage, more: MorePartitions, rng: Random) -> tuple[PartitionState, ...]:
+def _added_partitions(image: MetadataImage, more: NewPartitions, rng: Random) -> tuple[PartitionState, ...]:
     topic = image.topics.get(more.topic)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{more.topic}' does not exist.")

@@ -20,10 +20,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from random import Random
 from typing import Any
 
-from parley.broker.controller.brokers import UncleanAllowed
+from parley.broker.controller.brokers import UncleanAllowed, hand_over_leadership
 from parley.broker.controller.controller import ELECTION, RETRY_SECONDS, Controller
-from parley.broker.controller.departures import broker_leaving
-from parley.broker.controller.publication import Publication
+from parley.broker.controller.metadata_publisher import MetadataPublisher
 from parley.broker.membership.controller_follower import Following
 from parley.broker.membership.controller_silence import Silence
 from parley.broker.membership.live_brokers import BROKERS_GROUP, Members
@@ -61,7 +60,7 @@ class Liveness:
         moves: Moves,
         registration: BrokerRegistration,
         metadata: Metadata,
-        publication: Publication,
+        publisher: MetadataPublisher,
         peers: Peers,
         *,
         listener: str,
@@ -90,19 +89,19 @@ class Liveness:
         self._unclean = unclean
         self._peers = peers
         self._monotonic = monotonic
-        self._publication = publication
+        self._publisher = publisher
         self._session: Session | None = None
         self._rejoin = asyncio.Event()
         self._unfreezing = TaskSet()
         self._is_leaving = False
         self.broker_epoch = -1
         """Of this broker's registration, -1 before the first."""
-        self.controller = Controller(broker_id, self._data, rng, metadata, publication)
+        self.controller = Controller(broker_id, self._data, rng, metadata, publisher)
         self._members = Members(
             broker_id,
             self.controller,
             metadata,
-            publication,
+            publisher,
             listener=listener,
             unclean=unclean,
             silence_s=silence_s,
@@ -139,7 +138,7 @@ class Liveness:
         question that was asked after that. Nobody is fenced earlier than that: a session may end two thirds of its time
         after the last question, since it was renewed before. A controller itself has its session to go by.
         """
-        if self._publication.is_open:
+        if self._publisher.is_open:
             return self._session is None or self._session.state is not SessionState.CONNECTED
         return self.silence.untold_s > SAFE_FRACTION * self._silence_s
 
@@ -316,7 +315,9 @@ class Liveness:
     async def _hand_over(self) -> None:
         own = self._registration.broker_id
         if self.controller.is_active:
-            await self.controller.submit(lambda image: broker_leaving(image, own, self.broker_epoch, self._unclean))
+            await self.controller.submit(
+                lambda image: hand_over_leadership(image, own, self.broker_epoch, self._unclean)
+            )
             return
         answer: ControlledShutdownResponse = await self._peers.ask_controller(
             ControlledShutdownRequest(broker_id=own, broker_epoch=self.broker_epoch)

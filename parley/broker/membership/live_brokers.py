@@ -24,9 +24,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from uuid import UUID
 
-from parley.broker.controller.brokers import UncleanAllowed, broker_joined, broker_lost
+from parley.broker.controller.brokers import UncleanAllowed, fence_broker, register_broker
 from parley.broker.controller.controller import Controller
-from parley.broker.controller.publication import Publication
+from parley.broker.controller.metadata_publisher import MetadataPublisher
 from parley.broker.membership.watchdog import until_gone
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.encoding import registration_from_bytes
@@ -49,7 +49,7 @@ class Members:
         broker_id: int,
         controller: Controller,
         metadata: Metadata,
-        publication: Publication,
+        publisher: MetadataPublisher,
         *,
         listener: str,
         unclean: UncleanAllowed,
@@ -59,7 +59,7 @@ class Members:
         self._broker_id = broker_id
         self._controller = controller
         self._metadata = metadata
-        self._publication = publication
+        self._publisher = publisher
         self._listener = listener
         self._unclean = unclean
         self._silence_s = silence_s
@@ -113,7 +113,7 @@ class Members:
         self._seen |= live.keys()
         for registration in live.values():
             await self._controller.submit(
-                lambda image, joined=registration: broker_joined(image, joined, self._unclean)  # type: ignore[misc]
+                lambda image, joined=registration: register_broker(image, joined, self._unclean)  # type: ignore[misc]
             )
 
     async def _fence_the_absent(self) -> None:
@@ -125,7 +125,7 @@ class Members:
                 await self._fence(broker.broker_id, broker.epoch, "it has no session with the coordination store")
 
     async def _fence(self, broker_id: int, epoch: int, reason: str) -> None:
-        if await self._controller.submit(lambda image: broker_lost(image, broker_id, self._unclean, epoch=epoch)):
+        if await self._controller.submit(lambda image: fence_broker(image, broker_id, self._unclean, epoch=epoch)):
             log.warning("broker fenced", extra={"broker": broker_id, "epoch": epoch, "reason": reason})
 
     # -- brokers whose process ends --------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ class Members:
         return [broker for broker, each in lasts.items() if each > self._silence_s]
 
     def _heard_s(self, broker_id: int, epoch: int, since: float) -> float:
-        hearer = self._publication.hearers.get(broker_id)
+        hearer = self._publisher.followers.get(broker_id)
         if hearer is None or hearer.broker_epoch != epoch:
             return since
-        return max(hearer.heard_s, since)
+        return max(hearer.fetched_s, since)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from parley.broker.api.fetch_metadata import FetchMetadataApi
-from parley.broker.controller.publication import Publication
+from parley.broker.controller.metadata_publisher import MetadataPublisher
 from parley.broker.membership.controller_silence import Silence
 from parley.broker.metadata.current import Metadata
 from parley.broker.runtime.purgatory import Purgatory
@@ -20,9 +20,9 @@ from tests.broker.controller.clusters import epoch_of, image_with
 )
 async def test_only_the_registered_epoch_speaks_for_a_broker(broker_id: int, epoch: int) -> None:
     metadata, waiting = Metadata(image_with()), Purgatory()
-    publication = Publication(metadata, waiting)
-    publication.open()
-    api = FetchMetadataApi(metadata, publication, waiting, Silence(lambda: 0.0))
+    publisher = MetadataPublisher(metadata, waiting)
+    publisher.open()
+    api = FetchMetadataApi(metadata, publisher, waiting, Silence(lambda: 0.0))
 
     def ask(broker_id: int, epoch: int) -> ErrorCode:
         request = FetchMetadataRequest(broker_id=broker_id, broker_epoch=epoch, max_wait_ms=0)
@@ -31,8 +31,8 @@ async def test_only_the_registered_epoch_speaks_for_a_broker(broker_id: int, epo
         return ErrorCode(answer.error_code)
 
     assert ask(2, epoch_of(2)) == ErrorCode.NONE
-    heard = dict(publication.hearers)
+    heard = dict(publisher.followers)
     assert [(who, hearer.broker_epoch) for who, hearer in heard.items()] == [(2, epoch_of(2))]
     is_past = broker_id == 2 and 0 <= epoch < epoch_of(2)
     assert ask(broker_id, epoch) == (ErrorCode.STALE_BROKER_EPOCH if is_past else ErrorCode.NONE)
-    assert publication.hearers == heard
+    assert publisher.followers == heard

@@ -7,11 +7,20 @@ from uuid import UUID
 
 import pytest
 
-from parley.broker.controller.brokers import broker_joined, broker_lost, replicas_lost
+from parley.broker.controller.brokers import (
+    fence_broker,
+    hand_over_leadership,
+    register_broker,
+    take_replicas_offline,
+    unregister_broker,
+)
+from parley.broker.controller.reassignment import Reassignment, alter_reassignments
 from parley.broker.controller.stored_metadata import read_image, writes_for
 from parley.broker.metadata.changes import BrokerRegistered, Change, TopicCreated
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, PartitionState, TopicImage
+from parley.protocol.errors import ErrorCode, KafkaError
+from tests.broker.controller import clusters
 
 
 def never(image: MetadataImage, topic: str) -> bool:
@@ -35,25 +44,25 @@ def image_with(*partitions: PartitionState) -> MetadataImage:
 
 def test_a_lost_broker_is_fenced_and_its_leaders_move() -> None:
     image = image_with(PartitionState((1, 2), (1, 2), 1), PartitionState((2,), (2,), 2))
-    after = image.with_changes(broker_lost(image, 1, never).changes)
+    after = image.with_changes(fence_broker(image, 1, never).changes)
     assert after.brokers[1].fenced
     assert after.partition("t", 0) == PartitionState((1, 2), (2,), 2, 1, 1)
     assert after.partition("t", 1) == image.partition("t", 1)
-    assert broker_lost(after, 1, never).changes == ()
+    assert fence_broker(after, 1, never).changes == ()
 
 
 def test_the_only_replica_leads_again_under_a_new_epoch() -> None:
     image = image_with(PartitionState((1,), (1,), 1, leader_epoch=4))
-    gone = image.with_changes(broker_lost(image, 1, never).changes)
+    gone = image.with_changes(fence_broker(image, 1, never).changes)
     assert gone.partition("t", 0) == PartitionState((1,), (1,), NO_LEADER, 5, 1)
-    back = gone.with_changes(broker_joined(gone, broker(1, epoch=2, incarnation=2), never).changes)
+    back = gone.with_changes(register_broker(gone, broker(1, epoch=2, incarnation=2), never).changes)
     assert back.partition("t", 0) == PartitionState((1,), (1,), 1, 6, 2)
     assert back.brokers[1] == broker(1, epoch=2, incarnation=2)
 
 
 def test_a_restart_nobody_noticed_counts_as_a_loss() -> None:
     image = image_with(PartitionState((1,), (1,), 1, leader_epoch=4))
-    after = image.with_changes(broker_joined(image, broker(1, epoch=2, incarnation=2), never).changes)
+    after = image.with_changes(register_broker(image, broker(1, epoch=2, incarnation=2), never).changes)
     state = after.partition("t", 0)
     assert state is not None
     assert (state.leader, state.leader_epoch) == (1, 6)
@@ -61,39 +70,39 @@ def test_a_restart_nobody_noticed_counts_as_a_loss() -> None:
 
 def test_what_is_known_or_old_changes_nothing() -> None:
     image = image_with(PartitionState((1,), (1,), 1))
-    assert broker_joined(image, broker(1), never).changes == ()
-    newer = image.with_changes(broker_joined(image, broker(1, epoch=3, incarnation=3), never).changes)
-    assert broker_joined(newer, broker(1, epoch=2, incarnation=2), never).changes == ()
+    assert register_broker(image, broker(1), never).changes == ()
+    newer = image.with_changes(register_broker(image, broker(1, epoch=3, incarnation=3), never).changes)
+    assert register_broker(newer, broker(1, epoch=2, incarnation=2), never).changes == ()
 
 
 def test_a_fenced_broker_returns_under_a_higher_epoch_only() -> None:
     image = image_with(PartitionState((1,), (1,), 1))
-    gone = image.with_changes(broker_lost(image, 1, never).changes)
-    assert broker_joined(gone, broker(1), never).changes == ()
-    back = gone.with_changes(broker_joined(gone, broker(1, epoch=2), never).changes)
+    gone = image.with_changes(fence_broker(image, 1, never).changes)
+    assert register_broker(gone, broker(1), never).changes == ()
+    back = gone.with_changes(register_broker(gone, broker(1, epoch=2), never).changes)
     assert not back.brokers[1].fenced
 
 
 def test_who_lost_the_disk_is_no_candidate_until_it_registers_anew() -> None:
     image = image_with(PartitionState((1, 2), (1,), 1, leader_epoch=4))
-    image = image.with_changes(replicas_lost(image, 1, 1, [(UUID(int=9), 0)], never).changes)
+    image = image.with_changes(take_replicas_offline(image, 1, 1, [(UUID(int=9), 0)], never).changes)
     leaderless = PartitionState((1, 2), (1,), NO_LEADER, 5, 1)
     assert image.partition("t", 0) == leaderless
-    gone = image.with_changes(broker_lost(image, 2, never).changes)
+    gone = image.with_changes(fence_broker(image, 2, never).changes)
     assert gone.partition("t", 0) == leaderless
-    other_back = gone.with_changes(broker_joined(gone, broker(2, epoch=2, incarnation=2), never).changes)
+    other_back = gone.with_changes(register_broker(gone, broker(2, epoch=2, incarnation=2), never).changes)
     assert other_back.partition("t", 0) == leaderless
-    rescued = gone.with_changes(broker_joined(gone, broker(2, epoch=2, incarnation=2), always).changes)
+    rescued = gone.with_changes(register_broker(gone, broker(2, epoch=2, incarnation=2), always).changes)
     assert rescued.partition("t", 0) == PartitionState((1, 2), (2,), 2, 6, 2)
-    repaired = image.with_changes(broker_joined(image, broker(1, epoch=2, incarnation=2), never).changes)
+    repaired = image.with_changes(register_broker(image, broker(1, epoch=2, incarnation=2), never).changes)
     assert repaired.partition("t", 0) == PartitionState((1, 2), (1,), 1, 6, 2)
 
 
 def test_the_next_member_in_sync_that_returns_leads_instead_of_a_failed_disk() -> None:
     image = image_with(PartitionState((1, 2), (1, 2), 1))
     image = image.with_changes([BrokerRegistered(replace(broker(2), fenced=True))])
-    image = image.with_changes(replicas_lost(image, 1, 1, [(UUID(int=9), 0)], never).changes)
-    back = image.with_changes(broker_joined(image, broker(2, epoch=2, incarnation=2), never).changes)
+    image = image.with_changes(take_replicas_offline(image, 1, 1, [(UUID(int=9), 0)], never).changes)
+    back = image.with_changes(register_broker(image, broker(2, epoch=2, incarnation=2), never).changes)
     assert back.partition("t", 0) == PartitionState((1, 2), (2,), 2, 2, 2)
 
 
@@ -106,11 +115,71 @@ def test_a_leader_that_restarts_never_goes_on_under_its_epoch_wherever_writes_ar
     before = MetadataImage("c").with_changes([*registered, *map(TopicCreated, topics)])
     begin = writes_for(before.changes_since(MetadataImage("c")), before, MetadataImage("c"))
     restarted = broker(1, epoch=2, incarnation=2)
-    decision = broker_lost(before, 1, never) if notices else broker_joined(before, restarted, never)
+    decision = fence_broker(before, 1, never) if notices else register_broker(before, restarted, never)
     writes = writes_for(decision.changes, before.with_changes(decision.changes), before)
     for count in range(len(writes) + 1):
         stored = {**begin, **dict(list(writes.items())[:count])}
         found = read_image("c", {key: value for key, value in stored.items() if value is not None})
-        after = found.with_changes(broker_joined(found, restarted, never).changes)
+        after = found.with_changes(register_broker(found, restarted, never).changes)
         for name, _, state in after.partitions():
             assert state.leader != 1 or state.leader_epoch > 4, (name, count)
+
+
+# --- Brokers that stop, or leave for good ---
+
+SHARED = PartitionState((1, 2), (1, 2), 1, 5, 7)
+FOLLOWED = PartitionState((2, 1), (2, 1), 2, 5, 7)
+ALONE = PartitionState((1, 2), (1,), 1, 5, 7)
+
+
+def test_what_others_can_lead_moves_and_the_rest_is_told() -> None:
+    image = clusters.image_with(SHARED, FOLLOWED, ALONE)
+    decision = hand_over_leadership(image, 1, clusters.epoch_of(1), never)
+    after = image.with_changes(decision.changes)
+    assert decision.result == [(clusters.TOPIC, 2)]
+    assert [state for _, _, state in after.partitions()] == [
+        PartitionState((1, 2), (2,), 2, 6, 8),
+        PartitionState((2, 1), (2,), 2, 5, 8),
+        PartitionState((1, 2), (1,), NO_LEADER, 6, 8),
+    ]
+    assert after.brokers[1].fenced
+    again = hand_over_leadership(after, 1, clusters.epoch_of(1), never)
+    assert (again.changes, again.result) == ((), [(clusters.TOPIC, 2)])
+
+
+@pytest.mark.parametrize(
+    ("broker_id", "epoch", "error"),
+    [
+        (9, 1, ErrorCode.BROKER_ID_NOT_REGISTERED),
+        (1, 10, ErrorCode.STALE_BROKER_EPOCH),
+        (1, -1, ErrorCode.STALE_BROKER_EPOCH),  # who does not know it is not the broker
+    ],
+)
+def test_a_late_or_mistaken_farewell_changes_nothing(broker_id: int, epoch: int, error: ErrorCode) -> None:
+    with pytest.raises(KafkaError) as raised:
+        hand_over_leadership(clusters.image_with(SHARED), broker_id, epoch, never)
+    assert raised.value.code is error
+
+
+def test_a_broker_that_is_gone_is_forgotten_but_not_as_a_replica() -> None:
+    image = clusters.image_with(FOLLOWED, fenced=[1])
+    after = image.with_changes(unregister_broker(image, 1).changes)
+    assert 1 not in after.brokers
+    assert after.partition(clusters.TOPIC, 0) == FOLLOWED
+    moved = after.with_changes(alter_reassignments(after, [Reassignment(clusters.TOPIC, 0, (2,))], never).changes)
+    assert moved.partition(clusters.TOPIC, 0) == PartitionState((2,), (2,), 2, 5, 8)
+
+
+def test_a_broker_that_was_forgotten_may_come_back() -> None:
+    image = clusters.image_with(ALONE, fenced=[1])
+    returning = replace(image.brokers[1], epoch=99)
+    after = image.with_changes(unregister_broker(image, 1).changes)
+    after = after.with_changes(register_broker(after, returning, never).changes)
+    assert not after.brokers[1].fenced
+
+
+@pytest.mark.parametrize(("broker_id", "error"), [(1, "INVALID_REQUEST"), (9, "BROKER_ID_NOT_REGISTERED")])
+def test_who_lives_or_is_unknown_is_not_forgotten(broker_id: int, error: str) -> None:
+    with pytest.raises(KafkaError) as raised:
+        unregister_broker(clusters.image_with(SHARED), broker_id)
+    assert raised.value.code is ErrorCode[error]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from parley.broker.config import BrokerConfig
-from parley.broker.controller.brokers import broker_lost
+from parley.broker.controller.brokers import fence_broker
 from parley.broker.embedded.cluster import Cluster
 from parley.broker.membership.controller_follower import Following
 from parley.broker.metadata import pulling as follower
@@ -127,7 +127,7 @@ async def test_a_broker_that_is_fenced_although_it_lives_comes_back_under_a_high
         for victim in cluster.brokers:
             epoch = controller.metadata.image.brokers[victim].epoch
             assert await controller.liveness.controller.submit(
-                lambda image, victim=victim: broker_lost(image, victim, lambda *_: False)  # type: ignore[misc]
+                lambda image, victim=victim: fence_broker(image, victim, lambda *_: False)  # type: ignore[misc]
             )
             await everywhere(
                 cluster,

@@ -15,21 +15,20 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from parley.broker.controller.brokers import broker_joined, broker_lost
+from parley.broker.controller.brokers import fence_broker, hand_over_leadership, register_broker, unregister_broker
 from parley.broker.controller.decision import Decision
-from parley.broker.controller.departures import broker_leaving, unregister_broker
-from parley.broker.controller.isr_changes import IsrWish, alter_partitions
+from parley.broker.controller.isr_changes import IsrChange, alter_partitions
 from parley.broker.controller.leader_elections import (
     ElectionType,
-    balance_leaders,
     elect_leaders,
-    in_need,
-    settle_leaders,
+    needing_election,
+    rebalance_to_preferred,
+    reconcile_leaders,
 )
-from parley.broker.controller.reassignment import Move, alter_reassignments, list_reassignments
+from parley.broker.controller.reassignment import Reassignment, alter_reassignments, list_reassignments
 from parley.broker.controller.stored_metadata import read_image, writes_for
 from parley.broker.controller.topics import (
-    MorePartitions,
+    NewPartitions,
     NewTopic,
     TopicDefaults,
     add_partitions,
@@ -117,7 +116,7 @@ class Controlling(RuleBasedStateMachine):
         self.epoch += 1
         known = self.image.brokers.get(broker_id)
         process = known.incarnation_id if known is not None and same_process else UUID(int=self.epoch)
-        self.decide(broker_joined(self.image, BrokerRegistration(broker_id, self.epoch, process, ()), unclean))
+        self.decide(register_broker(self.image, BrokerRegistration(broker_id, self.epoch, process, ()), unclean))
 
     @rule(broker_id=brokers, back=st.integers(0, 2))
     def join_late(self, broker_id: int, back: int) -> None:
@@ -125,22 +124,22 @@ class Controlling(RuleBasedStateMachine):
         known = self.image.brokers.get(broker_id)
         if known is not None:
             late = replace(known, epoch=known.epoch - back, fenced=False)
-            assert broker_joined(self.image, late, unclean).changes == ()
+            assert register_broker(self.image, late, unclean).changes == ()
 
     @rule(broker_id=brokers)
     def lose(self, broker_id: int) -> None:
-        self.decide(broker_lost(self.image, broker_id, unclean))
+        self.decide(fence_broker(self.image, broker_id, unclean))
 
     @rule(broker_id=brokers, late=st.booleans())
     def leave(self, broker_id: int, late: bool) -> None:
         known = self.image.brokers.get(broker_id)
         if known is None or late:
             with pytest.raises(KafkaError) as refused:
-                broker_leaving(self.image, broker_id, self.epoch + 1, unclean)
+                hand_over_leadership(self.image, broker_id, self.epoch + 1, unclean)
             unknown, stale = ErrorCode.BROKER_ID_NOT_REGISTERED, ErrorCode.STALE_BROKER_EPOCH
             assert refused.value.code is (unknown if known is None else stale)
             return
-        for topic, index in self.decide(broker_leaving(self.image, broker_id, known.epoch, unclean)):
+        for topic, index in self.decide(hand_over_leadership(self.image, broker_id, known.epoch, unclean)):
             state = self.image.partition(topic, index)
             assert state is not None
             assert state.leader == NO_LEADER
@@ -166,7 +165,7 @@ class Controlling(RuleBasedStateMachine):
 
     @rule(topic=names, total=st.integers(1, 5))
     def grow(self, topic: str, total: int) -> None:
-        self.decide(add_partitions(self.image, [MorePartitions(topic, total)], rng=self.rng))
+        self.decide(add_partitions(self.image, [NewPartitions(topic, total)], rng=self.rng))
 
     @rule(topic=names, again=st.booleans())
     def delete(self, topic: str, again: bool) -> None:
@@ -177,34 +176,34 @@ class Controlling(RuleBasedStateMachine):
 
     @rule(kind=st.sampled_from(ElectionType), named=st.none() | st.sets(st.tuples(names, indexes)))
     def elect(self, kind: ElectionType, named: set[tuple[str, int]] | None) -> None:
-        self.decide(elect_leaders(self.image, kind, in_need(self.image, kind) if named is None else named))
+        self.decide(elect_leaders(self.image, kind, needing_election(self.image, kind) if named is None else named))
 
     @rule()
     def elect_what_is_allowed(self) -> None:
-        self.decide(settle_leaders(self.image, unclean))
+        self.decide(reconcile_leaders(self.image, unclean))
 
     @rule(percentage=st.sampled_from([0, 50]), limit=st.integers(1, 3))
     def balance(self, percentage: int, limit: int) -> None:
-        self.decide(balance_leaders(self.image, percentage, limit))
+        self.decide(rebalance_to_preferred(self.image, percentage, limit))
 
     @rule(topic=names, index=indexes, goal=goals, may_change=st.booleans())
     def move_anywhere(self, topic: str, index: int, goal: tuple[int, ...], may_change: bool) -> None:
-        self.move(Move(topic, index, goal), may_change)
+        self.move(Reassignment(topic, index, goal), may_change)
 
     @precondition(lambda self: self.image.topics)
     @rule(data=st.data(), order=st.permutations(IDS), count=st.integers(1, 3))
     def move_to_brokers(self, data: st.DataObject, order: list[int], count: int) -> None:
         """A partition that exists is to be on brokers that are registered."""
         topic, index, _ = data.draw(st.sampled_from(list(self.image.partitions())))
-        self.move(Move(topic, index, tuple(i for i in order if i in self.image.brokers)[:count]), True)
+        self.move(Reassignment(topic, index, tuple(i for i in order if i in self.image.brokers)[:count]), True)
 
     @precondition(lambda self: bool(list_reassignments(self.image, None)))
     @rule(data=st.data())
     def stop_moving(self, data: st.DataObject) -> None:
         topic, index, _ = data.draw(st.sampled_from(list_reassignments(self.image, None)))
-        self.move(Move(topic, index, None), False)
+        self.move(Reassignment(topic, index, None), False)
 
-    def move(self, move: Move, may_change: bool) -> None:
+    def move(self, move: Reassignment, may_change: bool) -> None:
         (outcome,) = self.decide(alter_reassignments(self.image, [move], unclean, factor_may_change=may_change))
         moving = {(topic, index) for topic, index, _ in list_reassignments(self.image, None)}
         if outcome.error is None and move.replicas is None:
@@ -224,7 +223,7 @@ class Controlling(RuleBasedStateMachine):
             return
         members = tuple((i, self.image.brokers[i].epoch + late[2]) for i in isr if i in self.image.brokers)
         topic_id = self.image.topics[topic].topic_id
-        wish = IsrWish(topic_id, index, state.leader_epoch + late[0], state.partition_epoch + late[1], members)
+        wish = IsrChange(topic_id, index, state.leader_epoch + late[0], state.partition_epoch + late[1], members)
         (outcome,) = self.decide(alter_partitions(self.image, sender, self.image.brokers[sender].epoch, [wish]))
         if any(late[:2]) or sender != state.leader or (late[2] and members):
             assert outcome.error is not ErrorCode.NONE
@@ -241,7 +240,7 @@ class Controlling(RuleBasedStateMachine):
             self.caught_up(topic, index, state, [state.leader, *followers[:count]])
 
     def caught_up(self, topic: str, index: int, state: PartitionState, isr: list[int]) -> None:
-        wish = IsrWish(
+        wish = IsrChange(
             self.image.topics[topic].topic_id,
             index,
             state.leader_epoch,
@@ -270,7 +269,7 @@ class Controlling(RuleBasedStateMachine):
         stored = dict(self.stored)
         write(stored, begun)
         torn = read_image("c", stored)
-        check_sound(torn.with_changes(settle_leaders(torn, unclean, takes_over=True).changes))
+        check_sound(torn.with_changes(reconcile_leaders(torn, unclean, takes_over=True).changes))
 
     def check_step(self, before: MetadataImage, after: MetadataImage) -> None:
         for topic, index, new in after.partitions():
@@ -286,7 +285,7 @@ class Controlling(RuleBasedStateMachine):
     @invariant()
     def each_partition_is_sound(self) -> None:
         check_sound(self.image)
-        assert settle_leaders(self.image, never).changes == ()
+        assert reconcile_leaders(self.image, never).changes == ()
 
     @invariant()
     def a_successor_reads_the_same(self) -> None:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from parley.broker.controller.isr_changes import ANY_EPOCH, IsrOutcome, IsrWish, alter_partitions
+from parley.broker.controller.isr_changes import ANY_EPOCH, IsrChange, IsrChangeOutcome, alter_partitions
 from parley.broker.metadata.changes import PartitionChanged
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import PartitionState
@@ -19,11 +19,11 @@ STATE = PartitionState((1, 2, 3), (1, 2), 1, leader_epoch=5, partition_epoch=7)
 
 def wish(
     *isr: int, partition: int = 0, leader_epoch: int = 5, partition_epoch: int = 7, topic_id: UUID = TOPIC_ID
-) -> IsrWish:
-    return IsrWish(topic_id, partition, leader_epoch, partition_epoch, tuple((i, epoch_of(i)) for i in isr))
+) -> IsrChange:
+    return IsrChange(topic_id, partition, leader_epoch, partition_epoch, tuple((i, epoch_of(i)) for i in isr))
 
 
-def asked(image: MetadataImage, *wishes: IsrWish, sender: int = 1) -> tuple[list[IsrOutcome], MetadataImage]:
+def asked(image: MetadataImage, *wishes: IsrChange, sender: int = 1) -> tuple[list[IsrChangeOutcome], MetadataImage]:
     decision = alter_partitions(image, sender, epoch_of(sender), wishes)
     return decision.result, image.with_changes(decision.changes)
 
@@ -59,7 +59,7 @@ def test_nothing_new_changes_nothing() -> None:
         (replace(wish(), isr=((1, 11), (2, 12), (3, 12))), ErrorCode.INELIGIBLE_REPLICA),
     ],
 )
-def test_what_does_not_fit_is_refused_alone(asking: IsrWish, error: ErrorCode) -> None:
+def test_what_does_not_fit_is_refused_alone(asking: IsrChange, error: ErrorCode) -> None:
     (refused, granted), after = asked(image_with(STATE, replace(STATE)), asking, wish(1, 2, 3, partition=1))
     assert refused.error is error
     assert after.partition("t", 0) == STATE

@@ -6,10 +6,10 @@ import pytest
 
 from parley.broker.controller.leader_elections import (
     ElectionType,
-    balance_leaders,
     elect_leaders,
-    in_need,
-    settle_leaders,
+    needing_election,
+    rebalance_to_preferred,
+    reconcile_leaders,
 )
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, PartitionState
@@ -21,7 +21,7 @@ LEADERLESS = PartitionState((1, 2), (2,), NO_LEADER, leader_epoch=5, partition_e
 
 
 def elected(image: MetadataImage, kind: ElectionType, *wanted: int) -> tuple[dict[int, ErrorCode], MetadataImage]:
-    decision = elect_leaders(image, kind, [(TOPIC, index) for index in wanted] or in_need(image, kind))
+    decision = elect_leaders(image, kind, [(TOPIC, index) for index in wanted] or needing_election(image, kind))
     codes = {each.partition: each.error.code if each.error else ErrorCode.NONE for each in decision.result}
     return codes, image.with_changes(decision.changes)
 
@@ -71,8 +71,8 @@ def test_an_unclean_election_prefers_replicas_that_are_not_only_being_filled() -
 
 def test_what_is_allowed_later_is_made_good() -> None:
     image = image_with(LEADERLESS, PartitionState((3, 1), (3,), 3), fenced=[2])
-    assert settle_leaders(image, never).changes == ()
-    decision = settle_leaders(image, always)
+    assert reconcile_leaders(image, never).changes == ()
+    decision = reconcile_leaders(image, always)
     assert decision.result == 1
     assert image.with_changes(decision.changes).partition(TOPIC, 0) == PartitionState((1, 2), (1,), 1, 6, 8)
 
@@ -80,7 +80,7 @@ def test_what_is_allowed_later_is_made_good() -> None:
 def test_what_a_controller_left_undone_is_done() -> None:
     """The broker was fenced in one transaction, and its partitions were to follow in another."""
     image = image_with(AWAY, PartitionState((2, 1), (1, 2), 1, 5, 7), fenced=[2])
-    decision = settle_leaders(image, never)
+    decision = reconcile_leaders(image, never)
     assert decision.result == 0
     after = image.with_changes(decision.changes)
     assert after.partition(TOPIC, 0) == PartitionState((1, 2, 3), (1,), 1, 6, 8)
@@ -103,25 +103,25 @@ def test_nobody_elects_a_replica_on_a_failed_disk() -> None:
     image = image_with(DISKLESS)
     codes, _ = elected(image, ElectionType.PREFERRED, 0)
     assert codes == {0: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
-    assert balance_leaders(image, 0, 9).changes == ()
-    assert settle_leaders(image, never).changes == ()
-    after = image.with_changes(settle_leaders(image, always).changes)
+    assert rebalance_to_preferred(image, 0, 9).changes == ()
+    assert reconcile_leaders(image, never).changes == ()
+    after = image.with_changes(reconcile_leaders(image, always).changes)
     assert after.partition(TOPIC, 0) == PartitionState((1, 2), (2,), 2, 6, 8)
 
 
 def test_a_controller_that_takes_over_asks_a_failed_disk_once_more() -> None:
     """For all that it can see, the one before it may have been about to elect that replica."""
     image = image_with(DISKLESS)
-    after = image.with_changes(settle_leaders(image, never, takes_over=True).changes)
+    after = image.with_changes(reconcile_leaders(image, never, takes_over=True).changes)
     assert after.partition(TOPIC, 0) == PartitionState((1, 2), (1,), 1, 6, 8)
 
 
 def test_leaders_go_back_where_too_many_are_away() -> None:
     home = PartitionState((1, 2), (1, 2), 1)
     image = image_with(AWAY, *[home] * 9)
-    assert balance_leaders(image, 10, 100).changes == ()
+    assert rebalance_to_preferred(image, 10, 100).changes == ()
     image = image_with(AWAY, AWAY, *[home] * 8)
-    decision = balance_leaders(image, 10, 100)
+    decision = rebalance_to_preferred(image, 10, 100)
     assert not decision.result
     after = image.with_changes(decision.changes)
     assert [state.leader for _, _, state in after.partitions()] == [1] * 10
@@ -131,11 +131,11 @@ def test_leaders_go_back_so_many_at_a_time_and_only_where_they_can() -> None:
     moving = PartitionState((1, 2), (2, 1), 2, adding=(1,))
     lagging = PartitionState((1, 2), (2,), 2)
     image = image_with(AWAY, AWAY, moving, lagging)
-    decision = balance_leaders(image, 0, 1)
+    decision = rebalance_to_preferred(image, 0, 1)
     assert decision.result
     image = image.with_changes(decision.changes)
-    decision = balance_leaders(image, 0, 1)
+    decision = rebalance_to_preferred(image, 0, 1)
     assert not decision.result
     after = image.with_changes(decision.changes)
     assert [state.leader for _, _, state in after.partitions()] == [1, 1, 2, 2]
-    assert balance_leaders(image_with(AWAY, fenced=[1]), 0, 9).changes == ()
+    assert rebalance_to_preferred(image_with(AWAY, fenced=[1]), 0, 9).changes == ()

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from parley.broker.controller.brokers import UncleanAllowed, broker_lost
-from parley.broker.controller.isr_changes import IsrWish, alter_partitions
+from parley.broker.controller.brokers import UncleanAllowed, fence_broker
+from parley.broker.controller.isr_changes import IsrChange, alter_partitions
 from parley.broker.controller.leader_choice import elect_leader
-from parley.broker.controller.reassignment import Move, alter_reassignments, list_reassignments
+from parley.broker.controller.reassignment import Reassignment, alter_reassignments, list_reassignments
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, PartitionState
 from parley.protocol.errors import ErrorCode
@@ -26,7 +26,7 @@ def moved(
     factor_may_change: bool = True,
 ) -> tuple[ErrorCode, PartitionState]:
     image = state if isinstance(state, MetadataImage) else image_with(state, fenced=fenced)
-    move = Move(TOPIC, 0, replicas or None)
+    move = Reassignment(TOPIC, 0, replicas or None)
     decision = alter_reassignments(image, [move], unclean, factor_may_change=factor_may_change)
     (outcome,) = decision.result
     after = image.with_changes(decision.changes).partition(TOPIC, 0)
@@ -46,7 +46,7 @@ def test_it_ends_when_the_added_are_in_sync_and_the_leader_moves_if_it_leaves() 
     _, moving = moved(STATE, 4, 2, 5)
     image = image_with(moving)
     isr = tuple((i, epoch_of(i)) for i in (1, 2, 3, 4, 5))
-    decision = alter_partitions(image, 1, epoch_of(1), [IsrWish(TOPIC_ID, 0, 5, 8, isr)])
+    decision = alter_partitions(image, 1, epoch_of(1), [IsrChange(TOPIC_ID, 0, 5, 8, isr)])
     after = image.with_changes(decision.changes).partition(TOPIC, 0)
     assert after == PartitionState((4, 2, 5), (2, 4, 5), 4, 6, 9)
 
@@ -103,7 +103,7 @@ def test_a_target_must_make_sense(target: tuple[int, ...], fenced: tuple[int, ..
 
 
 def test_an_empty_target_is_none() -> None:
-    decision = alter_reassignments(image_with(STATE), [Move(TOPIC, 0, ()), Move("x", 0, (1,))], never)
+    decision = alter_reassignments(image_with(STATE), [Reassignment(TOPIC, 0, ()), Reassignment("x", 0, (1,))], never)
     codes = [outcome.error.code for outcome in decision.result if outcome.error]
     assert codes == [ErrorCode.INVALID_REPLICA_ASSIGNMENT, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
@@ -124,7 +124,7 @@ def test_a_target_may_be_down() -> None:
 def test_a_leader_lost_during_a_move_is_followed_by_one_in_sync() -> None:
     _, moving = moved(STATE, 4, 5)
     image = image_with(moving)
-    after = image.with_changes(broker_lost(image, 1, never).changes).partition(TOPIC, 0)
+    after = image.with_changes(fence_broker(image, 1, never).changes).partition(TOPIC, 0)
     assert after == PartitionState((4, 5, 1, 2, 3), (2, 3), 2, 6, 9, adding=(4, 5), removing=(1, 2, 3))
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from parley.broker.controller.topics import (
     PARTITIONS_MAX,
-    MorePartitions,
+    NewPartitions,
     NewTopic,
     TopicDefaults,
     TopicOutcome,
@@ -128,11 +128,11 @@ def test_partitions_are_only_ever_added() -> None:
     decision = add_partitions(
         image,
         [
-            MorePartitions("t", 4),
-            MorePartitions("t", 2),
-            MorePartitions("t", 3, [[0], [1]]),
-            MorePartitions("t", 3, [[0]]),
-            MorePartitions("absent", 3),
+            NewPartitions("t", 4),
+            NewPartitions("t", 2),
+            NewPartitions("t", 3, [[0], [1]]),
+            NewPartitions("t", 3, [[0]]),
+            NewPartitions("absent", 3),
         ],
         rng=Random(0),
     )
@@ -160,7 +160,7 @@ def test_one_request_makes_no_more_than_so_many_partitions() -> None:
     _, outcomes = create(image_of(3), *(NewTopic(f"t{i}") for i in range(PARTITIONS_MAX // 3 + 1)))
     assert {code(o) for o in outcomes} == {ErrorCode.POLICY_VIOLATION}, "defaults count"
     for more, expected in ((half, ErrorCode.NONE), (half + 1, ErrorCode.POLICY_VIOLATION)):
-        wanted = [MorePartitions("t", half + more), MorePartitions("u", half + half)]
+        wanted = [NewPartitions("t", half + more), NewPartitions("u", half + half)]
         decision = add_partitions(image, wanted, rng=Random(0), validate_only=True)
         assert [code(o) for o in decision.result] == [expected] * 2
 
@@ -168,7 +168,7 @@ def test_one_request_makes_no_more_than_so_many_partitions() -> None:
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
 def test_what_is_kept_by_hash_gets_no_more_partitions(name: str) -> None:
     image, _ = create(image_of(3), NewTopic(name))
-    decision = add_partitions(image, [MorePartitions(name, 4)], rng=Random(0))
+    decision = add_partitions(image, [NewPartitions(name, 4)], rng=Random(0))
     assert (code(decision.result[0]), decision.changes) == (ErrorCode.INVALID_TOPIC_EXCEPTION, ())
 
 
@@ -186,7 +186,7 @@ def test_new_partitions_are_on_living_brokers_first(count: int, down: set[int], 
     if factor > count or not alive:
         assert code(outcome) == ErrorCode.INVALID_REPLICATION_FACTOR
         return
-    decision = add_partitions(after, [MorePartitions("t", partitions + 3)], rng=Random(0))
+    decision = add_partitions(after, [NewPartitions("t", partitions + 3)], rng=Random(0))
     grown = after.with_changes(decision.changes).topics["t"].partitions
     assert len(grown) == partitions + 3
     for state in grown:

@@ -18,10 +18,10 @@ LONG, SHORT, SUSPECT = 2.1, 0.7, 1.4
 else's is over, where both began at once."""
 
 
-class Publication:
+class MetadataPublisher:
     """Nobody has asked for metadata in this term."""
 
-    hearers: ClassVar[dict[int, Any]] = {}
+    followers: ClassVar[dict[int, Any]] = {}
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_silence_is_theirs_only_where_half_of_all_are_heard(
         1,
         None,  # type: ignore[arg-type]
         Metadata(MetadataImage("c", controller_id=1, brokers=brokers)),
-        Publication(),  # type: ignore[arg-type]
+        MetadataPublisher(),  # type: ignore[arg-type]
         listener="PLAINTEXT",
         unclean=lambda *_: False,
         silence_s=SILENCE_S,

@@ -15,10 +15,10 @@ from random import Random
 from typing import Protocol
 
 from parley.broker.config import BrokerConfig
-from parley.broker.coordinators.groups.expiry import expired_offsets
 from parley.broker.coordinators.groups.group import Group, GroupState
-from parley.broker.coordinators.groups.journal import Journal, Replay, group_partition
-from parley.broker.coordinators.groups.membership import Membership
+from parley.broker.coordinators.groups.group_records import GroupLog, GroupReplay, group_partition
+from parley.broker.coordinators.groups.membership import GroupMembership
+from parley.broker.coordinators.groups.offset_expiry import expired_offsets
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 
@@ -31,7 +31,7 @@ READ_AGAIN_FIRST_S, READ_AGAIN_MAX_S = 0.1, 10.0
 class OffsetsReader(Protocol):
     """Reads a partition of ``__consumer_offsets`` back."""
 
-    async def replay(self, replay: Replay) -> None:
+    async def replay(self, replay: GroupReplay) -> None:
         """Feed every record of its partition, up to the end of the log, to ``replay``. Raises KafkaError."""
         ...
 
@@ -52,14 +52,14 @@ class GroupCoordinator:
     def __init__(
         self,
         config: Callable[[], BrokerConfig],
-        journal: Journal,
+        journal: GroupLog,
         reader: OffsetsReader,
         partition_count: Callable[[], int],
         now_ms: Callable[[], int],
         tasks: TaskSet,
         rng: Random,
     ) -> None:
-        self.membership = Membership(config, journal, now_ms, tasks, rng, self.drop_unused)
+        self.membership = GroupMembership(config, journal, now_ms, tasks, rng, self.drop_unused)
         self.journal = journal
         self._config = config
         self._reader = reader
@@ -116,12 +116,12 @@ class GroupCoordinator:
                 extra={"partition": ownership.partition, "records": replay.skipped, "first": replay.why_skipped},
             )
 
-    async def _read(self, partition: int) -> Replay:
+    async def _read(self, partition: int) -> GroupReplay:
         """Read a partition back, as often as it takes: meanwhile its groups are being loaded, and other brokers' turn
         may come. Says why it cannot be read whenever the reason changes."""
         pause_s, known_reason = READ_AGAIN_FIRST_S, ""
         while True:
-            replay = Replay(partition)
+            replay = GroupReplay(partition)
             try:
                 await self._reader.replay(replay)
                 return replay

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from parley.broker.coordinators.groups.deadline import Deadline
+from parley.broker.coordinators.groups.group_timer import GroupTimer
 from parley.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 
 
@@ -46,7 +46,7 @@ Protocols = tuple[tuple[str, bytes], ...]
 
 
 @dataclass(slots=True, eq=False)
-class Member:
+class GroupMember:
     """One member of a group. ``join_reply`` and ``sync_reply`` are its requests that wait for an answer."""
 
     member_id: str
@@ -62,7 +62,7 @@ class Member:
     join_reply: asyncio.Future[JoinGroupResponse] | None = None
     sync_reply: asyncio.Future[SyncGroupResponse] | None = None
     expires_at: float = 0.0
-    session_timer: Deadline | None = None
+    session_timer: GroupTimer | None = None
 
     @property
     def is_waiting(self) -> bool:
@@ -103,17 +103,17 @@ class Group:
     protocol_type: str | None = None
     protocol: str | None = None
     leader_id: str | None = None
-    members: dict[str, Member] = field(default_factory=dict)
+    members: dict[str, GroupMember] = field(default_factory=dict)
     static_ids: dict[str, str] = field(default_factory=dict)
-    pending: dict[str, Deadline] = field(default_factory=dict)
+    pending: dict[str, GroupTimer] = field(default_factory=dict)
     """Member ids handed out whose owners have not joined with them yet (KIP-394)."""
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
     commits_under_way: list[Collection[TopicPartition]] = field(default_factory=list)
     """What is in the log, or about to be, but not acknowledged: offsets are not expired while there is any."""
     forgotten: dict[TopicPartition, int] = field(default_factory=dict)
     """Log offset of the latest tombstone of a partition, while an earlier commit may still be acknowledged."""
-    rebalance_timer: Deadline | None = None
-    sync_timer: Deadline | None = None
+    rebalance_timer: GroupTimer | None = None
+    sync_timer: GroupTimer | None = None
     initial_delay_left_ms: int | None = None
     """Not None while the group gathers its first members: how much longer it may go on waiting for more."""
     joined_during_delay: bool = False
@@ -136,7 +136,7 @@ class Group:
         self.state = state
         self.state_since_ms = now_ms
 
-    def add(self, member: Member) -> None:
+    def add(self, member: GroupMember) -> None:
         """Take in a member; the first one fixes the kind of protocol and leads."""
         self.members[member.member_id] = member
         if member.group_instance_id is not None:
@@ -144,7 +144,7 @@ class Group:
         if self.leader_id is None:
             self.leader_id = member.member_id
 
-    def remove(self, member: Member) -> None:
+    def remove(self, member: GroupMember) -> None:
         """Let a member go; another one leads if it led."""
         self.members.pop(member.member_id, None)
         if member.group_instance_id is not None and self.static_ids.get(member.group_instance_id) == member.member_id:
@@ -152,7 +152,7 @@ class Group:
         if self.leader_id == member.member_id:
             self.leader_id = next(iter(self.members), None)
 
-    def rename(self, member: Member, new_id: str) -> None:
+    def rename(self, member: GroupMember, new_id: str) -> None:
         """Give a static member that came back the id of its new incarnation (KIP-345)."""
         was_leader = self.leader_id == member.member_id
         del self.members[member.member_id]
@@ -225,7 +225,7 @@ class Group:
         return votes.most_common(1)[0][0]
 
     @staticmethod
-    def _common(members: Iterable[Member]) -> set[str]:
+    def _common(members: Iterable[GroupMember]) -> set[str]:
         offered = [{name for name, _ in member.protocols} for member in members]
         return set.intersection(*offered) if offered else set()
 

@@ -1,7 +1,6 @@
 """Members come, take part in rebalances, and go: the classic group protocol (protocol guide, KIP-134, 345, 394, 814).
 
-Each public method either answers at once or with a future that a rebalance (:mod:`parley.broker.coordinators.groups.rebalance`)
-completes.
+Each public method returns its response, or a future that a rebalance (``rebalance.py``) completes.
 """
 
 from __future__ import annotations
@@ -13,7 +12,11 @@ from random import Random
 from uuid import UUID
 
 from parley.broker.config import BrokerConfig
-from parley.broker.coordinators.groups.answers import (
+from parley.broker.coordinators.groups.group import Group, GroupMember, GroupState
+from parley.broker.coordinators.groups.group_timer import GroupTimer, cancel
+from parley.broker.coordinators.groups.member_sessions import MemberSessions
+from parley.broker.coordinators.groups.rebalance import GroupStore, Rebalances
+from parley.broker.coordinators.groups.responses import (
     answer_join,
     answer_sync,
     await_join,
@@ -22,10 +25,6 @@ from parley.broker.coordinators.groups.answers import (
     joined,
     synced,
 )
-from parley.broker.coordinators.groups.deadline import Deadline, cancel
-from parley.broker.coordinators.groups.group import Group, GroupState, Member
-from parley.broker.coordinators.groups.rebalance import GroupStore, Rebalances
-from parley.broker.coordinators.groups.sessions import Sessions
 from parley.broker.network.dispatch import RequestContext
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -45,7 +44,7 @@ KNOWN_MEMBER_REQUIRED_SINCE = 4
 """From this version of JoinGroup on a new member is first told its id and joins with it (KIP-394)."""
 
 
-class Membership:
+class GroupMembership:
     """The members of all groups of one coordinator."""
 
     def __init__(
@@ -67,7 +66,7 @@ class Membership:
         self._tasks = tasks
         self._rng = rng
         self._tell_pending_gone = pending_gone
-        self._sessions = Sessions(self.expel)
+        self._sessions = MemberSessions(self.expel)
         self._rebalances = Rebalances(config, store, now_ms, tasks, self._sessions)
 
     # -- JoinGroup ---------------------------------------------------------------------------------------------
@@ -105,7 +104,7 @@ class Membership:
             return self._replace_static(group, context, request, new_id)
         self._check_size(group, new_id)
         if instance_id is None and context.api_version >= KNOWN_MEMBER_REQUIRED_SINCE:
-            group.pending[new_id] = Deadline(
+            group.pending[new_id] = GroupTimer(
                 request.session_timeout_ms / 1000, partial(self._pending_expired, group, new_id)
             )
             return join_error(ErrorCode.MEMBER_ID_REQUIRED, context, new_id)
@@ -122,7 +121,7 @@ class Membership:
         timer = group.pending.pop(member_id, None)
         if timer is not None:
             timer.cancel()
-        member = Member(
+        member = GroupMember(
             member_id=member_id,
             group_instance_id=request.group_instance_id,
             client_id=context.client_id or "",
@@ -143,7 +142,7 @@ class Membership:
         return reply
 
     def _join_known(
-        self, group: Group, member: Member, request: JoinGroupRequest
+        self, group: Group, member: GroupMember, request: JoinGroupRequest
     ) -> JoinGroupResponse | asyncio.Future[JoinGroupResponse]:
         changed = member.protocols != _protocols(request)
         if group.state is GroupState.COMPLETING_REBALANCE and not changed:
@@ -180,7 +179,7 @@ class Membership:
         )
         return reply
 
-    async def _store_replacement(self, group: Group, member: Member, old_id: str, version: int) -> None:
+    async def _store_replacement(self, group: Group, member: GroupMember, old_id: str, version: int) -> None:
         generation = group.generation
         try:
             await self._store.store_group(group)
@@ -198,7 +197,7 @@ class Membership:
         answer_join(member, response)
 
     @staticmethod
-    def _update(member: Member, request: JoinGroupRequest) -> None:
+    def _update(member: GroupMember, request: JoinGroupRequest) -> None:
         member.protocols = _protocols(request)
         member.rebalance_timeout_ms = _rebalance_timeout(request)
         member.session_timeout_ms = request.session_timeout_ms
@@ -246,7 +245,7 @@ class Membership:
         member = self.known(group, member_id, leaving.group_instance_id)
         self.expel(group, member, f"member {member_id} leaves")
 
-    def expel(self, group: Group, member: Member, reason: str) -> None:
+    def expel(self, group: Group, member: GroupMember, reason: str) -> None:
         """Remove a member and rebalance the others."""
         self._rebalances.forget(group, member)
         if group.state is GroupState.PREPARING_REBALANCE:
@@ -281,7 +280,7 @@ class Membership:
     # -- who is asking -----------------------------------------------------------------------------------------
 
     @staticmethod
-    def known(group: Group, member_id: str, instance_id: str | None) -> Member:
+    def known(group: Group, member_id: str, instance_id: str | None) -> GroupMember:
         """The member that a request speaks for; raises UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
         if group.state is GroupState.DEAD:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -295,7 +294,7 @@ class Membership:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
         return member
 
-    def _current(self, group: Group, member_id: str, instance_id: str | None, generation: int) -> Member:
+    def _current(self, group: Group, member_id: str, instance_id: str | None, generation: int) -> GroupMember:
         member = self.known(group, member_id, instance_id)
         if generation != group.generation:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)

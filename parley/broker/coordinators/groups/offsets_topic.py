@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Hashable
 
 from parley.broker.config import BrokerConfig
-from parley.broker.coordinators.groups.journal import OFFSETS_TOPIC, Replay
+from parley.broker.coordinators.groups.group_records import OFFSETS_TOPIC, GroupReplay
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition
 from parley.broker.runtime.purgatory import Delayed, Purgatory
@@ -72,14 +72,14 @@ class OffsetsTopic:
             raise KafkaError(code)
         return info.last_offset
 
-    async def replay(self, replay: Replay) -> None:
+    async def replay(self, replay: GroupReplay) -> None:
         """Feed every record of its partition to ``replay``, in a thread. Raises KafkaError."""
         await self._partitions.opened()
         log = self._partitions.find(OFFSETS_TOPIC, replay.partition).log
         await asyncio.get_running_loop().run_in_executor(None, _replay, log, replay)
 
 
-def _replay(log: Log, replay: Replay) -> None:
+def _replay(log: Log, replay: GroupReplay) -> None:
     offset, end = log.log_start_offset, log.log_end_offset
     while offset < end:
         data = memoryview(log.read(offset, READ_BYTES, up_to=end, min_one_batch=True).read())
@@ -91,7 +91,7 @@ def _replay(log: Log, replay: Replay) -> None:
             offset = header.next_offset
 
 
-def _replay_batch(data: memoryview, position: int, replay: Replay) -> None:
+def _replay_batch(data: memoryview, position: int, replay: GroupReplay) -> None:
     """Feed one batch's records; from the one on that cannot be read the rest is left out."""
     try:
         for record in records(data, position, max_bytes=BATCH_BYTES_MAX):

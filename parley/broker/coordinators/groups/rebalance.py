@@ -18,10 +18,10 @@ from functools import partial
 from typing import Protocol
 
 from parley.broker.config import BrokerConfig
-from parley.broker.coordinators.groups.answers import answer_join, answer_sync, join_failed, joined, synced
-from parley.broker.coordinators.groups.deadline import Deadline, cancel
-from parley.broker.coordinators.groups.group import Group, GroupState, Member
-from parley.broker.coordinators.groups.sessions import Sessions
+from parley.broker.coordinators.groups.group import Group, GroupMember, GroupState
+from parley.broker.coordinators.groups.group_timer import GroupTimer, cancel
+from parley.broker.coordinators.groups.member_sessions import MemberSessions
+from parley.broker.coordinators.groups.responses import answer_join, answer_sync, join_failed, joined, synced
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.groups import SyncGroupResponse
@@ -49,7 +49,7 @@ class Rebalances:
         store: GroupStore,
         now_ms: Callable[[], int],
         tasks: TaskSet,
-        sessions: Sessions,
+        sessions: MemberSessions,
     ) -> None:
         self._config = config
         self._store = store
@@ -72,7 +72,7 @@ class Rebalances:
         if group.state is GroupState.PREPARING_REBALANCE and group.initial_delay_left_ms is None and group.all_joined():
             self._complete_join(group)
 
-    def forget(self, group: Group, member: Member) -> None:
+    def forget(self, group: Group, member: GroupMember) -> None:
         """Let a member go, with whatever it waits for; the others are not told yet."""
         self._sessions.end(member)
         answer_join(member, join_failed(ErrorCode.UNKNOWN_MEMBER_ID, member.member_id))
@@ -90,9 +90,11 @@ class Rebalances:
         if was_empty and delay_ms > 0:
             group.initial_delay_left_ms = max(timeout_ms - delay_ms, 0)
             group.joined_during_delay = False
-            group.rebalance_timer = Deadline(min(delay_ms, timeout_ms) / 1000, partial(self._initial_delay_over, group))
+            group.rebalance_timer = GroupTimer(
+                min(delay_ms, timeout_ms) / 1000, partial(self._initial_delay_over, group)
+            )
         else:
-            group.rebalance_timer = Deadline(timeout_ms / 1000, partial(self._rebalance_timed_out, group))
+            group.rebalance_timer = GroupTimer(timeout_ms / 1000, partial(self._rebalance_timed_out, group))
 
     def _initial_delay_over(self, group: Group) -> None:
         """More members came while the first delay ran: wait once more, up to the rebalance timeout."""
@@ -101,7 +103,7 @@ class Rebalances:
             group.joined_during_delay = False
             delay_ms = min(self._config().group_initial_rebalance_delay_ms, left_ms)
             group.initial_delay_left_ms = left_ms - delay_ms
-            group.rebalance_timer = Deadline(delay_ms / 1000, partial(self._initial_delay_over, group))
+            group.rebalance_timer = GroupTimer(delay_ms / 1000, partial(self._initial_delay_over, group))
             return
         group.initial_delay_left_ms = None
         self._complete_join(group)
@@ -121,7 +123,7 @@ class Rebalances:
             group.pending.pop(member_id).cancel()
         if group.members and not group.elect_joined_leader():
             timeout_s = max(LOOK_AGAIN_MIN_S, group.rebalance_timeout_ms() / 1000)
-            group.rebalance_timer = Deadline(timeout_s, partial(self._rebalance_timed_out, group))
+            group.rebalance_timer = GroupTimer(timeout_s, partial(self._rebalance_timed_out, group))
             return
         group.generation += 1
         if not group.members:
@@ -136,7 +138,7 @@ class Rebalances:
             member.is_new = False
             answer_join(member, joined(group, member))
             self._sessions.keep_alive(group, member)
-        group.sync_timer = Deadline(group.rebalance_timeout_ms() / 1000, partial(self._sync_timed_out, group))
+        group.sync_timer = GroupTimer(group.rebalance_timeout_ms() / 1000, partial(self._sync_timed_out, group))
 
     async def _store_empty(self, group: Group) -> None:
         try:

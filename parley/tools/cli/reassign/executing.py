@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from parley.broker.controller.placement import place_replicas
+from parley.broker.controller.replica_placement import place_replicas
 from parley.protocol.client import Client
 from parley.tools.cli.cluster import TopicPartition
 from parley.tools.cli.reassign import asking

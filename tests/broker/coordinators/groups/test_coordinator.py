@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from parley import Broker
-from parley.broker.coordinators.groups.journal import Replay, group_partition
+from parley.broker.coordinators.groups.group_records import GroupReplay, group_partition
 from parley.broker.coordinators.groups.offsets_topic import OffsetsTopic
 from parley.broker.metadata.types import ResourceType
 from parley.protocol.client import Client
@@ -136,7 +136,7 @@ async def test_a_commit_waits_for_its_group_to_be_read_back(groups: Groups, monk
     read, may_read = OffsetsTopic.replay, asyncio.Event()
     loaded, waits = coordinator.loaded, asyncio.Event()
 
-    async def replay(topic: OffsetsTopic, replay: Replay) -> None:
+    async def replay(topic: OffsetsTopic, replay: GroupReplay) -> None:
         if replay.partition == group_partition("g", 2):
             await may_read.wait()
         await read(topic, replay)

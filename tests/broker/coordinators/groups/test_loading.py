@@ -11,7 +11,7 @@ import pytest
 from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.groups.coordinator import GroupCoordinator
 from parley.broker.coordinators.groups.group import Group
-from parley.broker.coordinators.groups.journal import Journal, Replay, group_record
+from parley.broker.coordinators.groups.group_records import GroupLog, GroupReplay, group_record
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 from tests.support.virtual_time import run
@@ -24,7 +24,7 @@ class Reader:
         self.failures = list(failures)
         self.times: list[float] = []
 
-    async def replay(self, replay: Replay) -> None:
+    async def replay(self, replay: GroupReplay) -> None:
         self.times.append(asyncio.get_running_loop().time())
         replay.apply(*group_record(Group("half read", replay.partition)))
         if self.failures:
@@ -46,7 +46,9 @@ class Nowhere:
 
 def coordinator(reader: Reader) -> GroupCoordinator:
     config = BrokerConfig.from_properties({})
-    return GroupCoordinator(lambda: config, Journal(Nowhere(), now_ms), reader, lambda: 1, now_ms, TaskSet(), Random(1))
+    return GroupCoordinator(
+        lambda: config, GroupLog(Nowhere(), now_ms), reader, lambda: 1, now_ms, TaskSet(), Random(1)
+    )
 
 
 def now_ms() -> int:

@@ -11,8 +11,8 @@ import pytest
 
 from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.groups.group import Group, GroupState
-from parley.broker.coordinators.groups.membership import Membership
-from parley.broker.coordinators.groups.sessions import NEW_MEMBER_JOIN_TIMEOUT_MS
+from parley.broker.coordinators.groups.member_sessions import NEW_MEMBER_JOIN_TIMEOUT_MS
+from parley.broker.coordinators.groups.membership import GroupMembership
 from parley.broker.network.dispatch import RequestContext
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -31,7 +31,7 @@ REBALANCE_MS = 60_000
 Join = JoinGroupRequest.JoinGroupRequestProtocol
 
 
-class Journal:
+class GroupLog:
     """Remembers what was stored; fails when told to."""
 
     def __init__(self) -> None:
@@ -52,11 +52,11 @@ class Bench:
 
     def __init__(self, **properties: str) -> None:
         config = BrokerConfig.from_properties({"group.initial.rebalance.delay.ms": "0"} | properties)
-        self.journal = Journal()
+        self.journal = GroupLog()
         self.tasks = TaskSet()
         self.group = Group("g", 0)
         self.unused: list[Group] = []
-        self.membership = Membership(
+        self.membership = GroupMembership(
             lambda: config, self.journal, self.now_ms, self.tasks, Random(1), self.pending_gone
         )
 

@@ -13,9 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parley.broker.coordinators.groups.expiry import expired_offsets, subscribes_to
 from parley.broker.coordinators.groups.group import CommittedOffset, Group, GroupState
-from parley.broker.coordinators.groups.journal import OFFSETS_TOPIC, KeyValue, Replay, group_record, offset_record
+from parley.broker.coordinators.groups.group_records import (
+    OFFSETS_TOPIC,
+    GroupReplay,
+    KeyValue,
+    group_record,
+    offset_record,
+)
+from parley.broker.coordinators.groups.offset_expiry import expired_offsets, subscribes_to
 from parley.broker.coordinators.groups.offsets_topic import OffsetsTopic
 from parley.protocol.codec import encode_stored
 from parley.protocol.messages.stored import GroupMetadataKey, GroupMetadataValue
@@ -82,7 +88,7 @@ GOOD = Group("good", 0, offsets={("t", 0): CommittedOffset(5, -1, "", 0)})
 @given(st.lists(records(), max_size=10))
 @settings(max_examples=300, deadline=None)
 def test_whatever_the_records_are_the_good_ones_count_and_groups_live(written: list[KeyValue]) -> None:
-    replay = Replay(0)
+    replay = GroupReplay(0)
     for key, value in written:
         replay.apply(key, value)
     replay.apply(*offset_record("good", ("t", 0), GOOD.offsets["t", 0]))
@@ -116,7 +122,7 @@ async def outlive(group: Group) -> None:
 def test_a_generation_that_cannot_be_followed_is_left_out() -> None:
     for generation in (-1, GENERATION_MAX):
         group = Group("g", 0, generation=generation)
-        replay = Replay(0)
+        replay = GroupReplay(0)
         replay.apply(*group_record(group))
         assert (replay.groups(), replay.skipped) == ([], 1)
 
@@ -144,7 +150,7 @@ async def test_a_batch_that_cannot_be_read_takes_no_other_with_it(
 
     partitions: Any = SimpleNamespace(opened=opened, find=lambda topic, index: SimpleNamespace(log=log))
     unused: Any = None
-    replay = Replay(0)
+    replay = GroupReplay(0)
     await OffsetsTopic(partitions, unused, unused, lambda: 0).replay(replay)
     assert sorted(group.group_id for group in replay.groups()) == ["g0", "g1"]
     assert replay.skipped == 2
@@ -153,7 +159,7 @@ async def test_a_batch_that_cannot_be_read_takes_no_other_with_it(
 
 def test_what_is_left_out_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     class Poisoned(Reader):
-        async def replay(self, replay: Replay) -> None:
+        async def replay(self, replay: GroupReplay) -> None:
             for _ in range(3):
                 replay.apply(b"\0\x02", b"poison")
             await super().replay(replay)

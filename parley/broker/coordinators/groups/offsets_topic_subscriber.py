@@ -7,7 +7,7 @@ Metadata from before this broker registered may still name it as leader, of a te
 from __future__ import annotations
 
 from parley.broker.coordinators.groups.coordinator import GroupCoordinator
-from parley.broker.coordinators.groups.journal import OFFSETS_TOPIC
+from parley.broker.coordinators.groups.group_records import OFFSETS_TOPIC
 from parley.broker.metadata.changes import (
     BrokerRegistered,
     Delta,
@@ -20,7 +20,7 @@ from parley.broker.metadata.image import MetadataImage
 from parley.broker.runtime.tasks import TaskSet
 
 
-class OffsetsTopicFollower:
+class OffsetsTopicSubscriber:
     """A subscriber of the metadata."""
 
     def __init__(self, broker_id: int, coordinator: GroupCoordinator, tasks: TaskSet) -> None:

@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from parley.broker.controller import publication as publications
-from parley.broker.controller.publication import Hearer, Publication
+from parley.broker.controller import metadata_publisher as publisher_module
+from parley.broker.controller.metadata_publisher import FollowerProgress, MetadataPublisher
 from parley.broker.metadata import pulling as follower
 from parley.broker.metadata.changes import BrokerRegistered, ControllerElected, Delta, TopicCreated, TopicDeleted
 from parley.broker.metadata.current import Metadata
@@ -34,9 +34,9 @@ class Term:
 
     def __init__(self) -> None:
         self.ours = Metadata(MetadataImage("cluster"))
-        self.publication = Publication(self.ours, Purgatory())
+        self.publisher = MetadataPublisher(self.ours, Purgatory())
         self.ours.apply(Delta(EPOCH, 0, (ControllerElected(1, EPOCH), registered(1), registered(2))))
-        self.publication.open()
+        self.publisher.open()
         self.theirs = Metadata(MetadataImage("cluster"))
 
     def create(self, *numbers: int) -> None:
@@ -46,7 +46,7 @@ class Term:
 
     def answer(self) -> FetchMetadataResponse:
         image = self.theirs.image
-        news = self.publication.news(image.controller_epoch, image.version)
+        news = self.publisher.news(image.controller_epoch, image.version)
         return FetchMetadataResponse(
             controller_id=1,
             controller_epoch=self.ours.image.controller_epoch,
@@ -72,7 +72,7 @@ def test_the_first_answer_is_the_whole_image_and_the_next_ones_are_what_changed(
 
 
 def test_who_is_too_far_behind_gets_the_whole_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publications, "DELTAS_KEPT", 3)
+    monkeypatch.setattr(publisher_module, "DELTAS_KEPT", 3)
     term = Term()
     term.pull()
     term.create(1, 2, 3)
@@ -82,7 +82,7 @@ def test_who_is_too_far_behind_gets_the_whole_image(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_is_kept_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publications, "BYTES_KEPT", 1)
+    monkeypatch.setattr(publisher_module, "BYTES_KEPT", 1)
     term = Term()
     term.pull()
     term.create(1)
@@ -101,7 +101,7 @@ def test_a_whole_image_tells_the_subscribers_what_it_changes() -> None:
         ),
         Delta(EPOCH + 1, 0, ()),
     )
-    term.publication.open()
+    term.publisher.open()
     assert term.pull().is_snapshot
     assert told[0].changes == (ControllerElected(2, EPOCH + 1), TopicDeleted("t1", UUID(int=1)))
 
@@ -130,23 +130,23 @@ def test_a_step_that_does_not_fit_is_refused_whole(version: int, changes: bytes)
 async def test_waiting_until_everybody_has_applied() -> None:
     term = Term()
     term.create(1)
-    heard = term.publication.heard
-    heard(2, Hearer(broker_epoch=1, heard_s=0, controller_epoch=EPOCH, version=0))
-    assert not await term.publication.applied(0.001)
-    waiting = asyncio.ensure_future(term.publication.applied(60))
+    heard = term.publisher.heard
+    heard(2, FollowerProgress(broker_epoch=1, fetched_s=0, controller_epoch=EPOCH, version=0))
+    assert not await term.publisher.applied(0.001)
+    waiting = asyncio.ensure_future(term.publisher.applied(60))
     await asyncio.sleep(0)
-    heard(2, Hearer(broker_epoch=1, heard_s=0, controller_epoch=EPOCH, version=1))
+    heard(2, FollowerProgress(broker_epoch=1, fetched_s=0, controller_epoch=EPOCH, version=1))
     assert await waiting
     # who is fenced, another incarnation, or never asked is not waited for
     term.create(2)
     term.ours.apply(Delta(EPOCH, 3, (registered(2, fenced=True),)))
-    assert await term.publication.applied(60)
+    assert await term.publisher.applied(60)
 
 
 async def test_the_end_of_the_term_ends_the_waiting() -> None:
     term = Term()
-    term.publication.heard(2, Hearer(1, 0, EPOCH, -1))
-    waiting = asyncio.ensure_future(term.publication.applied(60))
+    term.publisher.heard(2, FollowerProgress(1, 0, EPOCH, -1))
+    waiting = asyncio.ensure_future(term.publisher.applied(60))
     await asyncio.sleep(0)
-    term.publication.close()
+    term.publisher.close()
     assert await waiting

@@ -10,7 +10,7 @@ import pytest
 from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.groups.coordinator import GroupCoordinator
 from parley.broker.coordinators.groups.group import CommittedOffset, Group, GroupState
-from parley.broker.coordinators.groups.journal import Journal, Replay
+from parley.broker.coordinators.groups.group_records import GroupLog, GroupReplay
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import KafkaError
 from parley.protocol.records.batch import records
@@ -37,7 +37,7 @@ def at(offset: int) -> CommittedOffset:
 
 async def test_of_two_commits_under_way_the_later_one_in_the_log_counts() -> None:
     log, group = Log(), Group("g", 0)
-    journal = Journal(log, lambda: 0)
+    journal = GroupLog(log, lambda: 0)
     commits = [asyncio.ensure_future(journal.store_offsets(group, {("t", 0): at(offset)})) for offset in (10, 20)]
     await asyncio.sleep(0)
     for written, commit in zip(reversed(log.acknowledged), reversed(commits), strict=True):
@@ -49,7 +49,7 @@ async def test_of_two_commits_under_way_the_later_one_in_the_log_counts() -> Non
 async def test_a_group_that_has_moved_on_writes_nothing() -> None:
     log, group = Log(), Group("g", 0, state=GroupState.DEAD)
     with pytest.raises(KafkaError, match="NOT_COORDINATOR"):
-        await Journal(log, lambda: 0).store_group(group)
+        await GroupLog(log, lambda: 0).store_group(group)
     assert not log.acknowledged
 
 
@@ -58,7 +58,7 @@ class Coordinated:
 
     def __init__(self) -> None:
         self.log = Log()
-        journal = Journal(self.log, lambda: 0)
+        journal = GroupLog(self.log, lambda: 0)
         config = BrokerConfig.from_properties({})
         self.groups = GroupCoordinator(
             lambda: config, journal, Nothing(), lambda: 1, lambda: 0, TaskSet(), random.Random(1)
@@ -75,7 +75,7 @@ class Coordinated:
 
     def of_group(self) -> dict[tuple[str, int], int]:
         """What the log says the group committed, were it read back."""
-        replay = Replay(0)
+        replay = GroupReplay(0)
         for batch in self.log.batches:
             for record in records(batch):
                 replay.apply(record.key, record.value)
@@ -85,7 +85,7 @@ class Coordinated:
 class Nothing:
     """An empty partition."""
 
-    async def replay(self, replay: Replay) -> None:
+    async def replay(self, replay: GroupReplay) -> None:
         pass
 
 

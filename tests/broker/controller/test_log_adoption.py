@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID, uuid4
 
-from parley.broker.controller.adoption import FoundPartition, adopt_partitions
+from parley.broker.controller.log_adoption import FoundPartition, adopt_partitions
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import PartitionState, ResourceType
 

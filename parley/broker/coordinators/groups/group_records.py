@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from parley.broker.coordinators.groups.group import CommittedOffset, Group, GroupState, Member, TopicPartition
+from parley.broker.coordinators.groups.group import CommittedOffset, Group, GroupMember, GroupState, TopicPartition
 from parley.protocol.codec import decode_stored, encode_stored
 from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage
 from parley.protocol.messages.stored import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
@@ -56,7 +56,7 @@ def group_partition(group_id: str, partitions: int) -> int:
     return (hashed & 0x7FFFFFFF) % partitions
 
 
-class Journal:
+class GroupLog:
     """Writes what groups must not forget."""
 
     def __init__(self, offsets_log: OffsetsLog, now_ms: Callable[[], int]) -> None:
@@ -160,7 +160,7 @@ def group_record(group: Group, assignments: Mapping[str, bytes] | None = None) -
 
 
 @dataclass(slots=True)
-class Replay:
+class GroupReplay:
     """Gathers what the records of one partition amount to, read from the first to the last."""
 
     partition: int
@@ -237,7 +237,7 @@ def _restore(group: Group, stored: GroupMetadataValue) -> None:
     group.state = GroupState.STABLE if stored.members else GroupState.EMPTY
     for member in stored.members:
         group.add(
-            Member(
+            GroupMember(
                 member_id=member.member_id,
                 group_instance_id=member.group_instance_id,
                 client_id=member.client_id,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from parley.broker.coordinators.groups.journal import OFFSETS_TOPIC
-from parley.broker.coordinators.groups.offsets_topic_follower import OffsetsTopicFollower
+from parley.broker.coordinators.groups.group_records import OFFSETS_TOPIC
+from parley.broker.coordinators.groups.offsets_topic_subscriber import OffsetsTopicSubscriber
 from parley.broker.metadata.changes import BrokerRegistered, Change, Delta, PartitionChanged, TopicCreated
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, PartitionState, TopicImage
@@ -35,7 +35,7 @@ class Follower:
         self.image = MetadataImage("c")
         self.coordinator = Coordinator()
         watched: Any = self.coordinator
-        self._follower = OffsetsTopicFollower(US, watched, TaskSet())
+        self._follower = OffsetsTopicSubscriber(US, watched, TaskSet())
 
     def sees(self, *changes: Change) -> list[tuple[str, int, int]]:
         """What the coordinator is told of changes that come together."""

@@ -7,34 +7,34 @@ from __future__ import annotations
 
 import asyncio
 
-from parley.broker.coordinators.groups.group import Group, Member
+from parley.broker.coordinators.groups.group import Group, GroupMember
 from parley.broker.network.dispatch import RequestContext
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 
 
-def await_join(member: Member) -> asyncio.Future[JoinGroupResponse]:
+def await_join(member: GroupMember) -> asyncio.Future[JoinGroupResponse]:
     """A new wait for the end of the rebalance; an earlier one of the member is told to ask again."""
     answer_join(member, join_failed(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
     member.join_reply = asyncio.get_running_loop().create_future()
     return member.join_reply
 
 
-def answer_join(member: Member, response: JoinGroupResponse) -> None:
+def answer_join(member: GroupMember, response: JoinGroupResponse) -> None:
     """Answer the JoinGroup of the member that waits, if one does."""
     reply, member.join_reply = member.join_reply, None
     if reply is not None and not reply.done():
         reply.set_result(response)
 
 
-def answer_sync(member: Member, response: SyncGroupResponse) -> None:
+def answer_sync(member: GroupMember, response: SyncGroupResponse) -> None:
     """Answer the SyncGroup of the member that waits, if one does."""
     reply, member.sync_reply = member.sync_reply, None
     if reply is not None and not reply.done():
         reply.set_result(response)
 
 
-def joined(group: Group, member: Member) -> JoinGroupResponse:
+def joined(group: Group, member: GroupMember) -> JoinGroupResponse:
     """The answer to a JoinGroup: the generation, and for its leader the members."""
     leads = member.member_id == group.leader_id
     return JoinGroupResponse(
@@ -57,7 +57,7 @@ def joined(group: Group, member: Member) -> JoinGroupResponse:
     )
 
 
-def synced(group: Group, member: Member) -> SyncGroupResponse:
+def synced(group: Group, member: GroupMember) -> SyncGroupResponse:
     """The answer to a SyncGroup: what the member was assigned."""
     return SyncGroupResponse(
         error_code=ErrorCode.NONE,

@@ -40,21 +40,21 @@ class News:
 
 
 @dataclass(slots=True)
-class Hearer:
+class FollowerProgress:
     """A broker that asks: when it did (monotonic seconds), under which epoch, what it has applied by then."""
 
     broker_epoch: int
-    heard_s: float
+    fetched_s: float
     controller_epoch: int
     version: int
 
 
-class Publication:
+class MetadataPublisher:
     """The deltas of the term this broker is controller in; empty elsewhere."""
 
     def __init__(self, metadata: Metadata, waiting: Purgatory) -> None:
         """``waiting`` holds the questions that wait for a change, keyed by this object."""
-        self.hearers: dict[int, Hearer] = {}
+        self.followers: dict[int, FollowerProgress] = {}
         self._metadata = metadata
         self._waiting = waiting
         self._steps: deque[Step] = deque()
@@ -84,7 +84,7 @@ class Publication:
         self._steps.clear()
         self._bytes = 0
         self._whole = None
-        self.hearers.clear()
+        self.followers.clear()
         self._applied.set()
 
     def _note(self, delta: Delta, image: MetadataImage) -> None:
@@ -98,12 +98,12 @@ class Publication:
         self._applied.set()  # who was waited for may be fenced now
         self._waiting.notify(self)
 
-    def heard(self, broker_id: int, hearer: Hearer) -> None:
+    def heard(self, broker_id: int, hearer: FollowerProgress) -> None:
         """A broker has asked."""
-        self.hearers[broker_id] = hearer
+        self.followers[broker_id] = hearer
         self._applied.set()
 
-    def has_news(self, controller_epoch: int, version: int) -> bool:
+    def has_update_since(self, controller_epoch: int, version: int) -> bool:
         """Whether there is something to tell one who has this image."""
         image = self._metadata.image
         return (controller_epoch, version) != (image.controller_epoch, image.version)
@@ -127,7 +127,7 @@ class Publication:
         image = self._metadata.image
         try:
             async with asyncio.timeout(timeout_s):
-                while self._is_open and any(self._lacks(broker_id, image) for broker_id in self.hearers):
+                while self._is_open and any(self._lacks(broker_id, image) for broker_id in self.followers):
                     self._applied.clear()
                     await self._applied.wait()
         except TimeoutError:
@@ -135,7 +135,7 @@ class Publication:
         return True
 
     def _lacks(self, broker_id: int, image: MetadataImage) -> bool:
-        hearer, broker = self.hearers[broker_id], self._metadata.image.brokers.get(broker_id)
+        hearer, broker = self.followers[broker_id], self._metadata.image.brokers.get(broker_id)
         if broker is None or broker.fenced or broker.epoch != hearer.broker_epoch:
             return False
         return (hearer.controller_epoch, hearer.version) < (image.controller_epoch, image.version)

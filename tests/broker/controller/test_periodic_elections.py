@@ -11,7 +11,7 @@ from parley.broker.config import BrokerConfig, TopicConfig
 from parley.broker.config.dynamic_config import DynamicConfig
 from parley.broker.controller.administration import Administration
 from parley.broker.controller.configs import ConfigChange
-from parley.broker.controller.leader_balancing import look_after_leaders, rebalance_leaders
+from parley.broker.controller.periodic_elections import rebalance_leaders_periodically, reconcile_leaders_periodically
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, ConfigResource, PartitionState, ResourceType
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -40,7 +40,7 @@ async def changed(controller: DirectController) -> None:
 async def test_leaders_go_back_at_each_interval() -> None:
     controller = DirectController(image_with(AWAY))
     given = config(leader_imbalance_check_interval_seconds="1")
-    duty = asyncio.ensure_future(rebalance_leaders(controller, lambda: given))  # type: ignore[arg-type]
+    duty = asyncio.ensure_future(rebalance_leaders_periodically(controller, lambda: given))  # type: ignore[arg-type]
     await changed(controller)
     assert leaders(controller) == [1]
     duty.cancel()
@@ -50,13 +50,13 @@ async def test_leaders_stay_where_they_are_if_that_is_configured() -> None:
     controller = DirectController(image_with(AWAY))
     settings = iter([config(leader_imbalance_check_interval_seconds="1"), config(auto_leader_rebalance_enable="false")])
     with pytest.raises(RuntimeError):  # the settings are asked for a third time: nothing was done at the second
-        await rebalance_leaders(controller, lambda: next(settings))  # type: ignore[arg-type]
+        await rebalance_leaders_periodically(controller, lambda: next(settings))  # type: ignore[arg-type]
     assert leaders(controller) == [2]
 
 
 async def test_a_new_controller_looks_for_partitions_without_a_leader_at_once() -> None:
     controller = DirectController(image_with(LEADERLESS, AWAY, fenced=[2]))
-    duty = asyncio.ensure_future(look_after_leaders(controller, config, never))  # type: ignore[arg-type]
+    duty = asyncio.ensure_future(reconcile_leaders_periodically(controller, config, never))  # type: ignore[arg-type]
     await changed(controller)
     assert leaders(controller) == [NO_LEADER, 1]
     duty.cancel()
@@ -66,7 +66,7 @@ async def test_a_duty_ends_with_the_term() -> None:
     controller = DirectController(image_with(LEADERLESS))
     controller.is_active = False
     with pytest.raises(KafkaError) as ended:
-        await look_after_leaders(controller, config, always)  # type: ignore[arg-type]
+        await reconcile_leaders_periodically(controller, config, always)  # type: ignore[arg-type]
     assert ended.value.code is ErrorCode.NOT_CONTROLLER
 
 

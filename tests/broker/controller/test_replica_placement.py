@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.broker.controller.placement import place_replicas
+from parley.broker.controller.replica_placement import place_replicas
 from parley.broker.metadata.types import BrokerRegistration
 from parley.protocol.errors import ErrorCode, KafkaError
 

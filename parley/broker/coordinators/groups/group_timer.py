@@ -16,7 +16,7 @@ GRACE_MAX_S: Final = 10.0
 """The longest that a deadline is put off at once, however long the loop was held up."""
 
 
-class Deadline:
+class GroupTimer:
     """Calls ``call`` once ``delay_s`` is over, unless it is cancelled; on the running loop."""
 
     __slots__ = ("_call", "_timer")
@@ -43,7 +43,7 @@ class Deadline:
             self._call()
 
 
-def cancel(timer: Deadline | None) -> None:
+def cancel(timer: GroupTimer | None) -> None:
     """Cancel a deadline, if there is one."""
     if timer is not None:
         timer.cancel()
