@@ -55,11 +55,11 @@ from parley.consensus.recipes.keyvalue import KeyValue
 from parley.consensus.registry import backend_factory, from_kafka_config
 from parley.consensus.store_lookup import find_store
 from parley.protocol.errors import KafkaError
-from parley.storage.config import LogConfig
-from parley.storage.directory import LogDirectory
 from parley.storage.log import Log
-from parley.storage.manager import LogManager
-from parley.storage.upkeep import UpkeepIntervals
+from parley.storage.log_config import LogConfig
+from parley.storage.log_directory import LogDirectory
+from parley.storage.log_maintenance import MaintenanceIntervals
+from parley.storage.log_manager import LogManager
 
 _log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class BrokerServer:
         self._bind_socket = bind
         self.rng = rng or SystemRandom()
         self.tasks = TaskSet()
-        self._upkeep = TaskSet()  # outlives the other tasks, since it ends with the logs
+        self._maintenance = TaskSet()  # outlives the other tasks, since it ends with the logs
         self._membership = TaskSet()
         self.threads = Threads.made(config.num_recovery_threads_per_data_dir * len(config.data_dirs))
         self._undo = AsyncExitStack()
@@ -159,7 +159,7 @@ class BrokerServer:
             await tasks.close()
         await self.peers.close()
         await self.logs.abandon()
-        await self._upkeep.close()
+        await self._maintenance.close()
         await self.threads.close()
         if self.static_config.metrics_address is not None:
             await asyncio.get_running_loop().run_in_executor(None, self.exporter.close)
@@ -255,8 +255,8 @@ class BrokerServer:
             default_config=log_config(config, {}),
             now_ms=self.clock.wall_ms,
             random=self.rng,
-            start_task=self._upkeep.start,
-            intervals=UpkeepIntervals(
+            start_task=self._maintenance.start,
+            intervals=MaintenanceIntervals(
                 retention_check_ms=config.log_retention_check_interval_ms,
                 flush_check_ms=config.log_flush_scheduler_interval_ms,
                 recovery_point_checkpoint_ms=config.log_flush_offset_checkpoint_interval_ms,
@@ -270,7 +270,7 @@ class BrokerServer:
             on_all_offline=self.failed.set,
             executor=self.threads.upkeep,
         )
-        self._undo.push_async_callback(self._upkeep.close)
+        self._undo.push_async_callback(self._maintenance.close)
         self._undo.push_async_callback(self.logs.close)
         await self.logs.open(self.identity.cluster_id, self.identity.broker_id)
         await self._remember_store(self.moves.store.identity)

@@ -27,9 +27,10 @@ from parley.pipeline.fetching import Fetched, TopicPartition
 from parley.protocol.errors import KafkaError
 from parley.protocol.records._walk import encode_records
 from parley.protocol.records.batch import DECOMPRESSED_BYTES_MAX, payload, records
-from parley.protocol.records.control import ControlType, read_marker
+from parley.protocol.records.batch_header import MAGIC_V2, BatchHeader, TimestampType, headers
+from parley.protocol.records.control_batch import ControlType, read_marker
+from parley.protocol.records.crc import verify_crc
 from parley.protocol.records.errors import InvalidRecord
-from parley.protocol.records.header import MAGIC_V2, BatchHeader, TimestampType, headers, verify_crc
 
 ROWS_BYTES: Final = 32 * 1024 * 1024
 """About how many bytes of records, decompressed, become one Arrow batch."""

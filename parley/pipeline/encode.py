@@ -17,8 +17,7 @@ import pyarrow.compute as pc
 
 from parley.pipeline._build import Bytes, Columns, build_records
 from parley.protocol.records.batch import assemble
-from parley.protocol.records.compression import Compression, compress
-from parley.protocol.records.header import (
+from parley.protocol.records.batch_header import (
     HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC_V2,
@@ -28,6 +27,7 @@ from parley.protocol.records.header import (
     NO_SEQUENCE,
     BatchHeader,
 )
+from parley.protocol.records.compression import Compression, compress
 
 BATCH_BYTES: Final = 512 * 1024
 """How large a batch gets by default, before it is compressed: half of what ``max.message.bytes`` allows by default."""

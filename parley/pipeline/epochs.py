@@ -32,7 +32,7 @@ from parley.pipeline.decode import decode
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.groups import DeleteGroupsRequest
-from parley.protocol.records.batch import headers
+from parley.protocol.records.batch_header import headers
 
 __all__ = ["Earlier", "Epoch", "Note", "forget", "group_of", "leave", "look_up"]
 

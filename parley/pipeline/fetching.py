@@ -11,7 +11,7 @@ from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse
 from parley.protocol.messages.offsets import ListOffsetsRequest
-from parley.protocol.records.batch import headers
+from parley.protocol.records.batch_header import headers
 from parley.protocol.records.errors import CorruptRecord
 
 LATEST: Final = -1

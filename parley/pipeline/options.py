@@ -21,8 +21,8 @@ from typing import Any, Final
 from parley.pipeline.cluster import EARLIEST, LATEST, Connection, Isolation, TopicPartition
 from parley.pipeline.fetching import FETCH_BYTES
 from parley.pipeline.writing import Writing
+from parley.protocol.records.batch_header import INT32_MAX, INT64_MAX
 from parley.protocol.records.compression import Compression
-from parley.protocol.records.header import INT32_MAX, INT64_MAX
 
 __all__ = [
     "AtTime",

@@ -27,7 +27,8 @@ from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.produce import ProduceRequest
 from parley.protocol.records.batch import build, records
-from parley.protocol.records.header import INT32_MAX, TRANSACTIONAL_BIT, read_header, seal, write_header
+from parley.protocol.records.batch_header import INT32_MAX, TRANSACTIONAL_BIT, read_header, write_header
+from parley.protocol.records.crc import seal
 
 WINDOW: Final = 5
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from threading import RLock
 
 from parley.storage.checkpoints import sync_directory
-from parley.storage.config import LogConfig
-from parley.storage.epochs import LeaderEpochCache
-from parley.storage.producers import ProducerState
+from parley.storage.leader_epoch_cache import LeaderEpochCache
+from parley.storage.log_config import LogConfig
+from parley.storage.producer_state import ProducerState
 from parley.storage.segment import Segment
 
 

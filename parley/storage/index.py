@@ -21,38 +21,19 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from bisect import bisect_right
 from pathlib import Path
-from typing import ClassVar, Final, NamedTuple, Self
+from typing import ClassVar, Final, Self
 
 MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1
 _FIRST_BLOCKS: Final = 4096
 _MORE_BLOCKS: Final = 65536
-_OFFSET_ENTRY: Final = struct.Struct(">ii")
-_TIME_ENTRY: Final = struct.Struct(">qi")
-_INT: Final = struct.Struct(">i")
-_LONG: Final = struct.Struct(">q")
 
 
 class CorruptIndex(ValueError):
     """The file cannot be what was written; the caller rebuilds it from the segment."""
 
 
-class OffsetPosition(NamedTuple):
-    """An entry of the offset index: the batch that ends with ``offset`` begins at byte ``position``."""
-
-    offset: int
-    position: int
-
-
-class TimestampOffset(NamedTuple):
-    """A timestamp in milliseconds and the offset of a record, or of the end of a batch, that has it."""
-
-    timestamp: int
-    offset: int
-
-
-class _MappedIndex:
+class MappedIndex:
     """What both indexes share: the file, its map, its growth and its trimming."""
 
     ENTRY: ClassVar[struct.Struct]
@@ -152,151 +133,8 @@ class _MappedIndex:
         return relative
 
 
-def _entries_in(path: Path, entry_size: int) -> int:
+def entries_in(path: Path, entry_size: int) -> int:
     size = os.stat(path).st_size
     if size % entry_size:
         raise CorruptIndex(f"{path}: {size} bytes are no whole number of entries")
     return size // entry_size
-
-
-class OffsetIndex(_MappedIndex):
-    """Offset -> position. At most one entry per ``index.interval.bytes`` of log, so it is followed by a short walk."""
-
-    ENTRY = _OFFSET_ENTRY
-    __slots__ = ()
-
-    @classmethod
-    def open(cls, path: Path, base_offset: int, log_bytes: int) -> OffsetIndex:
-        """An index whose segment was sealed or closed, with ``log_bytes`` of records.
-
-        Raises :class:`CorruptIndex` where its size or its last entry is impossible, ``FileNotFoundError``.
-        """
-        count = _entries_in(path, cls.ENTRY.size)
-        index = cls(path, base_offset, count)
-        if count:
-            relative, position = index._entry(count - 1)
-            index.release()
-            if relative <= 0 or not 0 < position < log_bytes:
-                raise CorruptIndex(f"{path}: the last entry is ({relative}, {position}) of {log_bytes} bytes")
-        return index
-
-    @property
-    def last(self) -> OffsetPosition:
-        """The last entry; the beginning of the segment when there is none."""
-        if not self.count:
-            return OffsetPosition(self.base_offset, 0)
-        relative, position = self._entry(self.count - 1)
-        return OffsetPosition(self.base_offset + relative, position)
-
-    def append(self, offset: int, position: int) -> None:
-        """Note that the batch ending with ``offset`` begins at ``position``. Raises ``OSError`` on a full disk."""
-        _OFFSET_ENTRY.pack_into(self._room(), self.count * 8, self._check_relative(offset), position)
-        self.count += 1
-
-    def lookup(self, offset: int) -> OffsetPosition:
-        """The last entry not after ``offset``, or the beginning of the segment: where to walk from."""
-        count = self.count
-        if not count:
-            return OffsetPosition(self.base_offset, 0)
-        entries, read = self._mapped(count), _INT.unpack_from
-        found = bisect_right(range(count), offset - self.base_offset, key=lambda at: read(entries, at * 8)[0])
-        return self._at(entries, found - 1)
-
-    def lookup_position(self, position: int) -> OffsetPosition:
-        """The last entry at or before byte ``position``, or the beginning of the segment: a batch boundary."""
-        count = self.count
-        if not count:
-            return OffsetPosition(self.base_offset, 0)
-        entries, read = self._mapped(count), _INT.unpack_from
-        found = bisect_right(range(count), position, key=lambda at: read(entries, at * 8 + 4)[0])
-        return self._at(entries, found - 1)
-
-    def entries(self) -> list[OffsetPosition]:
-        """All entries, for verification and tools."""
-        return [OffsetPosition(self.base_offset + o, p) for o, p in map(self._entry, range(self.count))]
-
-    def truncate_to(self, offset: int) -> None:
-        """Drop the entries of batches that end at ``offset`` or later."""
-        relative = offset - self.base_offset
-        self.count = bisect_right(range(self.count), relative - 1, key=lambda at: self._entry(at)[0])
-
-    def _at(self, entries: mmap.mmap, at: int) -> OffsetPosition:
-        if at < 0:
-            return OffsetPosition(self.base_offset, 0)
-        relative, position = _OFFSET_ENTRY.unpack_from(entries, at * 8)
-        return OffsetPosition(self.base_offset + relative, position)
-
-    def _entry(self, at: int) -> tuple[int, int]:
-        entry: tuple[int, int] = _OFFSET_ENTRY.unpack_from(self._mapped(self.count), at * 8)
-        return entry
-
-
-class TimeIndex(_MappedIndex):
-    """Timestamp -> offset. One slot is kept for the largest timestamp, which is noted when the segment is sealed."""
-
-    ENTRY = _TIME_ENTRY
-    __slots__ = ()
-
-    @classmethod
-    def open(cls, path: Path, base_offset: int) -> TimeIndex:
-        """An index whose segment was sealed or closed.
-
-        Raises :class:`CorruptIndex` where its size or its last entry is impossible, ``FileNotFoundError``.
-        """
-        count = _entries_in(path, cls.ENTRY.size)
-        index = cls(path, base_offset, count)
-        if count:
-            first, (timestamp, relative) = index._entry(0), index._entry(count - 1)
-            index.release()
-            if (count > 1 and timestamp <= first[0]) or timestamp < 0 or relative < 0:
-                raise CorruptIndex(f"{path}: the last entry is ({timestamp}, {relative})")
-        return index
-
-    @property
-    def full(self) -> bool:
-        """Whether the segment must be rolled: only the slot for its largest timestamp is left."""
-        return self.count >= self._max_entries - 1
-
-    @property
-    def last(self) -> TimestampOffset:
-        """The last entry; (-1, base offset) when there is none."""
-        if not self.count:
-            return TimestampOffset(-1, self.base_offset)
-        timestamp, relative = self._entry(self.count - 1)
-        return TimestampOffset(timestamp, self.base_offset + relative)
-
-    def append(self, timestamp: int, offset: int) -> None:
-        """Note the largest timestamp so far and its offset; nothing to do unless it is larger than the last noted.
-
-        Raises ``OSError`` when the disk is full.
-        """
-        at, entries = self.count * 12, self._room()
-        if timestamp <= (_LONG.unpack_from(entries, at - 12)[0] if at else -1):
-            return
-        _TIME_ENTRY.pack_into(entries, at, timestamp, self._check_relative(offset))
-        self.count += 1
-
-    def lookup(self, timestamp: int) -> TimestampOffset:
-        """The last entry not after ``timestamp``: before its offset, no record is later. (-1, base offset) if none."""
-        count = self.count
-        if not count:
-            return TimestampOffset(-1, self.base_offset)
-        entries, read = self._mapped(count), _LONG.unpack_from
-        found = bisect_right(range(count), timestamp, key=lambda at: read(entries, at * 12)[0]) - 1
-        if found < 0:
-            return TimestampOffset(-1, self.base_offset)
-        stamp, relative = _TIME_ENTRY.unpack_from(entries, found * 12)
-        return TimestampOffset(stamp, self.base_offset + relative)
-
-    def entries(self) -> list[TimestampOffset]:
-        """All entries, for verification and tools."""
-        return [TimestampOffset(t, self.base_offset + o) for t, o in map(self._entry, range(self.count))]
-
-    def truncate_to(self, offset: int) -> None:
-        """Drop the entries whose offset is ``offset`` or later."""
-        relative = offset - self.base_offset
-        self.count = bisect_right(range(self.count), relative - 1, key=lambda at: self._entry(at)[1])
-
-    def _entry(self, at: int) -> tuple[int, int]:
-        entry: tuple[int, int] = _TIME_ENTRY.unpack_from(self._mapped(self.count), at * 12)
-        return entry

@@ -23,10 +23,12 @@ from random import Random
 from uuid import UUID
 
 from parley.protocol.errors import ErrorCode, KafkaError
-from parley.protocol.records.header import BatchHeader, Buffer
-from parley.storage import recovery, retention, timestamps
-from parley.storage.aborted import AbortedTransaction
-from parley.storage.appends import (
+from parley.protocol.records.batch_header import BatchHeader, Buffer
+from parley.storage import recovery, retention, timestamp_lookup
+from parley.storage.durability import Durability
+from parley.storage.index import MAX_RELATIVE_OFFSET
+from parley.storage.leader_epoch_cache import CHECKPOINT, LeaderEpochCache
+from parley.storage.log_append import (
     LOG_APPEND_TIME,
     NO_TIMESTAMP,
     AppendInfo,
@@ -39,17 +41,15 @@ from parley.storage.appends import (
     runs,
     whole_batches,
 )
-from parley.storage.batch_effects import marker_of, note
-from parley.storage.config import LogConfig
-from parley.storage.durability import Durability
-from parley.storage.epochs import CHECKPOINT, LeaderEpochCache
-from parley.storage.index import MAX_RELATIVE_OFFSET
-from parley.storage.producers import ProducerState
-from parley.storage.reads import LogRead
+from parley.storage.log_config import LogConfig
+from parley.storage.log_reader import LogRead
+from parley.storage.producer_state import ProducerState
+from parley.storage.producer_updates import marker_of, note
 from parley.storage.recovery import LastKnown
 from parley.storage.segment import Segment
 from parley.storage.segments import Segments
-from parley.storage.timestamps import FoundRecord
+from parley.storage.timestamp_lookup import FoundRecord
+from parley.storage.transaction_index import AbortedTransaction
 
 __all__ = ["AppendInfo", "FoundRecord", "LastKnown", "Log", "LogRead", "Origin"]
 
@@ -342,7 +342,7 @@ class Log:
     def read(
         self, offset: int, max_bytes: int, *, up_to: int, min_one_batch: bool = True, nowait: bool = False
     ) -> LogRead:
-        """Whole batches from the one that holds ``offset`` to before ``up_to`` (``parley.storage.reads`` has the
+        """Whole batches from the one that holds ``offset`` to before ``up_to`` (``parley.storage.log_reader`` has the
         rules).
 
         Nothing is read yet, and as a rule no file touched. With ``nowait`` it raises ``BlockingIOError`` where the disk
@@ -389,14 +389,16 @@ class Log:
 
         Raises ``KafkaError`` CORRUPT_MESSAGE, INVALID_RECORD, KAFKA_STORAGE_ERROR.
         """
-        return self._search(lambda: timestamps.first_at_or_after(self.segments, timestamp_ms, self.log_start_offset))
+        return self._search(
+            lambda: timestamp_lookup.first_at_or_after(self.segments, timestamp_ms, self.log_start_offset)
+        )
 
     def max_timestamp(self) -> FoundRecord | None:
         """The first record with the largest timestamp (KIP-734), or None where no record has one. Blocks.
 
         Raises ``KafkaError`` CORRUPT_MESSAGE, INVALID_RECORD, KAFKA_STORAGE_ERROR.
         """
-        return self._search(lambda: timestamps.latest(self.segments, self.log_start_offset))
+        return self._search(lambda: timestamp_lookup.latest(self.segments, self.log_start_offset))
 
     def _search(self, search: Callable[[], FoundRecord | None]) -> FoundRecord | None:
         while True:

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.storage.checkpoints import TopicPartition
-from parley.storage.directory import LogDirectory
 from parley.storage.log import Log
+from parley.storage.log_directory import LogDirectory
 
 
-class Places:
+class LogLocations:
     """The table of the logs in some directories."""
 
     def __init__(self, directories: Sequence[LogDirectory]) -> None:

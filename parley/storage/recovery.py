@@ -2,7 +2,7 @@
 
 Rules:
 
-1. What an interrupted deletion or replacement left is settled first (``parley.storage.leftovers``).
+1. What an interrupted deletion or replacement left is settled first (``parley.storage.swap_recovery``).
 2. After a clean stop nothing is scanned: index files are checked by their size and last entry, the last segment by
    its batch headers from the last index entry on.
 3. After a crash, every segment that reaches beyond the recovery point is scanned: each batch's checksum, and offsets
@@ -27,17 +27,18 @@ from typing import Final
 
 from crc32c import crc32c
 
+from parley.protocol.records.batch_header import HEADER_SIZE, MAGIC_V2, BatchHeader, Buffer, read_header
+from parley.protocol.records.crc import verify_crc
 from parley.protocol.records.errors import CorruptRecord
-from parley.protocol.records.header import HEADER_SIZE, MAGIC_V2, BatchHeader, Buffer, read_header, verify_crc
-from parley.storage.aborted import CorruptTransactionIndex
-from parley.storage.batch_effects import marker_of, note
-from parley.storage.config import LogConfig
-from parley.storage.epochs import LeaderEpochCache
 from parley.storage.index import MAX_RELATIVE_OFFSET, CorruptIndex
-from parley.storage.leftovers import settle
-from parley.storage.producers import ProducerState
+from parley.storage.leader_epoch_cache import LeaderEpochCache
+from parley.storage.log_config import LogConfig
+from parley.storage.producer_state import ProducerState
+from parley.storage.producer_updates import marker_of, note
 from parley.storage.segment import INDEX_SUFFIXES, LOG_SUFFIX, UNSEALED, Segment, base_offset_of
-from parley.storage.segment_walk import LOOKUP_CHUNK, SCAN_CHUNK, read_batch
+from parley.storage.segment_file import LOOKUP_CHUNK, SCAN_CHUNK, read_batch
+from parley.storage.swap_recovery import settle
+from parley.storage.transaction_index import CorruptTransactionIndex
 
 LARGE_BATCH: Final = 128 << 20
 """A batch up to this size is read whole to check it."""

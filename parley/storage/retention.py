@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from parley.storage.config import LogConfig
+from parley.storage.log_config import LogConfig
 from parley.storage.segment import UNSEALED, Segment
 
 

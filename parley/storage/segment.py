@@ -20,12 +20,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from parley.protocol.records.batch_header import HEADER_SIZE, MAGIC_V2, BatchHeader
 from parley.protocol.records.errors import CorruptRecord
-from parley.protocol.records.header import HEADER_SIZE, MAGIC_V2, BatchHeader
-from parley.storage.aborted import TransactionIndex
-from parley.storage.config import LogConfig
-from parley.storage.index import MAX_RELATIVE_OFFSET, OffsetIndex, OffsetPosition, TimeIndex, TimestampOffset
-from parley.storage.segment_walk import SCAN_CHUNK, SegmentFile, batches
+from parley.storage.index import MAX_RELATIVE_OFFSET
+from parley.storage.log_config import LogConfig
+from parley.storage.offset_index import OffsetIndex, OffsetPosition
+from parley.storage.segment_file import SCAN_CHUNK, SegmentFile, batches
+from parley.storage.time_index import TimeIndex, TimestampOffset
+from parley.storage.transaction_index import TransactionIndex
 
 LOG_SUFFIX: Final = ".log"
 OFFSET_INDEX_SUFFIX: Final = ".index"

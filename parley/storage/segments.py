@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-from parley.storage.config import LogConfig
 from parley.storage.durability import Durability
-from parley.storage.reads import Failed, LogEnd, LogReader
+from parley.storage.log_config import LogConfig
+from parley.storage.log_reader import Failed, LogEnd, LogReader
 from parley.storage.segment import DELETED, SWAP, Segment
 
 

@@ -25,7 +25,7 @@ from parley.consensus.errors import Unavailable
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.consensus.registry import create_backend
 from parley.protocol.errors import ErrorCode, KafkaError
-from parley.storage.identity import DirectoryIdentity
+from parley.storage.meta_properties import DirectoryIdentity
 
 
 @pytest.fixture

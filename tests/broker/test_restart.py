@@ -16,7 +16,8 @@ from parley.protocol.messages.fetch import FetchRequest
 from parley.protocol.messages.metadata import MetadataResponse
 from parley.protocol.messages.produce import ProduceRequest
 from parley.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
-from parley.protocol.records.batch import Record, build
+from parley.protocol.records.batch import build
+from parley.protocol.records.record import Record
 
 
 async def create(client: Client, name: str) -> None:

@@ -22,9 +22,10 @@ from parley.protocol.messages.metadata import MetadataRequest
 from parley.protocol.messages.offsets import ListOffsetsRequest
 from parley.protocol.messages.produce import ProduceRequest
 from parley.protocol.messages.topics import CreateTopicsRequest
-from parley.protocol.records.batch import Record, build
-from parley.storage.directory import DirectoryInUse
-from parley.storage.identity import InconsistentBrokerId
+from parley.protocol.records.batch import build
+from parley.protocol.records.record import Record
+from parley.storage.log_directory import DirectoryInUse
+from parley.storage.meta_properties import InconsistentBrokerId
 
 
 def config(data_dir: Path, **settings: Any) -> BrokerConfig:

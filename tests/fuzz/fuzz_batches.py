@@ -34,21 +34,14 @@ with atheris.instrument_imports():
     from parley import compiled
     from parley.protocol.errors import KafkaError
     from parley.protocol.records import _walk, legacy
-    from parley.protocol.records.batch import (
-        HEADER_SIZE,
-        Record,
-        assemble,
-        build,
-        headers,
-        read_header,
-        records,
-        validate,
-    )
+    from parley.protocol.records.batch import assemble, build, records, validate
+    from parley.protocol.records.batch_header import HEADER_SIZE, headers, read_header
     from parley.protocol.records.compression import Compression, compress
-    from parley.protocol.records.control import read_marker
-    from parley.protocol.records.conversion import to_legacy
-    from parley.protocol.records.header import seal
-    from parley.protocol.records.produce import ProduceRules, prepare
+    from parley.protocol.records.control_batch import read_marker
+    from parley.protocol.records.crc import seal
+    from parley.protocol.records.down_conversion import to_legacy
+    from parley.protocol.records.produce_validation import ProduceRules, prepare
+    from parley.protocol.records.record import Record
 
 NOW = 1_700_000_000_000
 LIMIT = 1 << 20

@@ -20,9 +20,12 @@ from parley.pipeline.fetching import Fetched, TopicPartition, fetched_in
 from parley.protocol.errors import KafkaError
 from parley.protocol.messages.fetch import FetchResponse
 from parley.protocol.records import legacy
-from parley.protocol.records.batch import Compression, Record, build, headers, records
-from parley.protocol.records.control import ControlMarker, ControlType, build_marker
-from parley.protocol.records.header import MAGIC_V2, seal
+from parley.protocol.records.batch import build, records
+from parley.protocol.records.batch_header import MAGIC_V2, headers
+from parley.protocol.records.compression import Compression
+from parley.protocol.records.control_batch import ControlMarker, ControlType, build_marker
+from parley.protocol.records.crc import seal
+from parley.protocol.records.record import Record
 
 PARTITION = TopicPartition("töpic", 3)
 EXTREMES = (b"\xff" * 8, b"\x7f" + b"\xff" * 7, bytes(8))

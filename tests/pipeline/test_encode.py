@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parley.pipeline.encode import columns_of, encode
-from parley.protocol.records.batch import Compression, headers, records, validate
+from parley.protocol.records.batch import records, validate
+from parley.protocol.records.batch_header import headers
+from parley.protocol.records.compression import Compression
 
 NOW = 1_700_000_000_000
 SINK = pa.schema(

@@ -14,8 +14,8 @@ from parley.pipeline.decode import BadBatch, decode
 from parley.pipeline.writing import Producer, Writing
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
+from parley.protocol.records.batch_header import headers
 from parley.protocol.records.compression import Compression
-from parley.protocol.records.header import headers
 from parley.tools.faults import FaultProxy
 from tests.support.ports import free_port
 from tests.system.running import BrokerProcess

@@ -16,8 +16,9 @@ from parley.pipeline.sending import WINDOW, ProducerId, Sender
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.produce import ProduceRequest, ProduceResponse
-from parley.protocol.records.batch import Record, build, records
-from parley.protocol.records.header import read_header
+from parley.protocol.records.batch import build, records
+from parley.protocol.records.batch_header import read_header
+from parley.protocol.records.record import Record
 
 PLACE = TopicPartition("t", 0)
 WRITTEN, UNANSWERED, LOST = "written", "unanswered", "lost"

@@ -43,7 +43,7 @@ LEFT_OUT = {
     "SnapshotFooterRecord": METADATA_LOG,
     "VotersRecord": METADATA_LOG,
     "QuorumStateData": METADATA_LOG,
-    "ProducerSnapshot": "a file that `parley.storage.producers` reads and writes",
+    "ProducerSnapshot": "a file that `parley.storage.producer_state` reads and writes",
     "LegacyOffsetCommitKey": "version 0 of OffsetCommitKey, under another name in newer releases",
     "LegacyOffsetCommitValue": "version 0 of OffsetCommitValue, under another name in newer releases",
 }

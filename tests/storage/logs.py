@@ -8,10 +8,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from parley.protocol.records.batch import BatchHeader, Record, build, headers, records
-from parley.storage.config import LogConfig
+from parley.protocol.records.batch import build, records
+from parley.protocol.records.batch_header import BatchHeader, headers
+from parley.protocol.records.record import Record
 from parley.storage.log import LastKnown, Log
-from parley.storage.producers import ProducerState
+from parley.storage.log_config import LogConfig
+from parley.storage.producer_state import ProducerState
 from parley.storage.segment import UNSEALED, Segment
 
 NOW = 1_790_000_000_000

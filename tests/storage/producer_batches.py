@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from parley.protocol.records.control import ControlMarker, ControlType
-from parley.protocol.records.header import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
+from parley.protocol.records.batch_header import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
+from parley.protocol.records.control_batch import ControlMarker, ControlType
 
 NOW = 1_790_000_000_000
 

@@ -19,16 +19,17 @@ from uuid import UUID
 import pytest
 
 from parley.broker.runtime.tasks import TaskSet
-from parley.protocol.records.batch import Record, build, records
+from parley.protocol.records.batch import build, records
+from parley.protocol.records.batch_header import NO_TIMESTAMP, BatchHeader, headers
 from parley.protocol.records.compression import Compression
-from parley.protocol.records.control import ControlMarker, ControlType, build_marker
-from parley.protocol.records.header import NO_TIMESTAMP, BatchHeader, headers
-from parley.storage.aborted import AbortedTransaction
-from parley.storage.config import LogConfig
+from parley.protocol.records.control_batch import ControlMarker, ControlType, build_marker
+from parley.protocol.records.record import Record
 from parley.storage.log import Log, Origin
-from parley.storage.manager import LogManager
-from parley.storage.snapshots import encode_snapshot, read_snapshot
-from parley.storage.upkeep import UpkeepIntervals
+from parley.storage.log_config import LogConfig
+from parley.storage.log_maintenance import MaintenanceIntervals
+from parley.storage.log_manager import LogManager
+from parley.storage.producer_snapshots import encode_snapshot, read_snapshot
+from parley.storage.transaction_index import AbortedTransaction
 from tests.support.kafka import KAFKA_3, KAFKA_4, kafka_39_zk, run_java
 from tests.support.kafka_data import (
     OVERRIDES,
@@ -99,7 +100,7 @@ async def opened(log_dir: Path, cluster: str | None = None) -> AsyncIterator[Log
         now_ms=lambda: TIMESTAMP,
         random=Random(1),
         start_task=tasks.start,
-        intervals=UpkeepIntervals(),
+        intervals=MaintenanceIntervals(),
     )
     await manager.open(cluster or cluster_id(log_dir), 1)
     try:

@@ -19,7 +19,7 @@ from parley.storage.checkpoints import (
     encode,
     write_atomically,
 )
-from parley.storage.epochs import CHECKPOINT, EpochStart, LeaderEpochCache
+from parley.storage.leader_epoch_cache import CHECKPOINT, EpochStart, LeaderEpochCache
 
 topics = st.text("abcXYZ019._-", min_size=1, max_size=20)
 offsets = st.dictionaries(st.tuples(topics, st.integers(0, 2**31 - 1)), st.integers(0, INT64_MAX), max_size=20)

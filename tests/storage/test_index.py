@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.storage.index import CorruptIndex, OffsetIndex, OffsetPosition, TimeIndex, TimestampOffset
+from parley.storage.index import CorruptIndex
+from parley.storage.offset_index import OffsetIndex, OffsetPosition
+from parley.storage.time_index import TimeIndex, TimestampOffset
 
 BASE = 1000
 

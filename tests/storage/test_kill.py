@@ -18,9 +18,10 @@ from typing import NoReturn
 
 import pytest
 
-from parley.protocol.records.batch import headers, records
-from parley.storage.config import LogConfig
+from parley.protocol.records.batch import records
+from parley.protocol.records.batch_header import headers
 from parley.storage.log import Log
+from parley.storage.log_config import LogConfig
 from tests.storage.logs import NOW, batch_of, check, check_segment, open_log
 
 CONFIG = LogConfig(segment_bytes=100_000, segment_index_bytes=4000, index_interval_bytes=500)

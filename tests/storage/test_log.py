@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from parley.protocol.errors import ErrorCode, KafkaError
-from parley.protocol.records.batch import Record, build, headers, records
-from parley.protocol.records.control import ControlMarker, ControlType, build_marker
-from parley.storage.config import LogConfig
+from parley.protocol.records.batch import build, records
+from parley.protocol.records.batch_header import headers
+from parley.protocol.records.control_batch import ControlMarker, ControlType, build_marker
+from parley.protocol.records.record import Record
 from parley.storage.log import AppendInfo, Log, Origin
+from parley.storage.log_config import LogConfig
 from parley.storage.segment import Segment
 from tests.storage.logs import NOW, SMALL, append, batch_of, batches_in, check, fill, open_log, reopened, values_of
 

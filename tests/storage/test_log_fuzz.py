@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parley.protocol.errors import ErrorCode, KafkaError
-from parley.protocol.records.batch import headers, records
-from parley.protocol.records.control import ControlMarker, ControlType, build_marker
-from parley.storage.config import LogConfig
+from parley.protocol.records.batch import records
+from parley.protocol.records.batch_header import headers
+from parley.protocol.records.control_batch import ControlMarker, ControlType, build_marker
 from parley.storage.log import Log, Origin
+from parley.storage.log_config import LogConfig
 from tests.storage.logs import NOW, append, check, open_log
 
 CONFIG = LogConfig(segment_bytes=3000, segment_index_bytes=1024, index_interval_bytes=200)

@@ -12,9 +12,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from parley.protocol.records.batch import headers, records
-from parley.storage.config import LogConfig
+from parley.protocol.records.batch import records
+from parley.protocol.records.batch_header import headers
 from parley.storage.log import Log
+from parley.storage.log_config import LogConfig
 from tests.storage.logs import NOW, batch_of, check, open_log, reopened
 
 SMALL_CONFIG = LogConfig(segment_bytes=1500, segment_index_bytes=200, index_interval_bytes=150)

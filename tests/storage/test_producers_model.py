@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from parley.protocol.errors import ErrorCode, KafkaError
-from parley.protocol.records.control import ControlMarker
-from parley.protocol.records.header import BatchHeader
-from parley.storage.producers import MAX_SEQUENCE, Duplicate, ProducerState
-from parley.storage.snapshots import ProducerEntry
+from parley.protocol.records.batch_header import BatchHeader
+from parley.protocol.records.control_batch import ControlMarker
+from parley.storage.producer_snapshots import ProducerEntry
+from parley.storage.producer_state import MAX_SEQUENCE, Duplicate, ProducerState
 from tests.storage.producer_batches import NOW, abort, batch, commit
 
 EXPIRATION_MS = 1000

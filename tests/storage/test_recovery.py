@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from parley.protocol.records.batch import headers, records
-from parley.protocol.records.control import ControlMarker, ControlType, build_marker
-from parley.storage.config import LogConfig
+from parley.protocol.records.batch import records
+from parley.protocol.records.batch_header import headers
+from parley.protocol.records.control_batch import ControlMarker, ControlType, build_marker
 from parley.storage.log import Log, Origin
+from parley.storage.log_config import LogConfig
 from parley.storage.segment import Segment
 from tests.storage.logs import NOW, SMALL, append, batch_of, check, fill, open_log, reopened, values_of
 

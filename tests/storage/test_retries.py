@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from parley.protocol.errors import ErrorCode, KafkaError
-from parley.protocol.records.batch import Record, build
+from parley.protocol.records.batch import build
+from parley.protocol.records.record import Record
 from parley.storage.log import Log
 from tests.storage.logs import NOW, fill, open_log, reopened
 

@@ -11,7 +11,8 @@ import pytest
 from confluent_kafka import Producer
 
 from parley import Broker
-from parley.protocol.records.batch import Record, build
+from parley.protocol.records.batch import build
+from parley.protocol.records.record import Record
 from parley.tools.cli import COMMANDS
 from parley.tools.cli.docs import _parts_of
 

@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 
 from parley.protocol.codec import encode_stored
 from parley.protocol.messages import stored
-from parley.protocol.records.batch import Compression, Record, build
-from parley.storage.aborted import AbortedTransaction, TransactionIndex
+from parley.protocol.records.batch import build
+from parley.protocol.records.compression import Compression
+from parley.protocol.records.record import Record
 from parley.storage.checkpoints import RECOVERY_POINTS, OffsetCheckpoint
-from parley.storage.snapshots import ProducerEntry, encode_snapshot
+from parley.storage.producer_snapshots import ProducerEntry, encode_snapshot
+from parley.storage.transaction_index import AbortedTransaction, TransactionIndex
 from parley.tools.cli.dump_log import dump
 from parley.tools.cli.dump_log.line import Options
 from tests.tools.conftest import Parley
@@ -146,7 +148,7 @@ def test_what_is_wrong_is_told_with_its_position(
 
 
 def test_records_that_disagree_with_their_batch_are_found_in_depth_only(parley: Parley, tmp_path: Path) -> None:
-    from parley.protocol.records.header import seal
+    from parley.protocol.records.crc import seal
 
     wrong = bytearray(batch(0))
     wrong[57:61] = struct.pack(">i", 2)  # the count

@@ -12,7 +12,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from parley import Broker
 from parley.consensus.registry import create_backend
-from parley.protocol.records.batch import Record, build
+from parley.protocol.records.batch import build
+from parley.protocol.records.record import Record
 from parley.tools.cli.shapes import SHAPES, differences
 from tests.tools.conftest import Parley
 

@@ -22,9 +22,9 @@ from parley.protocol.messages.log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
-from parley.storage.directory import LogDirectory
 from parley.storage.log import Log
-from parley.storage.manager import LogManager
+from parley.storage.log_directory import LogDirectory
+from parley.storage.log_manager import LogManager
 
 _Moved = AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult
 _Partition = DescribeLogDirsResponse.DescribeLogDirsPartition

@@ -4,7 +4,7 @@ Rules of this module:
 
 * A partition that a request names twice is refused, since nobody can say in which order its batches were meant.
 * Each partition succeeds or fails alone; batches are validated and, where need be, converted before the append
-  (``parley.protocol.records.produce``).
+  (``parley.protocol.records.produce_validation``).
 * ``acks=0`` is never answered; an error then closes the connection, the only way to tell (as Kafka does). ``acks=1`` is
   answered after the append, ``acks=-1`` when the ISR has the records: at once if this broker is the whole ISR.
 * What an idempotent producer sent behind a batch that was refused is refused as well (``parley.broker.api.refused_batches``).
@@ -40,14 +40,20 @@ from parley.broker.runtime.purgatory import Delayed, Purgatory
 from parley.broker.runtime.threads import LOOPS_OWN, Threads
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.produce import ProduceRequest, ProduceResponse
+from parley.protocol.records.batch_header import (
+    COMPRESSION_MASK,
+    HEADER_SIZE,
+    MAGIC_V2,
+    TRANSACTIONAL_BIT,
+    TimestampType,
+)
 from parley.protocol.records.compression import Compression
 from parley.protocol.records.errors import DecompressedTooLarge
-from parley.protocol.records.header import COMPRESSION_MASK, HEADER_SIZE, MAGIC_V2, TRANSACTIONAL_BIT, TimestampType
-from parley.protocol.records.produce import Prepared, ProduceRules, RecordErrors, prepare
+from parley.protocol.records.produce_validation import Prepared, ProduceRules, RecordErrors, prepare
 from parley.protocol.schema import Buffer
-from parley.storage.appends import LOG_APPEND_TIME
-from parley.storage.config import LogConfig
 from parley.storage.log import Log
+from parley.storage.log_append import LOG_APPEND_TIME
+from parley.storage.log_config import LogConfig
 
 _log = logging.getLogger(__name__)
 

@@ -30,9 +30,9 @@ from uuid import UUID
 
 from parley.broker.metadata.topic_names import NAME_LENGTH_MAX
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.records.batch_header import MAGIC_V2, BatchHeader, Buffer, read_header
 from parley.protocol.records.errors import CorruptRecord
-from parley.protocol.records.header import MAGIC_V2, BatchHeader, Buffer, read_header
-from parley.storage.producers import ProducerState, advance
+from parley.storage.producer_state import ProducerState, advance
 
 REFUSALS_MAX = 100_000
 """Refused batches that are remembered, one of each producer and partition: some 50 MB. Of the host that has the most,

@@ -11,7 +11,7 @@ from parley.broker.config.errors import ConfigError, Problem, UnknownKey
 from parley.broker.config.keys.topic_level import TopicKeys
 
 if TYPE_CHECKING:
-    from parley.storage.config import LogConfig
+    from parley.storage.log_config import LogConfig
 
 
 class TopicConfig(TopicKeys):
@@ -58,7 +58,7 @@ def log_config(config: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
     """What governs the logs of a topic with these entries. Raises ConfigError."""
     from dataclasses import fields
 
-    from parley.storage.config import LogConfig
+    from parley.storage.log_config import LogConfig
 
     topic = TopicConfig(config, overrides)
     values: dict[str, Any] = {field.name: getattr(topic, field.name) for field in fields(LogConfig)}

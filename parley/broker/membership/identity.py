@@ -23,7 +23,8 @@ from parley.consensus.backend import ABSENT
 from parley.consensus.errors import AlreadyExists, WrongStore
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.storage.checkpoints import write_atomically
-from parley.storage.identity import DirectoryIdentity, encode_id
+from parley.storage.meta_properties import DirectoryIdentity
+from parley.storage.partition_metadata import encode_id
 
 BROKER_IDS = "broker-ids"
 STORE_FILE = "coordination.identity"

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.fetch import FetchResponse
-from parley.storage.epochs import UNDEFINED_EPOCH
+from parley.storage.leader_epoch_cache import UNDEFINED_EPOCH
 from parley.storage.log import Log
 
 

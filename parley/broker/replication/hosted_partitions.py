@@ -35,9 +35,9 @@ from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from parley.storage.config import LogConfig
     from parley.storage.log import Log
-    from parley.storage.manager import LogManager
+    from parley.storage.log_config import LogConfig
+    from parley.storage.log_manager import LogManager
 
 _log = logging.getLogger(__name__)
 

@@ -21,10 +21,10 @@ from parley.broker.replication.partition import Partition
 from parley.broker.replication.throttle import MeasuredRate
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
-from parley.storage.directory import LogDirectory
+from parley.storage.future_log import copy_some
 from parley.storage.log import Log
-from parley.storage.log_copy import copy_some
-from parley.storage.manager import LogManager
+from parley.storage.log_directory import LogDirectory
+from parley.storage.log_manager import LogManager
 
 _log = logging.getLogger(__name__)
 

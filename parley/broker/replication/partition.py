@@ -31,10 +31,10 @@ from parley.broker.metrics import TopicMetrics
 from parley.broker.replication.follower_progress import FetchClock, FollowerProgress
 from parley.broker.runtime.purgatory import Purgatory
 from parley.protocol.errors import ErrorCode, KafkaError
-from parley.protocol.records.produce import ProduceRules
+from parley.protocol.records.produce_validation import ProduceRules
 from parley.protocol.schema import Buffer
-from parley.storage.config import NEVER, LogConfig
 from parley.storage.log import AppendInfo, Log, LogRead
+from parley.storage.log_config import NEVER, LogConfig
 
 LOW_WATERMARK = "low watermark"
 """With the partition the key, in the purgatory of producers, of whoever waits for its low watermark."""

@@ -44,8 +44,8 @@ from parley.pipeline.mirror.appending import Appender, Batch, Overtaken, new_pro
 from parley.pipeline.partitioner import partition_of
 from parley.pipeline.sending import ProducerId
 from parley.protocol.records.batch import build
+from parley.protocol.records.batch_header import HEADER_SIZE, read_header
 from parley.protocol.records.compression import Compression
-from parley.protocol.records.header import HEADER_SIZE, read_header
 from parley.protocol.records.record import Record
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from parley.protocol.messages.groups import DescribeGroupsRequest, ListGroupsReq
 from parley.protocol.messages.produce import ProduceRequest
 from parley.protocol.messages.topics import CreatePartitionsRequest, CreateTopicsRequest
 from parley.protocol.records.batch import build, records
-from parley.protocol.records.header import headers
+from parley.protocol.records.batch_header import headers
 from parley.protocol.records.record import Record
 from parley.protocol.schema import ZERO_UUID
 

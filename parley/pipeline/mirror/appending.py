@@ -33,7 +33,7 @@ from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.produce import ProduceRequest
 from parley.protocol.records.batch import assemble
-from parley.protocol.records.header import (
+from parley.protocol.records.batch_header import (
     INT32_MAX,
     NO_LEADER_EPOCH,
     BatchHeader,

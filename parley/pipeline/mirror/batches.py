@@ -19,8 +19,7 @@ from parley.pipeline.mirror.appending import Batch
 from parley.pipeline.mirror.translation import Run
 from parley.protocol.errors import KafkaError
 from parley.protocol.records.batch import build, records
-from parley.protocol.records.compression import Compression
-from parley.protocol.records.header import (
+from parley.protocol.records.batch_header import (
     DELETE_HORIZON_BIT,
     HEADER_SIZE,
     MAGIC_V2,
@@ -29,6 +28,7 @@ from parley.protocol.records.header import (
     TimestampType,
     read_header,
 )
+from parley.protocol.records.compression import Compression
 from parley.protocol.records.record import Record
 
 SMALL_BYTES: Final = 4096

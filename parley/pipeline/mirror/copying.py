@@ -27,7 +27,7 @@ from parley.pipeline.mirror.translation import Run
 from parley.pipeline.sending import ProducerId
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch import records
-from parley.protocol.records.header import headers
+from parley.protocol.records.batch_header import headers
 from parley.protocol.records.record import Record
 
 ATTEMPTS: Final = 5

@@ -18,7 +18,7 @@ from parley.pipeline.mirror.copying import Anchor
 from parley.pipeline.mirror.internal_records import Encoded, StoredOffset
 from parley.pipeline.partitioner import partition_of
 from parley.pipeline.sending import ProducerId
-from parley.protocol.records.header import INT32_MAX
+from parley.protocol.records.batch_header import INT32_MAX
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""Record batches of magic 2: building, checking and reading them.
+"""Record batches: building v2 batches (magic 2), checking and reading the records in them.
 
-What the header alone tells is in `parley.protocol.records.header`; this module knows the records too. `records` reads
-batches of the older magics as well (`parley.protocol.records.legacy`), since a log may hold them.
+``parley.protocol.records.batch_header`` has the header, ``parley.protocol.records.crc`` the checksum. ``records`` also
+reads messages of magic 0 and 1 (``parley.protocol.records.legacy``), which a log may hold.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ from typing import Any, Final
 
 from parley.protocol.records import legacy
 from parley.protocol.records._walk import Walk, encode_records, read_records
-from parley.protocol.records.compression import PIECE_BYTES, Compression, compress, decompress, pieces
-from parley.protocol.records.errors import CorruptRecord, DecompressedTooLarge, InvalidRecord
-from parley.protocol.records.header import (
+from parley.protocol.records.batch_header import (
     COMPRESSION_MASK,
     CONTROL_BIT,
     HEADER_SIZE,
@@ -29,38 +27,13 @@ from parley.protocol.records.header import (
     BatchHeader,
     Buffer,
     TimestampType,
-    assign,
-    headers,
     read_header,
-    seal,
-    verify_crc,
     write_header,
 )
+from parley.protocol.records.compression import PIECE_BYTES, Compression, compress, decompress, pieces
+from parley.protocol.records.crc import seal, verify_crc
+from parley.protocol.records.errors import CorruptRecord, InvalidRecord
 from parley.protocol.records.record import Record
-
-__all__ = [
-    "DECOMPRESSED_BYTES_MAX",
-    "HEADER_SIZE",
-    "NO_TIMESTAMP",
-    "BatchHeader",
-    "Buffer",
-    "Compression",
-    "CorruptRecord",
-    "DecompressedTooLarge",
-    "InvalidRecord",
-    "Record",
-    "TimestampType",
-    "assemble",
-    "assign",
-    "build",
-    "headers",
-    "payload",
-    "read_header",
-    "records",
-    "validate",
-    "verify_crc",
-    "walk",
-]
 
 DECOMPRESSED_BYTES_MAX: Final = 1 << 30
 """What the records of one batch may come to by default. `validate` keeps no more than a piece of it in memory."""

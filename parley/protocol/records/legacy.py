@@ -16,19 +16,20 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from parley.protocol.records.compression import Compression, compress, decompress
-from parley.protocol.records.errors import CorruptRecord, InvalidRecord
-from parley.protocol.records.header import (
+from parley.protocol.records.batch_header import (
     COMPRESSION_MASK,
     INT64_MAX,
     LEGACY_HEADER_SIZE,
     LOG_OVERHEAD,
+    MAGIC_AT,
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_BIT,
     BatchHeader,
     Buffer,
     TimestampType,
 )
+from parley.protocol.records.compression import Compression, compress, decompress
+from parley.protocol.records.errors import CorruptRecord, InvalidRecord
 from parley.protocol.records.record import Record
 
 _PREFIX: Final = struct.Struct(">qiI")
@@ -36,7 +37,6 @@ _FIELDS: Final = (struct.Struct(">bb"), struct.Struct(">bbq"))
 """Magic, attributes and, in magic 1, the timestamp."""
 _MESSAGE: Final = (struct.Struct(">qiIbbi"), struct.Struct(">qiIbbqi"))
 """All up to the length of the key, by magic."""
-_MAGIC_AT: Final = 16
 _LENGTH: Final = struct.Struct(">i")
 _OFFSET_AND_LENGTH: Final = struct.Struct(">qi")
 
@@ -109,7 +109,7 @@ def _inner(wrapper: BatchHeader, data: bytes) -> Iterator[Record]:
             raise InvalidRecord("a compressed message holds compressed messages")
         if length < LEGACY_HEADER_SIZE[magic] - LOG_OVERHEAD or end > len(data):
             raise InvalidRecord("the length of a message inside a compressed message cannot be")
-        if zlib.crc32(view[pos + _MAGIC_AT : end]) != crc:
+        if zlib.crc32(view[pos + MAGIC_AT : end]) != crc:
             raise CorruptRecord("the checksum of a message inside a compressed message is wrong")
         key, value = _split(data, pos + _MESSAGE[magic].size, end, key_size)
         if offset + shift > INT64_MAX:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from parley.consensus.errors import CoordinationError
 
 DIRECTORY_FILE: Final = (
-    "meta.properties"  # parley.storage.identity has it, which a command that starts fast does not import
+    "meta.properties"  # parley.storage.meta_properties has it, which a command that starts fast does not import
 )
 _OF_ADDRESSES: Final = {
     errno.EADDRINUSE: "Is another broker running? Stop it, or give this one another address",
@@ -309,10 +309,10 @@ def why_not_started(error: Exception, config: BrokerConfig) -> str:
 def _reason(error: Exception, config: BrokerConfig) -> str:
     from parley.broker.membership.identity import NoBrokerId
     from parley.consensus.errors import CoordinationError
-    from parley.storage.directory import DirectoryInUse
-    from parley.storage.identity import InconsistentIdentity, MalformedIdentity
-    from parley.storage.loading import TwinLogs
-    from parley.storage.manager import NoLogDirectory
+    from parley.storage.directory_loader import TwinLogs
+    from parley.storage.log_directory import DirectoryInUse
+    from parley.storage.log_manager import NoLogDirectory
+    from parley.storage.meta_properties import InconsistentIdentity, MalformedIdentity
 
     if isinstance(error, OSError) and error.errno in _OF_ADDRESSES and error.filename is None:
         reason = str(error.strerror or error)

@@ -18,7 +18,8 @@ from parley.protocol.messages.fetch import FetchRequest
 from parley.protocol.messages.offsets import ListOffsetsRequest
 from parley.protocol.messages.produce import ProduceRequest
 from parley.protocol.messages.producers import InitProducerIdRequest
-from parley.protocol.records.batch import build, headers, records
+from parley.protocol.records.batch import build, records
+from parley.protocol.records.batch_header import headers
 from parley.protocol.records.record import Record
 from parley.tools.simulation.ledger import Ledger
 from parley.tools.simulation.machines import EPOCH_MS

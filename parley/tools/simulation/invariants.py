@@ -30,7 +30,7 @@ from parley.consensus.backend import Op, Put
 from parley.consensus.recipes.keyvalue import FOLDER
 from parley.consensus.recipes.settled_write import unwrap
 from parley.protocol.errors import KafkaError
-from parley.protocol.records.batch import headers
+from parley.protocol.records.batch_header import headers
 from parley.storage.log import Log
 from parley.tools.simulation.ledger import Ledger, Violations
 from parley.tools.simulation.machines import Machine

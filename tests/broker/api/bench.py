@@ -21,9 +21,10 @@ from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition, Purgatories
 from parley.broker.runtime.purgatory import Purgatory
 from parley.broker.runtime.tasks import TaskSet
-from parley.protocol.records.batch import Record, build
-from parley.storage.config import LogConfig
+from parley.protocol.records.batch import build
+from parley.protocol.records.record import Record
 from parley.storage.log import Log
+from parley.storage.log_config import LogConfig
 
 BROKER, OTHER = 1, 2
 NOW_MS = 1_700_000_000_000

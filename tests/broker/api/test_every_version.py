@@ -13,7 +13,8 @@ from parley.protocol.errors import ErrorCode
 from parley.protocol.messages import APIS
 from parley.protocol.messages.api_versions import ApiVersionsRequest
 from parley.protocol.messages.topics import CreateTopicsRequest
-from parley.protocol.records.batch import Record, build
+from parley.protocol.records.batch import build
+from parley.protocol.records.record import Record
 from parley.protocol.schema import ZERO_UUID, Request, Struct
 
 TOPIC, GROUP = "t", "g"

@@ -13,9 +13,10 @@ from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.log_dirs import AlterReplicaLogDirsRequest, DescribeLogDirsRequest
 from parley.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
-from parley.protocol.records.batch import headers, records
-from parley.storage.directory import LogDirectory
+from parley.protocol.records.batch import records
+from parley.protocol.records.batch_header import headers
 from parley.storage.log import Log
+from parley.storage.log_directory import LogDirectory
 from tests.broker.api.bench import batch
 
 

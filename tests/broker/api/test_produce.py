@@ -17,10 +17,11 @@ from parley.broker.network.dispatch import Disconnect
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.produce import ProduceRequest, ProduceResponse
 from parley.protocol.records import legacy
-from parley.protocol.records.batch import Record, build, records
+from parley.protocol.records.batch import build, records
+from parley.protocol.records.batch_header import headers, read_header
 from parley.protocol.records.compression import Compression
-from parley.protocol.records.header import headers, read_header
-from parley.storage.config import LogConfig
+from parley.protocol.records.record import Record
+from parley.storage.log_config import LogConfig
 from tests.broker.api.bench import BROKER, NOW_MS, OTHER, Bench, at, batch, context
 
 Outcome = ProduceResponse.PartitionProduceResponse

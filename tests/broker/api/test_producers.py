@@ -9,7 +9,8 @@ from parley.protocol.messages.groups import FindCoordinatorRequest
 from parley.protocol.messages.produce import ProduceRequest
 from parley.protocol.messages.producers import DescribeProducersRequest, InitProducerIdRequest
 from parley.protocol.messages.topics import CreateTopicsRequest
-from parley.protocol.records.batch import Record, build
+from parley.protocol.records.batch import build
+from parley.protocol.records.record import Record
 
 
 async def produce(

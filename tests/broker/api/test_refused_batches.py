@@ -10,9 +10,10 @@ import pytest
 from parley.broker.api import refused_batches as refusals_module
 from parley.broker.api.refused_batches import Refusals
 from parley.protocol.errors import ErrorCode, KafkaError
-from parley.protocol.records.batch import Record, build
-from parley.storage.config import LogConfig
-from parley.storage.producers import ProducerState
+from parley.protocol.records.batch import build
+from parley.protocol.records.record import Record
+from parley.storage.log_config import LogConfig
+from parley.storage.producer_state import ProducerState
 from tests.broker.api.bench import BROKER, NOW_MS, OTHER
 from tests.broker.api.test_produce import ProduceBench
 

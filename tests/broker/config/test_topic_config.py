@@ -8,7 +8,7 @@ import pytest
 
 from parley.broker.config import BrokerConfig, ConfigError, TopicConfig, log_config
 from parley.broker.config.topic_config import check_topic
-from parley.storage.config import LogConfig
+from parley.storage.log_config import LogConfig
 
 BROKER = BrokerConfig.from_properties({})
 

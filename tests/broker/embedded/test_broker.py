@@ -14,7 +14,7 @@ from parley.broker.server import BrokerServer
 from parley.consensus.errors import Unavailable
 from parley.protocol.client import Client
 from parley.protocol.messages.metadata import MetadataRequest
-from parley.storage.directory import DirectoryInUse
+from parley.storage.log_directory import DirectoryInUse
 from parley.tools.cli.start import configuration
 
 

@@ -55,13 +55,14 @@ from parley.broker.replication.throttle import leader_throttle
 from parley.broker.runtime.purgatory import Purgatory
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.messages.replication import AlterPartitionRequest
-from parley.protocol.records.batch import Record, build, records
-from parley.protocol.records.header import headers
+from parley.protocol.records.batch import build, records
+from parley.protocol.records.batch_header import headers
+from parley.protocol.records.record import Record
 from parley.protocol.schema import Request
-from parley.storage.config import LogConfig
 from parley.storage.log import Log
-from parley.storage.manager import LogManager
-from parley.storage.upkeep import UpkeepIntervals
+from parley.storage.log_config import LogConfig
+from parley.storage.log_maintenance import MaintenanceIntervals
+from parley.storage.log_manager import LogManager
 from tests.broker.api.bench import context
 
 NAME = "PLAINTEXT"
@@ -120,7 +121,7 @@ class Node:
             now_ms=now_ms,
             random=random.Random(self.id),
             start_task=self.upkeep.start,
-            intervals=UpkeepIntervals(),
+            intervals=MaintenanceIntervals(),
         )
         await self.logs.open("cluster", self.id)
         self.metadata = Metadata(MetadataImage("cluster"))

@@ -17,8 +17,8 @@ from parley.broker.replication.fetcher import Fetcher
 from parley.broker.replication.partition import Partition
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.topics import DeleteRecordsRequest
-from parley.storage.config import LogConfig
 from parley.storage.log import Log
+from parley.storage.log_config import LogConfig
 from tests.broker.replication.bench import Nodes, batch, eventually, nodes, now_ms, values_of
 
 

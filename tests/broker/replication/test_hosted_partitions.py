@@ -24,11 +24,12 @@ from parley.protocol.messages.configs import IncrementalAlterConfigsRequest
 from parley.protocol.messages.offsets import ListOffsetsRequest
 from parley.protocol.messages.produce import ProduceRequest
 from parley.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
-from parley.protocol.records.batch import Record, build
-from parley.storage.config import DAY_MS
-from parley.storage.directory import LogDirectory
+from parley.protocol.records.batch import build
+from parley.protocol.records.record import Record
 from parley.storage.log import Log
-from parley.storage.manager import LogManager
+from parley.storage.log_config import DAY_MS
+from parley.storage.log_directory import LogDirectory
+from parley.storage.log_manager import LogManager
 from tests.broker.api.bench import OTHER, Bench
 
 

@@ -13,7 +13,7 @@ from parley.broker.metadata.types import PartitionState
 from parley.broker.replication.follower_progress import NEVER_S
 from parley.broker.replication.partition import Isolation
 from parley.protocol.errors import ErrorCode, KafkaError
-from parley.storage.config import LogConfig
+from parley.storage.log_config import LogConfig
 from tests.broker.api.bench import BROKER, OTHER, Bench, at, batch
 
 

@@ -45,8 +45,8 @@ from parley.broker.runtime.purgatory import Purgatory
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse
-from parley.storage.config import LogConfig
 from parley.storage.log import Log
+from parley.storage.log_config import LogConfig
 from tests.broker.api.bench import Logs, context
 from tests.broker.replication.bench import batch, values_of
 

@@ -13,11 +13,12 @@ from parley.pipeline.mirror.appending import Batch, Tail, stamped
 from parley.pipeline.mirror.batches import SMALL_BYTES, Piece, Span, join, pieces, spans
 from parley.pipeline.mirror.translation import Run
 from parley.pipeline.sending import ProducerId
-from parley.protocol.records.batch import build, read_header, records
+from parley.protocol.records.batch import build, records
+from parley.protocol.records.batch_header import read_header
 from parley.protocol.records.compression import Compression
-from parley.protocol.records.control import ControlMarker, ControlType, build_marker
-from parley.protocol.records.conversion import to_legacy
-from parley.protocol.records.header import seal
+from parley.protocol.records.control_batch import ControlMarker, ControlType, build_marker
+from parley.protocol.records.crc import seal
+from parley.protocol.records.down_conversion import to_legacy
 from parley.protocol.records.record import Record
 
 LARGE = b"x" * SMALL_BYTES

@@ -20,7 +20,7 @@ from parley.pipeline.mirror.rounds import Mirror
 from parley.pipeline.mirror.settings import from_mm1, from_mm2
 from parley.pipeline.sending import ProducerId
 from parley.protocol.records.batch import build
-from parley.protocol.records.header import HEADER_SIZE, read_header
+from parley.protocol.records.batch_header import HEADER_SIZE, read_header
 from parley.protocol.records.record import Record
 from tests.pipeline.mirror.clusters import (
     Row,

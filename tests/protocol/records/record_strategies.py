@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from parley.protocol.records.batch import Record
 from parley.protocol.records.compression import Compression
+from parley.protocol.records.record import Record
 
 CODECS = list(Compression)
 LEGACY_CODECS = [codec for codec in Compression if codec is not Compression.ZSTD]

@@ -9,27 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parley.protocol.errors import ErrorCode
-from parley.protocol.records.batch import (
-    HEADER_SIZE,
-    BatchHeader,
-    Compression,
-    CorruptRecord,
-    DecompressedTooLarge,
-    InvalidRecord,
-    Record,
-    TimestampType,
-    assemble,
-    assign,
-    build,
-    headers,
-    read_header,
-    records,
-    validate,
-    verify_crc,
-    walk,
-)
-from parley.protocol.records.compression import compress
-from parley.protocol.records.header import seal, set_max_timestamp
+from parley.protocol.records.batch import assemble, build, records, validate, walk
+from parley.protocol.records.batch_header import HEADER_SIZE, BatchHeader, TimestampType, headers, read_header
+from parley.protocol.records.batch_patch import assign, set_max_timestamp
+from parley.protocol.records.compression import Compression, compress
+from parley.protocol.records.crc import seal, verify_crc
+from parley.protocol.records.errors import CorruptRecord, DecompressedTooLarge, InvalidRecord
+from parley.protocol.records.record import Record
 from tests.protocol.records.record_strategies import CODECS, record_lists
 
 SOME = [Record(i, 1000 + i, b"key" if i % 2 else None, b"value" * i, (("name", b"content"),)) for i in range(20)]

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from parley.protocol.records import legacy
-from parley.protocol.records.batch import Record, build, headers, records, validate
+from parley.protocol.records.batch import build, records, validate
+from parley.protocol.records.batch_header import headers
 from parley.protocol.records.compression import Compression
-from parley.protocol.records.conversion import to_legacy
+from parley.protocol.records.down_conversion import to_legacy
+from parley.protocol.records.record import Record
 from tests.support.kafka import KAFKA_3, run_java
 
 pytestmark = pytest.mark.system

@@ -12,21 +12,13 @@ from hypothesis import strategies as st
 
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records import legacy
-from parley.protocol.records.batch import (
-    CorruptRecord,
-    DecompressedTooLarge,
-    InvalidRecord,
-    Record,
-    TimestampType,
-    build,
-    headers,
-    read_header,
-    records,
-    validate,
-    verify_crc,
-)
+from parley.protocol.records.batch import build, records, validate
+from parley.protocol.records.batch_header import TimestampType, headers, read_header
 from parley.protocol.records.compression import Compression, compress
-from parley.protocol.records.conversion import to_legacy
+from parley.protocol.records.crc import verify_crc
+from parley.protocol.records.down_conversion import to_legacy
+from parley.protocol.records.errors import CorruptRecord, DecompressedTooLarge, InvalidRecord
+from parley.protocol.records.record import Record
 from tests.protocol.records.record_strategies import (
     CODECS,
     LEGACY_CODECS,

@@ -16,8 +16,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from parley.protocol.records import legacy
-from parley.protocol.records.batch import Record, build, headers, records, validate, verify_crc
+from parley.protocol.records.batch import build, records, validate
+from parley.protocol.records.batch_header import headers
 from parley.protocol.records.compression import Compression
+from parley.protocol.records.crc import verify_crc
+from parley.protocol.records.record import Record
 from tests.protocol.records.record_strategies import CODECS, LEGACY_CODECS, record_lists, without_timestamps
 
 Read = list[Record]

@@ -26,8 +26,8 @@ from parley.broker.network.sending import FileSlice
 from parley.broker.replication.partition import Isolation, Partition
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse
-from parley.protocol.records.conversion import to_legacy
-from parley.storage.reads import LogRead
+from parley.protocol.records.down_conversion import to_legacy
+from parley.storage.log_reader import LogRead
 
 if TYPE_CHECKING:
     from parley.broker.api.fetch.handler import FetchApi

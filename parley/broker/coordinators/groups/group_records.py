@@ -22,7 +22,8 @@ from parley.broker.coordinators.groups.group import CommittedOffset, Group, Grou
 from parley.protocol.codec import decode_stored, encode_stored
 from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage
 from parley.protocol.messages.stored import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
-from parley.protocol.records.batch import Record, build
+from parley.protocol.records.batch import build
+from parley.protocol.records.record import Record
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,8 @@ from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition
 from parley.broker.runtime.purgatory import Delayed, Purgatory
 from parley.protocol.errors import ErrorCode, KafkaError
-from parley.protocol.records.batch import headers, records
+from parley.protocol.records.batch import records
+from parley.protocol.records.batch_header import headers
 from parley.protocol.records.errors import DecompressedTooLarge, InvalidRecord
 from parley.storage.log import Log
 

@@ -27,6 +27,7 @@ from parley.protocol.messages.fetch import FetchRequest
 from parley.protocol.messages.offsets import ListOffsetsRequest
 from parley.protocol.messages.produce import ProduceRequest
 from parley.protocol.records import batch
+from parley.protocol.records.batch_header import headers
 from parley.protocol.records.record import Record
 
 __all__ = ["Keyed", "Log", "MemoryLog", "TopicLog"]
@@ -221,7 +222,7 @@ class TopicLog(Log):
         if one.error_code:
             return False
         records = one.records or b""
-        for position, header in batch.headers(records):
+        for position, header in headers(records):
             if header.next_offset <= self._positions[partition]:
                 continue
             if not header.is_control:

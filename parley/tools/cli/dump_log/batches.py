@@ -11,7 +11,10 @@ from typing import Any
 from parley.protocol.codec import decode_stored
 from parley.protocol.errors import KafkaError, MalformedMessage
 from parley.protocol.messages.stored import EndTxnMarker
-from parley.protocol.records.batch import BatchHeader, Record, TimestampType, read_header, records, validate, verify_crc
+from parley.protocol.records.batch import records, validate
+from parley.protocol.records.batch_header import BatchHeader, TimestampType, read_header
+from parley.protocol.records.crc import verify_crc
+from parley.protocol.records.record import Record
 from parley.tools.cli.dump_log.decoders import texts
 from parley.tools.cli.dump_log.line import Line, Options, base_offset, problem
 

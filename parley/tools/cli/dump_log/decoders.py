@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from parley.protocol.records.batch import Record
+from parley.protocol.records.record import Record
 from parley.tools.cli.dump_log.line import Options
 from parley.tools.cli.dump_log.stored import DECODERS
 from parley.tools.cli.running import CommandError

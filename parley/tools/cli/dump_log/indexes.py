@@ -7,9 +7,10 @@ from pathlib import Path
 from struct import Struct
 
 from parley.protocol.errors import KafkaError
-from parley.protocol.records.batch import BatchHeader, headers, read_header
-from parley.storage.aborted import CorruptTransactionIndex, TransactionIndex
-from parley.storage.index import OffsetIndex, TimeIndex
+from parley.protocol.records.batch_header import BatchHeader, headers, read_header
+from parley.storage.offset_index import OffsetIndex
+from parley.storage.time_index import TimeIndex
+from parley.storage.transaction_index import CorruptTransactionIndex, TransactionIndex
 from parley.tools.cli.dump_log.batches import mapped
 from parley.tools.cli.dump_log.line import Line, Options, base_offset, problem
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from parley.storage.checkpoints import MalformedCheckpoint, decode
-from parley.storage.epochs import CHECKPOINT
-from parley.storage.snapshots import CorruptSnapshot, ProducerEntry, read_snapshot
+from parley.storage.leader_epoch_cache import CHECKPOINT
+from parley.storage.producer_snapshots import CorruptSnapshot, ProducerEntry, read_snapshot
 from parley.tools.cli.dump_log.line import Line, problem
 
 _FIELDS = {CHECKPOINT: ("epoch", "startOffset")}

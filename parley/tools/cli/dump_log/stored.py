@@ -11,7 +11,7 @@ from uuid import UUID
 from parley.protocol.codec import decode_from
 from parley.protocol.errors import MalformedMessage
 from parley.protocol.messages import stored
-from parley.protocol.records.batch import Record
+from parley.protocol.records.record import Record
 from parley.protocol.schema import Data, Struct
 
 Texts = tuple[str | None, str | None]

@@ -107,7 +107,8 @@ class _Offer:
         """The broker's message; empty where it gives none, and where it takes the record this time."""
         from parley.broker.runtime.clock import SYSTEM_CLOCK
         from parley.protocol.messages.produce import ProduceRequest
-        from parley.protocol.records.batch import Record, build
+        from parley.protocol.records.batch import build
+        from parley.protocol.records.record import Record
 
         failure, record = self.failure, self.failure.record
         batch = build([Record(0, SYSTEM_CLOCK.wall_ms(), record.key, record.value, record.headers)])

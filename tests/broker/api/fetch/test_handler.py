@@ -19,7 +19,7 @@ from parley.protocol.codec import response_frame
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse
 from parley.protocol.records.batch import records
-from parley.protocol.records.header import headers
+from parley.protocol.records.batch_header import headers
 from tests.broker.api.bench import BROKER, OTHER, Bench, batch, context
 from tests.support.memory import nothing_is_in_memory
 

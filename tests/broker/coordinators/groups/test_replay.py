@@ -25,11 +25,12 @@ from parley.broker.coordinators.groups.offset_expiry import expired_offsets, sub
 from parley.broker.coordinators.groups.offsets_topic import OffsetsTopic
 from parley.protocol.codec import encode_stored
 from parley.protocol.messages.stored import GroupMetadataKey, GroupMetadataValue
-from parley.protocol.records.batch import Record, build
+from parley.protocol.records.batch import build
 from parley.protocol.records.compression import Compression
-from parley.protocol.records.header import seal
-from parley.storage.config import LogConfig
+from parley.protocol.records.crc import seal
+from parley.protocol.records.record import Record
 from parley.storage.log import Log, Origin
+from parley.storage.log_config import LogConfig
 from tests.broker.coordinators.groups.test_loading import Reader, coordinator
 from tests.broker.coordinators.groups.test_membership import Bench
 from tests.support.virtual_time import run

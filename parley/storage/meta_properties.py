@@ -10,22 +10,17 @@ taken for the old one.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from uuid import UUID
 
 from parley.storage.checkpoints import INT32_MAX, MalformedCheckpoint, whole_number, write_atomically
 
 DIRECTORY_FILE = "meta.properties"
-PARTITION_FILE = "partition.metadata"
 
 _ID_KEYS = {0: "broker.id", 1: "node.id"}
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _KEY_END = re.compile(r"(?<!\\)(?:\s*[=:]\s*|\s+)")
-_PARTITION = re.compile(r"version: ?([0-9]+)\s+topic_id: ?([A-Za-z0-9_-]{22})\s*", re.ASCII)
 
 
 class MalformedIdentity(ValueError):
@@ -144,41 +139,3 @@ def _escape(value: str) -> str:
 def _utf16(character: str) -> list[int]:
     data = character.encode("utf-16-be", "surrogatepass")
     return [int.from_bytes(data[at : at + 2], "big") for at in range(0, len(data), 2)]
-
-
-def encode_id(value: UUID) -> str:
-    """The id as Kafka writes it in text: base64url of the 16 bytes, without padding."""
-    return base64.urlsafe_b64encode(value.bytes).decode("ascii").rstrip("=")
-
-
-def decode_id(text: str) -> UUID:
-    """The id that :func:`encode_id` wrote. Raises :class:`MalformedIdentity`."""
-    try:
-        data = base64.b64decode(text + "==", altchars=b"-_", validate=True)
-        return UUID(bytes=data)
-    except (binascii.Error, ValueError):
-        raise MalformedIdentity(f"{text[:40]!r} is not an id of 22 base64url characters") from None
-
-
-def read_topic_id(partition_directory: Path) -> UUID | None:
-    """The topic id in ``partition.metadata``; None where the file is missing (topics older than Kafka 2.8).
-
-    Raises :class:`MalformedIdentity`, and ``OSError`` when the disk fails.
-    """
-    path = partition_directory / PARTITION_FILE
-    try:
-        text = path.read_bytes().decode("latin-1")
-    except FileNotFoundError:
-        return None
-    match = _PARTITION.fullmatch(text)
-    if match is None:
-        raise MalformedIdentity(f"{path} is malformed: it must have a version and a topic_id")
-    if match[1] != "0":
-        raise MalformedIdentity(f"{path} has version {match[1]}, which is not known")
-    return decode_id(match[2])
-
-
-def write_topic_id(partition_directory: Path, topic_id: UUID) -> None:
-    """Write ``partition.metadata``, without waiting for the disk: it is written again if it is lost. ``OSError``."""
-    text = f"version: 0\ntopic_id: {encode_id(topic_id)}"
-    write_atomically(partition_directory / PARTITION_FILE, text.encode(), sync=False)

@@ -12,8 +12,8 @@ from pathlib import Path
 from random import Random
 
 from parley.storage.checkpoints import sync_directory
-from parley.storage.directory import partition_name
 from parley.storage.log import Log
+from parley.storage.log_directory import partition_name
 
 REPLACES = "replaces-other"
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from parley.protocol.records.batch_header import HEADER_SIZE, BatchHeader, read_header
 from parley.protocol.records.errors import CorruptRecord
-from parley.protocol.records.header import HEADER_SIZE, BatchHeader, read_header
 
 LOOKUP_CHUNK: Final = 4096
 """What a walk from an index entry needs as a rule: the index has an entry every ``index.interval.bytes`` (4096)."""

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parley.protocol.errors import ErrorCode, KafkaError
-from parley.protocol.records.control import ControlMarker
-from parley.protocol.records.header import BatchHeader
-from parley.storage.producers import MAX_SEQUENCE, CompletedTransaction, Duplicate, ProducerState
-from parley.storage.snapshots import (
+from parley.protocol.records.batch_header import BatchHeader
+from parley.protocol.records.control_batch import ControlMarker
+from parley.storage.producer_snapshots import (
     CorruptSnapshot,
     ProducerEntry,
     decode_snapshot,
@@ -20,6 +19,7 @@ from parley.storage.snapshots import (
     read_snapshot,
     snapshot_path,
 )
+from parley.storage.producer_state import MAX_SEQUENCE, CompletedTransaction, Duplicate, ProducerState
 from tests.storage.producer_batches import abort, batch, commit
 
 DAY_MS = 86_400_000
@@ -351,7 +351,7 @@ def test_a_snapshot_of_what_is_cut_off_is_not_written(state: ProducerState, tmp_
 
 
 def test_snapshots_that_wait_are_bounded(state: ProducerState, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parley.storage.snapshots.WAITING_PRODUCERS_MAX", 5)
+    monkeypatch.setattr("parley.storage.producer_snapshots.WAITING_PRODUCERS_MAX", 5)
     for offset in range(4):
         write(state, batch(offset, producer=offset, sequence=0))
         state.take_snapshot(offset + 1, sync=False)
@@ -361,7 +361,7 @@ def test_snapshots_that_wait_are_bounded(state: ProducerState, monkeypatch: pyte
 def test_the_longest_silent_of_too_many_producers_is_forgotten(
     state: ProducerState, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("parley.storage.producers.PRODUCERS_MAX", 3)
+    monkeypatch.setattr("parley.storage.producer_state.PRODUCERS_MAX", 3)
     write(state, batch(0, producer=0, sequence=0, transactional=True))
     for offset in range(1, 4):
         write(state, batch(offset, producer=offset, sequence=0, timestamp=NOW + offset))
@@ -369,7 +369,7 @@ def test_the_longest_silent_of_too_many_producers_is_forgotten(
     write(state, batch(4, producer=2, sequence=1), batch(5, producer=4, sequence=0))
     assert [entry.producer_id for entry in state.entries] == [0, 2, 4]
     state.take_snapshot(6)
-    monkeypatch.setattr("parley.storage.producers.PRODUCERS_MAX", 2)
+    monkeypatch.setattr("parley.storage.producer_state.PRODUCERS_MAX", 2)
     again = ProducerState(tmp_path)
     again.load(0, 6, NOW)
     assert len(again) == 2

@@ -11,7 +11,10 @@ import struct
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from parley.protocol.records.batch import Buffer, InvalidRecord, Record, build, records
+from parley.protocol.records.batch import build, records
+from parley.protocol.records.batch_header import Buffer
+from parley.protocol.records.errors import InvalidRecord
+from parley.protocol.records.record import Record
 
 _KEY: Final = struct.Struct(">hh")
 _END_TXN: Final = struct.Struct(">hi")

@@ -38,12 +38,11 @@ from parley.storage.checkpoints import (
     RECOVERY_POINTS,
     OffsetCheckpoint,
     sync_directory,
-    write_atomically,
 )
-from parley.storage.identity import DIRECTORY_FILE, DirectoryIdentity, write_topic_id
+from parley.storage.meta_properties import DIRECTORY_FILE, DirectoryIdentity
+from parley.storage.partition_metadata import write_topic_id
 
 LOCK_FILE = ".lock"
-CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 NAME_MAX = 255
 
 _OF_LOG = re.compile(r"\d{20}\..+|(leader-epoch-checkpoint|partition\.metadata)(\..+)?", re.ASCII)
@@ -141,11 +140,10 @@ class LogDirectory:
         return self.error is None
 
     def open(self, cluster_id: str, broker_id: int) -> None:
-        """Make the directory if it is missing, lock it, and see that it is ours; a new one becomes ours.
+        """Create the directory if it is missing, lock it, and check that it belongs to this broker; claim a new one.
 
-        Raises :class:`DirectoryInUse`, :class:`InconsistentIdentity <parley.storage.identity.InconsistentIdentity>` or
-        :class:`MalformedIdentity <parley.storage.identity.MalformedIdentity>`, which must stop the broker;
-        ``OSError`` when the disk fails.
+        Raises ``DirectoryInUse``, ``InconsistentIdentity`` or ``MalformedIdentity``, which must stop the broker;
+        ``OSError`` if the disk fails.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock()
@@ -219,20 +217,6 @@ class LogDirectory:
             found.partitions[partition] = path
         else:
             _log.warning("%s is left alone: it is called as a partition, but what lies in it is no log", path)
-
-    def take_clean_shutdown(self) -> bool:
-        """Whether the last broker here closed every log, and forget it (rule 2). Raises ``OSError``."""
-        try:
-            os.unlink(self.path / CLEAN_SHUTDOWN_FILE)
-        except FileNotFoundError:
-            return False
-        sync_directory(self.path)
-        return True
-
-    def mark_clean_shutdown(self) -> None:
-        """Note that every log is closed and on disk. Raises ``OSError``."""
-        # Kafka 3.8 and later look for the broker's epoch here; -1 means that it is not known.
-        write_atomically(self.path / CLEAN_SHUTDOWN_FILE, b'{"version":0,"brokerEpoch":-1}')
 
     def create(self, name: str, topic_id: UUID | None) -> Path:
         """Make the directory of a partition unless it is there; :meth:`sync` makes that durable. Raises ``OSError``."""

@@ -20,11 +20,13 @@ from random import Random
 from uuid import UUID
 
 from parley.storage.checkpoints import TopicPartition
-from parley.storage.config import LogConfig
-from parley.storage.directory import LogDirectory, Mark, is_of_disk, partition_name
-from parley.storage.identity import MalformedIdentity, read_topic_id
+from parley.storage.clean_shutdown import take_marker
+from parley.storage.future_log import REPLACES
 from parley.storage.log import Log
-from parley.storage.log_copy import REPLACES
+from parley.storage.log_config import LogConfig
+from parley.storage.log_directory import LogDirectory, Mark, is_of_disk, partition_name
+from parley.storage.meta_properties import MalformedIdentity
+from parley.storage.partition_metadata import read_topic_id
 from parley.storage.recovery import LastKnown
 
 _log = logging.getLogger(__name__)
@@ -76,7 +78,7 @@ class DirectoryLoader:
         self.deleted: list[Path] = []
         """Partitions that were deleted before, and are still to be removed."""
         self.copies: dict[TopicPartition, Path] = {}
-        """Copies that were being made here, to take the place of logs elsewhere (``parley.storage.log_copy``)."""
+        """Copies that were being made here, to take the place of logs elsewhere (``parley.storage.future_log``)."""
         self._settings = settings
         self._on_io_error = on_io_error
         self._waiting: deque[tuple[TopicPartition, Path]] = deque()
@@ -86,9 +88,9 @@ class DirectoryLoader:
         self._high_watermarks: dict[TopicPartition, int] = {}
 
     def prepare(self, cluster_id: str, broker_id: int) -> None:
-        """Take the directory over and look what is in it; an ``OSError`` takes it offline.
+        """Lock the directory and read what it holds. An ``OSError`` takes it offline.
 
-        Raises what :meth:`LogDirectory.open <parley.storage.directory.LogDirectory.open>` raises to stop the broker.
+        Raises what ``LogDirectory.open`` raises to stop the broker.
         """
         directory = self.directory
         try:
@@ -97,7 +99,7 @@ class DirectoryLoader:
             self._recovery_points = directory.recovery_points.read()
             self._log_starts = directory.log_start_offsets.read()
             self._high_watermarks = directory.high_watermarks.read()
-            self._clean = directory.take_clean_shutdown()
+            self._clean = take_marker(directory.path)
         except OSError as error:
             self._failed(error)
             return

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from parley.protocol.records.batch import records
 from parley.storage.segment import Segment
-from parley.storage.segment_walk import read_batch
+from parley.storage.segment_file import read_batch
 
 
 class FoundRecord(NamedTuple):

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from parley.protocol.records.errors import CorruptRecord
 from parley.storage.segment import CLEANED, DELETED, LOG_SUFFIX, SUFFIXES, SWAP, base_offset_of, file_name
-from parley.storage.segment_walk import SCAN_CHUNK, SegmentFile, batches
+from parley.storage.segment_file import SCAN_CHUNK, SegmentFile, batches
 
 _logger = logging.getLogger(__name__)
 

@@ -33,17 +33,17 @@ from uuid import UUID
 
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.storage.checkpoints import TopicPartition
-from parley.storage.config import LogConfig
-from parley.storage.directory import FULL, NAME_MAX, LogDirectory, Mark, is_of_disk, partition_name
-from parley.storage.identity import write_topic_id
-from parley.storage.loading import DirectoryLoader, LogSettings, refuse_twins, report
+from parley.storage.clean_shutdown import DirectoryCloser, release_all, write_marker
+from parley.storage.directory_loader import DirectoryLoader, LogSettings, refuse_twins, report
+from parley.storage.future_log import future_name, mark_successor, unmark_successor
+from parley.storage.io_threads import IoThreads
 from parley.storage.log import Log
-from parley.storage.log_copy import future_name, mark_successor, unmark_successor
-from parley.storage.log_locations import Places
-from parley.storage.parallel_close import Closing, release_all
+from parley.storage.log_config import LogConfig
+from parley.storage.log_directory import FULL, NAME_MAX, LogDirectory, Mark, is_of_disk, partition_name
+from parley.storage.log_locations import LogLocations
+from parley.storage.log_maintenance import DirectorySync, LogMaintenance, MaintenanceIntervals, StartTask
+from parley.storage.partition_metadata import write_topic_id
 from parley.storage.recovery import LastKnown
-from parley.storage.upkeep import Names, StartTask, Upkeep, UpkeepIntervals
-from parley.storage.waiting import ended
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ class LogManager:
         now_ms: Callable[[], int],
         random: Random,
         start_task: StartTask,
-        intervals: UpkeepIntervals,
+        intervals: MaintenanceIntervals,
         recovery_threads_per_directory: int = 1,
         producer_expiration_ms: int = 86_400_000,
         on_offline: Callable[[LogDirectory, list[Log]], None] = lambda directory, logs: None,
@@ -89,15 +89,15 @@ class LogManager:
             random=random,
             producer_expiration_ms=producer_expiration_ms,
         )
-        self._threads = max(1, recovery_threads_per_directory)
-        self._executor = executor
+        self._threads_per_directory = max(1, recovery_threads_per_directory)
+        self._threads = IoThreads(executor)
         self._on_offline = on_offline
         self._on_all_offline = on_all_offline
         self._start_task = start_task
-        self._upkeep = Upkeep(self, start_task, intervals, now_ms)
-        self._places = Places(self.directories)
+        self._maintenance = LogMaintenance(self, start_task, intervals, now_ms)
+        self._locations = LogLocations(self.directories)
         self._reserved: Counter[LogDirectory] = Counter()
-        self._names = {directory: Names(self, directory) for directory in self.directories}
+        self._syncs = {directory: DirectorySync(self, directory) for directory in self.directories}
         self._preferred: dict[TopicPartition, LogDirectory] = {}
         self._copies: dict[TopicPartition, tuple[Log, LogDirectory]] = {}
         self.copies_begun: dict[TopicPartition, LogDirectory] = {}
@@ -111,17 +111,17 @@ class LogManager:
         """Take the directories over and open every log in them.
 
         Recovers after a crash, however long it takes, and says how far it is. Raises :class:`NoLogDirectory`, and what
-        :meth:`LogDirectory.open <parley.storage.directory.LogDirectory.open>` raises to stop the broker, and
+        :meth:`LogDirectory.open <parley.storage.log_directory.LogDirectory.open>` raises to stop the broker, and
         ``OSError`` when the process may not have so many files open; then everything is given back.
         """
         self._loop = asyncio.get_running_loop()
         settings = replace(self._settings, config=replace(self._settings.config, cleanup_policy=frozenset()))
         loaders = [DirectoryLoader(each, settings, partial(self._on_io_error, each)) for each in self.directories]
         try:
-            await self._in_threads([partial(loader.prepare, cluster_id, broker_id) for loader in loaders])
-            await self._in_threads([partial(refuse_twins, loaders, self._settings.random)])
-            work = [loader.work for loader in loaders for _ in range(self._threads)]
-            await self._in_threads(work, partial(report, loaders))
+            await self._threads.run_all([partial(loader.prepare, cluster_id, broker_id) for loader in loaders])
+            await self._threads.run_all([partial(refuse_twins, loaders, self._settings.random)])
+            work = [loader.work for loader in loaders for _ in range(self._threads_per_directory)]
+            await self._threads.run_all(work, partial(report, loaders))
             if not any(loader.directory.online for loader in loaders):
                 raise NoLogDirectory("; ".join(f"{each}: {each.error}" for each in self.directories))
         except BaseException:
@@ -129,7 +129,7 @@ class LogManager:
                 loader.release()
             raise
         self._open = True
-        self._upkeep.start(self.directories)
+        self._maintenance.start(self.directories)
         for loader in sorted(loaders, key=lambda each: each.directory.online):  # what is online counts
             self._adopt(loader)
 
@@ -137,29 +137,29 @@ class LogManager:
         directory = loader.directory
         if not directory.online:
             loader.release()
-            self._places.keep(loader.partitions, directory)
+            self._locations.keep(loader.partitions, directory)
             return
         for partition, log in loader.logs.items():
-            self._places.add(partition, log, directory)
+            self._locations.add(partition, log, directory)
         for partition, path in loader.copies.items():
-            if self._places.home(partition) is not None:
+            if self._locations.home(partition) is not None:
                 self.copies_begun[partition] = directory
                 loader.deleted.append(path)
             else:
                 _log.warning("%s is left alone: a copy of a log that is not there", path)
-        self._upkeep.remove_later(directory, loader.deleted, 0)
+        self._maintenance.remove_later(directory, loader.deleted, 0)
 
     async def close(self) -> None:
         """Flush and close every log, and note in each directory that it was closed in order. Idempotent."""
         if not await self._end():
             return
-        closing = [Closing(directory, self._places.logs_in(directory)) for directory in self.online()]
-        await self._in_threads([each.work for each in closing for _ in range(self._threads)])
+        closing = [DirectoryCloser(directory, self._locations.logs_in(directory)) for directory in self.online()]
+        await self._threads.run_all([each.work for each in closing for _ in range(self._threads_per_directory)])
         for each in closing:
-            if each.whole and each.directory.online:
+            if each.clean and each.directory.online:
                 try:
-                    await self._upkeep.checkpoint(each.directory)
-                    await self.run(each.directory, each.directory.mark_clean_shutdown)
+                    await self._maintenance.checkpoint(each.directory)
+                    await self.run(each.directory, write_marker, each.directory.path)
                 except KafkaError as error:
                     _log.error("%s is not closed in order: %s", each.directory, error)
         self._forget()
@@ -175,22 +175,14 @@ class LogManager:
         if not self._open:
             return False
         self._open = False
-        await self._upkeep.stop()
-        await self._places.all_free()
+        await self._maintenance.stop()
+        await self._locations.all_free()
         return True
 
     def _forget(self) -> None:
         for directory in self.directories:
             directory.close()
-        self._places.clear()
-
-    async def _in_threads(self, work: Sequence[Callable[[], None]], report: Callable[[], None] = lambda: None) -> None:
-        """Run all of ``work`` in the executor to its end, even if some fails or the caller is cancelled."""
-        loop = asyncio.get_running_loop()
-        futures = [loop.run_in_executor(self._executor, each) for each in work]
-        await ended(futures, report)
-        for future in futures:
-            future.result()
+        self._locations.clear()
 
     # The logs
 
@@ -199,12 +191,12 @@ class LogManager:
 
         Raises :class:`KafkaError` KAFKA_STORAGE_ERROR when it lies in a directory that is offline.
         """
-        return self._places.get((topic, partition))
+        return self._locations.get((topic, partition))
 
     @property
     def logs(self) -> list[Log]:
         """Every log that can be used."""
-        return self._places.logs
+        return self._locations.logs
 
     def online(self) -> list[LogDirectory]:
         """The directories that work."""
@@ -212,11 +204,11 @@ class LogManager:
 
     def logs_in(self, directory: LogDirectory) -> list[Log]:
         """The logs in a directory, none if it is offline."""
-        return list(self._places.logs_in(directory).values())
+        return list(self._locations.logs_in(directory).values())
 
     def directory_of(self, log: Log) -> LogDirectory:
         """Where the log lies."""
-        return self._places.home_of((log.topic, log.partition))
+        return self._locations.home_of((log.topic, log.partition))
 
     async def get_or_create(
         self,
@@ -236,7 +228,7 @@ class LogManager:
         key = (topic, partition)
         if topic_id is not None:
             await self._choose_twin(key, topic_id)
-        await self._places.free(key)
+        await self._locations.free(key)
         log = self.get(topic, partition)
         if log is None:
             log = await self._create(key, topic_id, config or self._settings.config, is_new)
@@ -259,20 +251,20 @@ class LogManager:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition_name(*key)} may be in {offline}: offline")
         preferred = self._preferred.pop(key, None)
         directory = min(
-            online, key=lambda each: (each is not preferred, len(self._places.logs_in(each)) + self._reserved[each])
+            online, key=lambda each: (each is not preferred, len(self._locations.logs_in(each)) + self._reserved[each])
         )
         settings = replace(self._settings, config=config)
         self._reserved[directory] += 1
-        with self._places.busy(key):
+        with self._locations.busy(key):
             try:
                 log = await self.run(directory, self._create_in, directory, key, topic_id, settings)
-                await self._names[directory].sync()
+                await self._syncs[directory].sync()
             finally:
                 self._reserved[directory] -= 1
             if not directory.online:
                 log.release()
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{directory} is offline: {directory.error}")
-            self._places.add(key, log, directory)
+            self._locations.add(key, log, directory)
             return log
 
     def _create_in(
@@ -286,7 +278,7 @@ class LogManager:
             raise KafkaError(
                 ErrorCode.INCONSISTENT_TOPIC_ID, f"{log!r} is of the topic with id {log.topic_id}, not {topic_id}"
             )
-        with self._places.busy((log.topic, log.partition)):
+        with self._locations.busy((log.topic, log.partition)):
             await self.run(self.directory_of(log), write_topic_id, log.directory, topic_id)
             log.topic_id = topic_id
 
@@ -297,16 +289,16 @@ class LogManager:
         whose it is may be. Raises :class:`KafkaError` KAFKA_STORAGE_ERROR.
         """
         key = (topic, partition)
-        await self._places.free(key)
+        await self._locations.free(key)
         log = self.get(topic, partition)
         if log is None or (topic_id is not None and log.topic_id not in (None, topic_id)):
             return False
         directory = self.directory_of(log)
-        with self._places.busy(key):
-            self._places.remove(key, log, directory)
+        with self._locations.busy(key):
+            self._locations.remove(key, log, directory)
             aside = await self.run(directory, self._set_aside, directory, log, Mark.DELETE)
-            await self._upkeep.checkpoint(directory)
-            self._upkeep.remove_later(directory, [aside], log.config.file_delete_delay_ms)
+            await self._maintenance.checkpoint(directory)
+            self._maintenance.remove_later(directory, [aside], log.config.file_delete_delay_ms)
         return True
 
     def _set_aside(self, directory: LogDirectory, log: Log, mark: Mark) -> Path:
@@ -323,28 +315,28 @@ class LogManager:
         for directory in self.online():
             for log in self.logs_in(directory):
                 key = (log.topic, log.partition)
-                if not is_wanted(log) or not self._places.is_current(key, log):
+                if not is_wanted(log) or not self._locations.is_current(key, log):
                     await self._set_stray_aside(key, log, directory)
 
     async def _choose_twin(self, key: TopicPartition, topic_id: UUID) -> None:
         """Of several logs of a partition, the one of this topic counts from now on; if there is one."""
-        twins = self._places.twins(key)
+        twins = self._locations.twins(key)
         right = next((twin for twin in twins if twin[1].topic_id == topic_id), None)
         if right is not None:
-            self._places.choose(key, right[1], right[0])
+            self._locations.choose(key, right[1], right[0])
         for directory, log in twins:
-            if not self._places.is_current(key, log):
+            if not self._locations.is_current(key, log):
                 await self._set_stray_aside(key, log, directory)
 
     async def _set_stray_aside(self, key: TopicPartition, log: Log, directory: LogDirectory) -> None:
-        await self._places.free(key)
-        if self._places.logs_in(directory).get(key) is not log:
+        await self._locations.free(key)
+        if self._locations.logs_in(directory).get(key) is not log:
             return
-        with self._places.busy(key):
-            self._places.remove(key, log, directory)
+        with self._locations.busy(key):
+            self._locations.remove(key, log, directory)
             try:
                 aside = await self.run(directory, self._set_aside, directory, log, Mark.STRAY)
-                await self._upkeep.checkpoint(directory)
+                await self._maintenance.checkpoint(directory)
             except KafkaError as error:
                 _log.error("a stray log cannot be set aside", extra={"path": str(log.directory), "reason": str(error)})
                 return
@@ -356,7 +348,7 @@ class LogManager:
 
         Raises :class:`KafkaError` KAFKA_STORAGE_ERROR.
         """
-        await self._upkeep.checkpoint(self.directory_of(log))
+        await self._maintenance.checkpoint(self.directory_of(log))
 
     async def cut(self, log: Log, cut: Callable[[Log], None]) -> None:
         """Let ``cut`` take records off the log's end, and write its checkpoints: nothing may be appended before.
@@ -364,15 +356,15 @@ class LogManager:
         Raises :class:`KafkaError`: KAFKA_STORAGE_ERROR, also where the log was deleted meanwhile; CORRUPT_MESSAGE.
         """
         key = (log.topic, log.partition)
-        await self._places.free(key)
-        if not self._places.is_current(key, log):
+        await self._locations.free(key)
+        if not self._locations.is_current(key, log):
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} is no longer there")
-        with self._places.busy(key):
+        with self._locations.busy(key):
             directory = self.directory_of(log)
             await self.run(directory, cut, log)
-            await self._upkeep.checkpoint(directory)
+            await self._maintenance.checkpoint(directory)
 
-    # Moving logs between directories (``parley.storage.log_copy``)
+    # Moving logs between directories (``parley.storage.future_log``)
 
     @property
     def copies(self) -> Mapping[TopicPartition, tuple[Log, LogDirectory]]:
@@ -389,7 +381,7 @@ class LogManager:
         if len(name) > NAME_MAX:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is too long for a directory")
         copy = await self.run(directory, self._begin_copy_in, log, directory, name)
-        await self._names[directory].sync()
+        await self._syncs[directory].sync()
         self._copies[key] = (copy, directory)
         return copy
 
@@ -409,7 +401,7 @@ class LogManager:
             del self._copies[key]
             copy.release()
             if known[1].online:
-                self._upkeep.remove_later(known[1], [copy.directory], 0)
+                self._maintenance.remove_later(known[1], [copy.directory], 0)
 
     def leave_copy(self, copy: Log) -> None:
         """Stop making a copy: the next start finds it among :attr:`copies_begun`."""
@@ -430,7 +422,7 @@ class LogManager:
         the log is being deleted or cut: then all is as it was.
         """
         key = (log.topic, log.partition)
-        if self._places.is_busy(key) or not self._places.is_current(key, log):
+        if self._locations.is_busy(key) or not self._locations.is_current(key, log):
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} cannot be replaced now")
         _, directory = self._copies[key]
         target = directory.path / partition_name(*key)
@@ -441,8 +433,8 @@ class LogManager:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{directory}: {error}") from error
         copy.moved(target)
         del self._copies[key]
-        self._places.remove(key, log, self.directory_of(log))
-        self._places.add(key, copy, directory)
+        self._locations.remove(key, log, self.directory_of(log))
+        self._locations.add(key, copy, directory)
 
     async def retire(self, log: Log, directory: LogDirectory) -> None:
         """Set the log aside that a copy has replaced, which was in ``directory``, and remove it later.
@@ -450,27 +442,25 @@ class LogManager:
         Raises :class:`KafkaError` KAFKA_STORAGE_ERROR.
         """
         key = (log.topic, log.partition)
-        await self._places.free(key)
-        with self._places.busy(key):
-            home = self._places.home(key)
+        await self._locations.free(key)
+        with self._locations.busy(key):
+            home = self._locations.home(key)
             if home is not None:
                 await self.run(home, home.sync)
             aside = await self.run(directory, self._set_aside, directory, log, Mark.DELETE)
-            self._upkeep.remove_later(directory, [aside], log.config.file_delete_delay_ms)
+            self._maintenance.remove_later(directory, [aside], log.config.file_delete_delay_ms)
             for each in (directory, home):
                 if each is not None and each.online:
-                    await self._upkeep.checkpoint(each)
+                    await self._maintenance.checkpoint(each)
             if home is not None:
-                await self.run(home, unmark_successor, self._places.logs_in(home)[key].directory)
+                await self.run(home, unmark_successor, self._locations.logs_in(home)[key].directory)
 
     # Disks that fail
 
     async def run(self, directory: LogDirectory, work: Callable[..., T], *args: Any) -> T:
         """``work(*args)`` in the executor; an ``OSError`` is a ``KafkaError`` and takes the directory offline."""
-        future = asyncio.get_running_loop().run_in_executor(self._executor, partial(work, *args))
-        await ended([future])
         try:
-            return future.result()
+            return await self._threads.run(work, *args)
         except OSError as error:
             if is_of_disk(error):
                 self._fail(directory, error)
@@ -484,7 +474,7 @@ class LogManager:
     def _fail(self, directory: LogDirectory, error: OSError) -> None:
         if not self._open or not directory.fail(error):
             return
-        logs = self._places.lose(directory)
+        logs = self._locations.lose(directory)
         remedy = "Make room on it" if error.errno in FULL else "See what is wrong with it"
         text = (
             "%s is offline, and its %d logs with it: %s. %s, and start the broker again; its other directories serve."
@@ -497,4 +487,4 @@ class LogManager:
             self._on_all_offline()
 
     async def _release(self, logs: list[Log]) -> None:
-        await self._in_threads([partial(release_all, logs)])
+        await self._threads.run_all([partial(release_all, logs)])

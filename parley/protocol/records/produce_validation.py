@@ -33,9 +33,7 @@ from typing import Final, NamedTuple
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records import batch, legacy
 from parley.protocol.records._walk import Walk
-from parley.protocol.records.compression import Compression, compress
-from parley.protocol.records.errors import DecompressedTooLarge, InvalidRecord
-from parley.protocol.records.header import (
+from parley.protocol.records.batch_header import (
     COMPRESSION_MASK,
     CONTROL_BIT,
     DELETE_HORIZON_BIT,
@@ -52,9 +50,11 @@ from parley.protocol.records.header import (
     TimestampType,
     headers,
     read_header,
-    set_max_timestamp,
-    verify_crc,
 )
+from parley.protocol.records.batch_patch import set_max_timestamp
+from parley.protocol.records.compression import Compression, compress
+from parley.protocol.records.crc import verify_crc
+from parley.protocol.records.errors import DecompressedTooLarge, InvalidRecord
 from parley.protocol.records.record import Record
 
 ONE_BATCH_VERSION: Final = 3

@@ -11,20 +11,12 @@ from hypothesis import strategies as st
 
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records import legacy
-from parley.protocol.records.batch import (
-    HEADER_SIZE,
-    Buffer,
-    Record,
-    TimestampType,
-    assemble,
-    build,
-    read_header,
-    records,
-    validate,
-)
+from parley.protocol.records.batch import assemble, build, records, validate
+from parley.protocol.records.batch_header import HEADER_SIZE, Buffer, TimestampType, read_header
 from parley.protocol.records.compression import Compression, compress
-from parley.protocol.records.header import seal
-from parley.protocol.records.produce import RECORD_ERRORS_MAX, Prepared, ProduceRules, RecordErrors, prepare
+from parley.protocol.records.crc import seal
+from parley.protocol.records.produce_validation import RECORD_ERRORS_MAX, Prepared, ProduceRules, RecordErrors, prepare
+from parley.protocol.records.record import Record
 from tests.protocol.records.record_strategies import (
     CODECS,
     LEGACY_CODECS,

@@ -20,10 +20,10 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from parley.protocol.errors import KafkaError
+from parley.protocol.records.batch_header import HEADER_SIZE
 from parley.protocol.records.errors import CorruptRecord
-from parley.protocol.records.header import HEADER_SIZE
 from parley.storage.segment import Segment
-from parley.storage.segment_walk import SegmentFile
+from parley.storage.segment_file import SegmentFile
 
 _REMEMBERED: Final = 16
 _SEALED_OPEN: Final = 8

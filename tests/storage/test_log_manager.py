@@ -19,19 +19,21 @@ import pytest
 
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
-from parley.protocol.records.batch import Record, build
-from parley.storage import loading
-from parley.storage.config import DAY_MS, NEVER, LogConfig
-from parley.storage.directory import DirectoryInUse, LogDirectory
-from parley.storage.identity import InconsistentClusterId, read_topic_id
-from parley.storage.loading import TwinLogs
+from parley.protocol.records.batch import build
+from parley.protocol.records.record import Record
+from parley.storage import directory_loader
+from parley.storage.directory_loader import TwinLogs
 from parley.storage.log import Log
-from parley.storage.manager import LogManager, NoLogDirectory
-from parley.storage.upkeep import UpkeepIntervals
+from parley.storage.log_config import DAY_MS, NEVER, LogConfig
+from parley.storage.log_directory import DirectoryInUse, LogDirectory
+from parley.storage.log_maintenance import MaintenanceIntervals
+from parley.storage.log_manager import LogManager, NoLogDirectory
+from parley.storage.meta_properties import InconsistentClusterId
+from parley.storage.partition_metadata import read_topic_id
 
 NOW = 1_790_000_000_000
 TOPIC_ID = UUID(int=7)
-IDLE = UpkeepIntervals(
+IDLE = MaintenanceIntervals(
     retention_check_ms=NEVER,
     flush_check_ms=NEVER,
     recovery_point_checkpoint_ms=NEVER,
@@ -52,7 +54,7 @@ class Home:
     all_offline: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: TaskSet = field(default_factory=TaskSet)
 
-    def manager(self, intervals: UpkeepIntervals = IDLE, **options: Any) -> LogManager:
+    def manager(self, intervals: MaintenanceIntervals = IDLE, **options: Any) -> LogManager:
         return LogManager(
             self.paths,
             default_config=CONFIG,
@@ -66,7 +68,7 @@ class Home:
         )
 
     @asynccontextmanager
-    async def opened(self, intervals: UpkeepIntervals = IDLE, **options: Any) -> AsyncIterator[LogManager]:
+    async def opened(self, intervals: MaintenanceIntervals = IDLE, **options: Any) -> AsyncIterator[LogManager]:
         manager = self.manager(intervals, **options)
         await manager.open("cluster", 1)
         try:
@@ -77,7 +79,7 @@ class Home:
     async def crash(self, manager: LogManager) -> None:
         """End the broker as kill -9 would, as far as the files can tell."""
         manager._open = False
-        await manager._upkeep.stop()
+        await manager._maintenance.stop()
         for log in manager.logs:
             log.release()
         for directory in manager.directories:
@@ -155,9 +157,9 @@ async def test_long_recovery_says_how_far_it_is(
 ) -> None:
     async with home.opened() as manager:
         await manager.get_or_create("topic", 0)
-    monkeypatch.setattr("parley.storage.waiting.PROGRESS_SECONDS", 0.01)
-    report, reported = loading.report, threading.Event()
-    monkeypatch.setattr("parley.storage.manager.report", lambda loaders: (report(loaders), reported.set()))
+    monkeypatch.setattr("parley.storage.io_threads.PROGRESS_SECONDS", 0.01)
+    report, reported = directory_loader.report, threading.Event()
+    monkeypatch.setattr("parley.storage.log_manager.report", lambda loaders: (report(loaders), reported.set()))
     real = Log.open
 
     def slow(*args: Any, **options: Any) -> Log:
@@ -566,11 +568,11 @@ async def test_too_many_open_files_are_not_the_disks_fault(home: Home, monkeypat
         assert len(manager.logs) == 1
 
 
-# Upkeep
+# LogMaintenance
 
 
-def only(**intervals: int) -> UpkeepIntervals:
-    return UpkeepIntervals(**{name: intervals.get(name, NEVER) for name in IDLE.__dataclass_fields__})
+def only(**intervals: int) -> MaintenanceIntervals:
+    return MaintenanceIntervals(**{name: intervals.get(name, NEVER) for name in IDLE.__dataclass_fields__})
 
 
 async def test_old_segments_are_deleted_and_their_files_removed(home: Home) -> None:

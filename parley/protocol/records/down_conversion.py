@@ -12,9 +12,9 @@ from typing import Final
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records import legacy
 from parley.protocol.records.batch import records
+from parley.protocol.records.batch_header import LEGACY_HEADER_SIZE, BatchHeader, Buffer, TimestampType, headers
 from parley.protocol.records.compression import Compression
 from parley.protocol.records.errors import DecompressedTooLarge
-from parley.protocol.records.header import LEGACY_HEADER_SIZE, BatchHeader, Buffer, TimestampType, headers
 from parley.protocol.records.record import Record
 
 CONVERTED_BYTES_MAX: Final = 64 << 20

@@ -13,12 +13,9 @@ and 1) share the first 12 bytes and the place of the magic byte; here each of th
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Iterator
 from enum import IntEnum
 from typing import Final, NamedTuple
-
-from crc32c import crc32c
 
 from parley.protocol.records.compression import Compression
 from parley.protocol.records.errors import CorruptRecord, InvalidRecord
@@ -32,6 +29,13 @@ LOG_OVERHEAD: Final = 12
 LEGACY_HEADER_SIZE: Final = (26, 34)
 """Bytes of the least message of magic 0 and 1: empty key and value."""
 MAGIC_V2: Final = 2
+
+LENGTH_AT: Final = 8
+MAGIC_AT: Final = 16
+CRC_AT: Final = 17
+ATTRIBUTES_AT: Final = 21
+MAX_TIMESTAMP_AT: Final = 35
+"""Where these fields begin, counted from the beginning of a v2 batch."""
 
 COMPRESSION_MASK: Final = 0x07
 TIMESTAMP_TYPE_BIT: Final = 0x08
@@ -49,11 +53,6 @@ NO_LEADER_EPOCH: Final = -1
 _V2: Final = struct.Struct(">qiiBIhiqqqhii")
 _PREFIX: Final = struct.Struct(">qi")
 _LEGACY: Final = struct.Struct(">qiIBb")
-_ASSIGNED: Final = struct.Struct(">qii")
-_MAGIC_AT: Final = 16
-_CRC_AT: Final = 17
-_ATTRIBUTES_AT: Final = 21
-_MAX_TIMESTAMP_AT: Final = 35
 INT32_MAX: Final = 0x7FFF_FFFF
 INT64_MAX: Final = 0x7FFF_FFFF_FFFF_FFFF
 
@@ -148,7 +147,7 @@ def read_header(buf: Buffer, pos: int = 0) -> BatchHeader:
     """
     if len(buf) - pos < HEADER_SIZE:
         return _read_short(buf, pos)
-    magic = buf[pos + _MAGIC_AT]
+    magic = buf[pos + MAGIC_AT]
     if magic != MAGIC_V2:
         return _read_legacy(buf, pos)
     header: BatchHeader = _new(BatchHeader, _V2.unpack_from(buf, pos))
@@ -158,13 +157,13 @@ def read_header(buf: Buffer, pos: int = 0) -> BatchHeader:
 
 
 def _read_short(buf: Buffer, pos: int) -> BatchHeader:
-    if pos < 0 or len(buf) - pos <= _MAGIC_AT or buf[pos + _MAGIC_AT] == MAGIC_V2:
+    if pos < 0 or len(buf) - pos <= MAGIC_AT or buf[pos + MAGIC_AT] == MAGIC_V2:
         raise CorruptRecord("the bytes end inside the header of a batch")
     return _read_legacy(buf, pos)
 
 
 def _read_legacy(buf: Buffer, pos: int) -> BatchHeader:
-    magic = buf[pos + _MAGIC_AT]
+    magic = buf[pos + MAGIC_AT]
     if magic > 1:
         raise CorruptRecord(f"there is no record format of magic {magic}")
     if len(buf) - pos < LEGACY_HEADER_SIZE[magic]:
@@ -197,7 +196,7 @@ def headers(buf: Buffer, pos: int = 0, end: int | None = None) -> Iterator[tuple
     """
     if end is None:
         end = len(buf)
-    while end - pos > _MAGIC_AT:
+    while end - pos > MAGIC_AT:
         length = _PREFIX.unpack_from(buf, pos)[1]
         if length > end - pos - LOG_OVERHEAD:
             return
@@ -206,53 +205,6 @@ def headers(buf: Buffer, pos: int = 0, end: int | None = None) -> Iterator[tuple
         pos += header.size_bytes
 
 
-def verify_crc(buf: Buffer, pos: int, header: BatchHeader) -> None:
-    """Raises CorruptRecord unless the whole batch is in ``buf`` and its checksum is right."""
-    end = pos + header.length + LOG_OVERHEAD
-    if end > len(buf):
-        raise CorruptRecord("the bytes end inside a batch")
-    view = memoryview(buf)
-    if header.magic == MAGIC_V2:
-        actual = crc32c(view[pos + _ATTRIBUTES_AT : end])
-    else:
-        actual = zlib.crc32(view[pos + _MAGIC_AT : end])
-    if actual != header.crc:
-        raise CorruptRecord(f"the checksum of a batch is {actual:08x}, it says {header.crc:08x}")
-
-
-def assign(
-    buf: bytearray | memoryview,
-    pos: int,
-    base_offset: int,
-    leader_epoch: int,
-    append_time: int | None = None,
-) -> None:
-    """Patch base offset and leader epoch of the v2 batch at ``pos``, in place.
-
-    With ``append_time`` (ms) the batch also becomes one of LogAppendTime with that timestamp, which costs computing
-    its checksum anew.
-    """
-    length = _PREFIX.unpack_from(buf, pos)[1]
-    _ASSIGNED.pack_into(buf, pos, base_offset, length, leader_epoch)
-    if append_time is None:
-        return
-    buf[pos + _ATTRIBUTES_AT + 1] |= TIMESTAMP_TYPE_BIT
-    struct.pack_into(">q", buf, pos + _MAX_TIMESTAMP_AT, append_time)
-    seal(buf, pos, length + LOG_OVERHEAD)
-
-
-def set_max_timestamp(buf: bytearray | memoryview, pos: int, max_timestamp: int) -> None:
-    """Correct the maximum timestamp of the v2 batch at ``pos``, in place, and its checksum."""
-    struct.pack_into(">q", buf, pos + _MAX_TIMESTAMP_AT, max_timestamp)
-    seal(buf, pos, _PREFIX.unpack_from(buf, pos)[1] + LOG_OVERHEAD)
-
-
-def seal(buf: bytearray | memoryview, pos: int, size_bytes: int) -> None:
-    """Compute the checksum of the v2 batch at ``pos`` and write it where it belongs."""
-    with memoryview(buf) as view, view[pos + _ATTRIBUTES_AT : pos + size_bytes] as covered:
-        struct.pack_into(">I", buf, pos + _CRC_AT, crc32c(covered))
-
-
 def write_header(buf: bytearray | memoryview, pos: int, header: BatchHeader) -> None:
-    """Write the 61 bytes of a v2 header; the checksum is not computed (`seal` does)."""
+    """Write the 61 bytes of a v2 header; the checksum is not computed (``crc.seal`` does)."""
     _V2.pack_into(buf, pos, *header)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
-from parley.protocol.records.batch import Record, build
-from parley.storage.config import LogConfig
+from parley.protocol.records.batch import build
+from parley.protocol.records.record import Record
+from parley.storage.future_log import REPLACES, copy_some
 from parley.storage.log import Log
-from parley.storage.log_copy import REPLACES, copy_some
-from tests.storage.test_manager import Home, append, names
+from parley.storage.log_config import LogConfig
+from tests.storage.test_log_manager import Home, append, names
 
 NOW = 1_790_000_000_000
 

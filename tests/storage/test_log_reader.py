@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from parley.protocol.errors import ErrorCode, KafkaError
-from parley.protocol.records.batch import headers
+from parley.protocol.records.batch_header import headers
 from parley.storage.log import Log
-from parley.storage.segment_walk import SegmentFile
+from parley.storage.segment_file import SegmentFile
 from tests.storage.logs import NOW, SMALL, append, batch_of, check, fill, open_log, reopened, values_of
 from tests.support.memory import nothing_is_in_memory
 

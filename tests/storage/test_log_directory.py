@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.storage.directory import (
+from parley.storage.clean_shutdown import take_marker, write_marker
+from parley.storage.log_directory import (
     DirectoryInUse,
     LogDirectory,
     Mark,
@@ -25,17 +26,14 @@ from parley.storage.directory import (
     partition_name,
     set_aside_name,
 )
-from parley.storage.identity import (
+from parley.storage.meta_properties import (
     DirectoryIdentity,
     InconsistentBrokerId,
     InconsistentClusterId,
     MalformedIdentity,
-    decode_id,
-    encode_id,
     parse_properties,
-    read_topic_id,
-    write_topic_id,
 )
+from parley.storage.partition_metadata import decode_id, encode_id, read_topic_id, write_topic_id
 
 topics = st.text("abcXYZ019._-", min_size=1, max_size=249).filter(lambda name: name not in (".", ".."))
 
@@ -269,10 +267,10 @@ def test_a_deleted_partition_is_set_aside_and_removed(tmp_path: Path) -> None:
 
 def test_a_clean_shutdown_counts_once(tmp_path: Path) -> None:
     directory = opened(tmp_path)
-    assert not directory.take_clean_shutdown()
-    directory.mark_clean_shutdown()
-    assert directory.take_clean_shutdown()
-    assert not directory.take_clean_shutdown()
+    assert not take_marker(directory.path)
+    write_marker(directory.path)
+    assert take_marker(directory.path)
+    assert not take_marker(directory.path)
 
 
 def test_a_directory_fails_once(tmp_path: Path) -> None:

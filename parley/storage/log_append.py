@@ -7,11 +7,13 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.records.batch_header import MAGIC_V2, BatchHeader, Buffer, headers, read_header
+from parley.protocol.records.batch_patch import assign
+from parley.protocol.records.crc import verify_crc
 from parley.protocol.records.errors import CorruptRecord, InvalidRecord
-from parley.protocol.records.header import MAGIC_V2, BatchHeader, Buffer, assign, headers, read_header, verify_crc
-from parley.storage.config import LogConfig
 from parley.storage.index import MAX_RELATIVE_OFFSET
-from parley.storage.producers import Duplicate
+from parley.storage.log_config import LogConfig
+from parley.storage.producer_state import Duplicate
 
 NO_TIMESTAMP: Final = -1
 LOG_APPEND_TIME: Final = "LogAppendTime"

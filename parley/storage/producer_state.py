@@ -33,9 +33,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from parley.protocol.errors import ErrorCode, KafkaError
-from parley.protocol.records.batch import BatchHeader
-from parley.protocol.records.control import ControlMarker, ControlType
-from parley.storage.snapshots import (
+from parley.protocol.records.batch_header import BatchHeader
+from parley.protocol.records.control_batch import ControlMarker, ControlType
+from parley.storage.producer_snapshots import (
     CorruptSnapshot,
     ProducerEntry,
     SnapshotFiles,

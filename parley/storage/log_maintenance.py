@@ -22,9 +22,9 @@ from typing import Any, Protocol, TypeVar
 
 from parley.protocol.errors import KafkaError
 from parley.storage.checkpoints import OffsetCheckpoint, TopicPartition
-from parley.storage.config import DAY_MS, NEVER
-from parley.storage.directory import LogDirectory
 from parley.storage.log import Log
+from parley.storage.log_config import DAY_MS, NEVER
+from parley.storage.log_directory import LogDirectory
 
 CHUNK = 100
 
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpkeepIntervals:
+class MaintenanceIntervals:
     """How often each kind of work is done, in milliseconds, with Kafka's defaults; NEVER leaves it out."""
 
     retention_check_ms: int = 300_000
@@ -108,7 +108,7 @@ class Checkpoint:
             self._answered = answering
 
 
-class Names:
+class DirectorySync:
     """Makes names in one directory durable: all of those that wait, with one sync."""
 
     def __init__(self, owner: Owner, directory: LogDirectory) -> None:
@@ -148,11 +148,11 @@ def high_watermarks(logs: Iterable[Log]) -> dict[TopicPartition, int]:
     return {(log.topic, log.partition): log.high_watermark for log in logs}
 
 
-class Upkeep:
+class LogMaintenance:
     """The periodic work on the logs of ``owner``."""
 
     def __init__(
-        self, owner: Owner, start_task: StartTask, intervals: UpkeepIntervals, now_ms: Callable[[], int]
+        self, owner: Owner, start_task: StartTask, intervals: MaintenanceIntervals, now_ms: Callable[[], int]
     ) -> None:
         self._owner = owner
         self._start_task = start_task

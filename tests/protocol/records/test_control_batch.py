@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.protocol.records.batch import InvalidRecord, Record, build, read_header, records, validate
-from parley.protocol.records.control import (
+from parley.protocol.records.batch import build, records, validate
+from parley.protocol.records.batch_header import read_header
+from parley.protocol.records.control_batch import (
     ControlMarker,
     ControlType,
     build_marker,
@@ -15,6 +16,8 @@ from parley.protocol.records.control import (
     marker_of,
     read_marker,
 )
+from parley.protocol.records.errors import InvalidRecord
+from parley.protocol.records.record import Record
 
 
 @given(

@@ -8,11 +8,11 @@ from __future__ import annotations
 import logging
 
 from parley.protocol.errors import KafkaError
-from parley.protocol.records.control import ControlMarker, read_marker
-from parley.protocol.records.header import BatchHeader, Buffer
-from parley.storage.aborted import AbortedTransaction
-from parley.storage.producers import ProducerState
+from parley.protocol.records.batch_header import BatchHeader, Buffer
+from parley.protocol.records.control_batch import ControlMarker, read_marker
+from parley.storage.producer_state import ProducerState
 from parley.storage.segment import Segment
+from parley.storage.transaction_index import AbortedTransaction
 
 _logger = logging.getLogger(__name__)
 

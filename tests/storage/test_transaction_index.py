@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.storage.aborted import AbortedTransaction, CorruptTransactionIndex, TransactionIndex
+from parley.storage.transaction_index import AbortedTransaction, CorruptTransactionIndex, TransactionIndex
 
 ENTRIES = [
     AbortedTransaction(1, 100, 109, 105),

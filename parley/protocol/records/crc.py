@@ -1,0 +1,42 @@
+"""The checksum of a batch: CRC-32C over everything from the attributes on; CRC-32 from the magic byte on before v2.
+
+The base offset and the leader epoch lie before the attributes, so a broker can set both without a new checksum.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+from crc32c import crc32c
+
+from parley.protocol.records.batch_header import (
+    ATTRIBUTES_AT,
+    CRC_AT,
+    LOG_OVERHEAD,
+    MAGIC_AT,
+    MAGIC_V2,
+    BatchHeader,
+    Buffer,
+)
+from parley.protocol.records.errors import CorruptRecord
+
+
+def verify_crc(buf: Buffer, pos: int, header: BatchHeader) -> None:
+    """Check the batch at ``pos``, of any magic. Raises CorruptRecord if it is cut off or its checksum is wrong."""
+    end = pos + header.length + LOG_OVERHEAD
+    if end > len(buf):
+        raise CorruptRecord("the bytes end inside a batch")
+    view = memoryview(buf)
+    if header.magic == MAGIC_V2:
+        actual = crc32c(view[pos + ATTRIBUTES_AT : end])
+    else:
+        actual = zlib.crc32(view[pos + MAGIC_AT : end])
+    if actual != header.crc:
+        raise CorruptRecord(f"a batch has the checksum {actual:08x}, its header says {header.crc:08x}")
+
+
+def seal(buf: bytearray | memoryview, pos: int, size_bytes: int) -> None:
+    """Compute the checksum of the v2 batch at ``pos`` and write it into the header."""
+    with memoryview(buf) as view, view[pos + ATTRIBUTES_AT : pos + size_bytes] as covered:
+        struct.pack_into(">I", buf, pos + CRC_AT, crc32c(covered))

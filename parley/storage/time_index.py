@@ -1,0 +1,91 @@
+"""The time index of a segment (``.timeindex``): timestamp -> offset."""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from parley.storage.index import CorruptIndex, MappedIndex, entries_in
+
+_TIME_ENTRY: Final = struct.Struct(">qi")
+_LONG: Final = struct.Struct(">q")
+
+
+class TimestampOffset(NamedTuple):
+    """A timestamp in milliseconds and the offset of a record, or of the end of a batch, that has it."""
+
+    timestamp: int
+    offset: int
+
+
+class TimeIndex(MappedIndex):
+    """Timestamp -> offset. One slot is kept for the largest timestamp, which is noted when the segment is sealed."""
+
+    ENTRY = _TIME_ENTRY
+    __slots__ = ()
+
+    @classmethod
+    def open(cls, path: Path, base_offset: int) -> TimeIndex:
+        """An index whose segment was sealed or closed.
+
+        Raises :class:`CorruptIndex` where its size or its last entry is impossible, ``FileNotFoundError``.
+        """
+        count = entries_in(path, cls.ENTRY.size)
+        index = cls(path, base_offset, count)
+        if count:
+            first, (timestamp, relative) = index._entry(0), index._entry(count - 1)
+            index.release()
+            if (count > 1 and timestamp <= first[0]) or timestamp < 0 or relative < 0:
+                raise CorruptIndex(f"{path}: the last entry is ({timestamp}, {relative})")
+        return index
+
+    @property
+    def full(self) -> bool:
+        """Whether the segment must be rolled: only the slot for its largest timestamp is left."""
+        return self.count >= self._max_entries - 1
+
+    @property
+    def last(self) -> TimestampOffset:
+        """The last entry; (-1, base offset) when there is none."""
+        if not self.count:
+            return TimestampOffset(-1, self.base_offset)
+        timestamp, relative = self._entry(self.count - 1)
+        return TimestampOffset(timestamp, self.base_offset + relative)
+
+    def append(self, timestamp: int, offset: int) -> None:
+        """Note the largest timestamp so far and its offset; nothing to do unless it is larger than the last noted.
+
+        Raises ``OSError`` when the disk is full.
+        """
+        at, entries = self.count * 12, self._room()
+        if timestamp <= (_LONG.unpack_from(entries, at - 12)[0] if at else -1):
+            return
+        _TIME_ENTRY.pack_into(entries, at, timestamp, self._check_relative(offset))
+        self.count += 1
+
+    def lookup(self, timestamp: int) -> TimestampOffset:
+        """The last entry not after ``timestamp``: before its offset, no record is later. (-1, base offset) if none."""
+        count = self.count
+        if not count:
+            return TimestampOffset(-1, self.base_offset)
+        entries, read = self._mapped(count), _LONG.unpack_from
+        found = bisect_right(range(count), timestamp, key=lambda at: read(entries, at * 12)[0]) - 1
+        if found < 0:
+            return TimestampOffset(-1, self.base_offset)
+        stamp, relative = _TIME_ENTRY.unpack_from(entries, found * 12)
+        return TimestampOffset(stamp, self.base_offset + relative)
+
+    def entries(self) -> list[TimestampOffset]:
+        """All entries, for verification and tools."""
+        return [TimestampOffset(t, self.base_offset + o) for t, o in map(self._entry, range(self.count))]
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the entries whose offset is ``offset`` or later."""
+        relative = offset - self.base_offset
+        self.count = bisect_right(range(self.count), relative - 1, key=lambda at: self._entry(at)[1])
+
+    def _entry(self, at: int) -> tuple[int, int]:
+        entry: tuple[int, int] = _TIME_ENTRY.unpack_from(self._mapped(self.count), at * 12)
+        return entry
