@@ -1,15 +1,20 @@
-"""The address of a store, taken apart: ``scheme://host:port,host:port/path?query``.
+"""The address of a store, split into its parts: ``scheme://host:port,host:port/path?query``.
 
-``urllib.parse`` is not for addresses of several servers: newer releases of Python refuse ``[::1]:1,h:2`` as a host.
+``urllib.parse`` cannot split addresses of several servers: newer releases of Python refuse ``[::1]:1,h:2`` as a host.
 """
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
+
+from parley.consensus.errors import BadConfig
+
+_SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
 
 
 class StoreUrl(NamedTuple):
-    """The parts as they stand, nothing unquoted; ``servers`` is everything between ``://`` and the path."""
+    """The parts of an address, not unquoted; an absent part is empty. ``servers`` is the text before the path."""
 
     scheme: str
     servers: str
@@ -18,8 +23,18 @@ class StoreUrl(NamedTuple):
     fragment: str
 
 
+class ServerAddress(NamedTuple):
+    """A server's host and port. An IPv6 address stays in its brackets, as in a URL."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
 def split_url(url: str) -> StoreUrl:
-    """Take an address apart; parts that are not there are empty."""
+    """Split an address into its parts."""
     scheme, separator, rest = url.partition("://")
     if not separator:
         scheme, rest = "", url
@@ -27,3 +42,23 @@ def split_url(url: str) -> StoreUrl:
     rest, _, query = rest.partition("?")
     servers, slash, path = rest.partition("/")
     return StoreUrl(scheme.lower(), servers, slash + path, query, fragment)
+
+
+def parse_servers(servers: str, *, default_port: int, source: str, expected: str) -> tuple[ServerAddress, ...]:
+    """Parse ``host[:port],host[:port]...``; IPv6 addresses stand in brackets.
+
+    ``source`` and ``expected`` are for the error message: where the text comes from, and the form it must have.
+
+    Raises BadConfig if a part is not a host with an optional port between 1 and 65535.
+    """
+    return tuple(_parse_server(server.strip(), default_port, source, expected) for server in servers.split(","))
+
+
+def _parse_server(server: str, default_port: int, source: str, expected: str) -> ServerAddress:
+    match = _SERVER.fullmatch(server)
+    if match is None:
+        raise BadConfig(f"{source}: {server!r} is not host:port; expected {expected}")
+    port = default_port if match[2] is None else int(match[2])
+    if not 0 < port < 65536:
+        raise BadConfig(f"{source}: {port} is not a port; ports are 1 to 65535")
+    return ServerAddress(match[1], port)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,14 +10,13 @@ from urllib.parse import parse_qsl
 
 from parley.consensus.errors import BadConfig
 from parley.consensus.keys import check_key
-from parley.consensus.urls import split_url
+from parley.consensus.urls import parse_servers, split_url
 
 DEFAULT_PREFIX = "parley"
 DEFAULT_PORT = 8500
 DEFAULT_TLS_PORT = 8501
 PREFIX_BYTES_MAX = 100
-_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?\Z")
-_FORM = "expected consul://host:port[,host:port...][/prefix][?option=value]"
+_FORM = "consul://host:port[,host:port...][/prefix][?option=value]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +49,11 @@ class Address:
             parts = split_url(url)
             query = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
         except ValueError as error:
-            raise BadConfig(f"{shown!r}: {_FORM}") from error
+            raise BadConfig(f"{shown!r}: expected {_FORM}") from error
         if parts.scheme != "consul" or "@" in parts.servers or parts.fragment:
-            raise BadConfig(f"{shown.rpartition('@')[2]!r}: {_FORM}; a token goes into a file: ?token-file=FILE")
+            raise BadConfig(
+                f"{shown.rpartition('@')[2]!r}: expected {_FORM}; a token goes into a file: ?token-file=FILE"
+            )
         given = query | {name.replace("_", "-"): str(value) for name, value in options.items()}
         if unknown := sorted(given.keys() - _OPTIONS):
             raise BadConfig(f"{shown!r}: unknown option {unknown[0]!r}; there are {', '.join(sorted(_OPTIONS))}")
@@ -62,8 +62,10 @@ class Address:
         if ("cert-file" in given) != ("key-file" in given):
             raise BadConfig(f"{shown!r}: cert-file and key-file need each other")
         tls = _tls(shown, given)
+        default_port = DEFAULT_TLS_PORT if tls else DEFAULT_PORT
+        servers = parse_servers(parts.servers, default_port=default_port, source=repr(shown), expected=_FORM)
         return cls(
-            endpoints=tuple(_endpoint(shown, host, tls) for host in parts.servers.split(",")),
+            endpoints=tuple(f"{'https' if tls else 'http'}://{server}" for server in servers),
             prefix=_prefix(shown, parts.path),
             ttl_ms_min=_ttl_min(shown, given.get("session-ttl-min-ms", "10000")),
             token_file=given.get("token-file"),
@@ -105,16 +107,6 @@ class Address:
 
 
 _OPTIONS = frozenset({"tls", "ca-file", "cert-file", "key-file", "token-file", "session-ttl-min-ms"})
-
-
-def _endpoint(shown: str, host: str, tls: bool) -> str:
-    match = _HOST.match(host.strip())
-    if match is None:
-        raise BadConfig(f"{shown!r}: {host!r} is not host:port; {_FORM}")
-    port = int(match[2]) if match[2] else (DEFAULT_TLS_PORT if tls else DEFAULT_PORT)
-    if not 0 < port < 65536:
-        raise BadConfig(f"{shown!r}: {port} is not a port")
-    return f"{'https' if tls else 'http'}://{match[1]}:{port}"
 
 
 def _prefix(shown: str, path: str) -> str:

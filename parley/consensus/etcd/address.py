@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +9,7 @@ from urllib.parse import parse_qsl, unquote
 
 from parley.consensus.errors import BadConfig
 from parley.consensus.keys import check_key
-from parley.consensus.urls import split_url
+from parley.consensus.urls import parse_servers, split_url
 
 DEFAULT_PORT = 2379
 DEFAULT_PREFIX = "/parley"
@@ -19,7 +18,6 @@ EXPECTED = (
     "etcd://host:port[,host:port...][/prefix][?user=...&password-file=...&ca-file=...&cert-file=...&key-file=...]"
 )
 _OPTIONS = ("user", "password-file", "tls", "ca-file", "cert-file", "key-file")
-_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+)\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +66,9 @@ def parse(url: str, options: Mapping[str, object]) -> Address:
         raise BadConfig(f"{url!r}: user and password-file need each other")
     if ("cert-file" in files) != ("key-file" in files):
         raise BadConfig(f"{url!r}: cert-file and key-file need each other")
+    servers = parse_servers(authority, default_port=DEFAULT_PORT, source=repr(url), expected=EXPECTED)
     return Address(
-        endpoints=tuple(_endpoint(host.strip(), url) for host in authority.split(",")),
+        endpoints=tuple(map(str, servers)),
         prefix=_prefix(unquote(split_url(url).path), url),
         user=given.get("user"),
         password_file=files.get("password-file"),
@@ -113,15 +112,6 @@ def _tls(given: Mapping[str, str], files: Mapping[str, Path], url: str) -> bool:
     if said not in (None, "true", "false") or (said == "false" and by_file):
         raise BadConfig(f"{url!r}: tls is true or false, and not false beside ca-file or cert-file")
     return by_file or said == "true"
-
-
-def _endpoint(host: str, url: str) -> str:
-    name, colon, port = host.rpartition(":")
-    if not colon or host.endswith("]"):
-        name, port = host, str(DEFAULT_PORT)
-    if not _HOST.match(name) or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise BadConfig(f"{url!r}: {host!r} is not host:port")
-    return f"{name}:{int(port)}"
 
 
 def _prefix(path: str, url: str) -> str:

@@ -16,7 +16,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,13 +24,14 @@ from urllib.parse import parse_qsl, unquote
 
 from parley.consensus.errors import BadConfig
 from parley.consensus.keystores import Keystores, is_pem, read_pkcs12
+from parley.consensus.urls import parse_servers
 from parley.consensus.zookeeper.connection import Endpoint
 from parley.consensus.zookeeper.multi_requests import Acl
 
 ROOT = "parley"
+DEFAULT_PORT = 2181
 _ROOT_BYTES_MAX = 200
 _ALL = 31
-_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?\]|[A-Za-z0-9._-]+)\Z")
 OPEN_ACL: Acl = ((_ALL, "world", "anyone"),)
 CREATOR_ACL: Acl = ((_ALL, "auth", ""),)
 _FLAGS = {"true": True, "false": False}
@@ -95,23 +95,12 @@ def parse(url: str, options: Mapping[str, object]) -> Address:
         raise BadConfig("a zookeeper address holds no password: use ?user=NAME&password-file=FILE")
     secure = _flag(settings, "acl")
     auth, sasl = _credentials(settings)
-    endpoint = Endpoint(_hosts(hosts), auth, sasl, *_tls(settings, passwords))
+    servers = parse_servers(hosts, default_port=DEFAULT_PORT, source="zookeeper", expected=EXPECTED)
+    endpoint = Endpoint(",".join(map(str, servers)), auth, sasl, *_tls(settings, passwords))
     if secure and not (auth or sasl or endpoint.tls.get("certfile") or endpoint.keystores.key):
         raise BadConfig("zookeeper: acl=true needs credentials: user and password-file, or cert-file and key-file")
     connect_s = _milliseconds(settings, "connect-timeout-ms") / 1000
     return Address(endpoint, _root(chroot), connect_s, CREATOR_ACL if secure else OPEN_ACL)
-
-
-def _hosts(text: str) -> str:
-    hosts = []
-    for each in text.split(","):
-        host, colon, port = each.strip().rpartition(":")
-        if not colon or port.endswith("]"):
-            host, port = each.strip(), "2181"
-        if not _HOST.match(host) or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise BadConfig(f"zookeeper: {each!r} is not host:port; expected zookeeper://host:port[,host:port...]")
-        hosts.append(f"{host}:{port}")
-    return ",".join(hosts)
 
 
 def _root(chroot: str) -> str:
