@@ -1,40 +1,34 @@
 """Leader election with epochs that only rise.
 
-Keys of the election ``name``: ``elections/<name>/leader``, bound to the leader's session, and
-``elections/<name>/epoch``, which stays. A campaign is won by one transaction: leader absent (or at the revision of the
-leader being deposed) and epoch unchanged -> put leader, put a higher epoch. So no epoch is ever held by two, and the
-epoch is data that outlives the leaders and can be carried to another store.
+An election has two keys: ``elections/<name>/leader``, bound to the leader's session, and ``elections/<name>/epoch``,
+which stays. One transaction wins a campaign: if the leader key is absent (or at the revision of the leader to depose)
+and the epoch is unchanged, it puts the leader and a higher epoch. So no two leaders ever have the same epoch.
 
-A leader that has been replaced may not know it yet. Therefore every write it makes carries ``Leadership.guard()``, and
-is refused with ``Fenced`` from the moment of the replacement on. That is also why deposing a leader that does not
-answer is safe at any time: ``safe_until`` and ``lost`` are for giving up early, not for safety.
+A replaced leader may not know it yet. Its writes carry ``Leadership.guard()``, and the store refuses them with
+``Fenced`` from the moment of the replacement. So it is always safe to depose a leader that does not respond:
+``safe_until`` and ``lost`` let a leader give up early, safety does not depend on them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from parley.consensus.backend import ABSENT, At, Backend, Check, Entry, Put, Revision, Session
-from parley.consensus.errors import (
-    AlreadyExists,
-    Conflict,
-    LeadershipLost,
-)
+from parley.consensus.backend import Entry, Revision
+from parley.consensus.errors import AlreadyExists, Conflict, LeadershipLost
 from parley.consensus.keys import segment
-from parley.consensus.recipes.held_key import HeldKey
+from parley.consensus.recipes.held_key import HeldKey, KeyHolder
 from parley.consensus.recipes.listeners import View
-from parley.consensus.recipes.settled_write import Writer, unwrap
+from parley.consensus.recipes.settled_write import unwrap
 
 FOLDER = "elections/"
 
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """Who leads, as the store says: what the candidate said of itself, its epoch, and the write that elected it."""
+    """The leader as the store names it: the candidate's data, the epoch, and the revision of the winning write."""
 
     candidate: bytes
     epoch: int
@@ -42,49 +36,37 @@ class Leader:
 
 
 class Leadership(HeldKey):
-    """An election won. It ends by ``resign``, by being deposed, or with the session.
+    """A won election. It ends when the leader resigns or is deposed, or with the session.
 
-    :ivar epoch: higher than that of every leader before, and at least the ``min_epoch`` asked for.
-    :ivar lost: set as soon as this process knows that the leadership is over, whatever ended it.
+    :ivar epoch: higher than that of every earlier leader, and at least the ``min_epoch`` of the campaign.
+    :ivar lost: set as soon as this process knows that the leadership is over, for whatever reason.
     """
 
     def __init__(self, elections: Elections, key: str, leader: Leader) -> None:
-        super().__init__(key, leader.revision, elections.backend, elections.session, elections.writer)
+        super().__init__(key, leader.revision, elections)
         self.epoch = leader.epoch
         self.candidate = leader.candidate
 
     @property
     def safe_until(self) -> float:
-        """The loop time until which nobody takes over for silence alone; being deposed is possible before."""
+        """The loop time until which silence alone cannot cost this leader its office; it may be deposed earlier."""
         return self._session.safe_until
 
     def require(self) -> None:
-        """Do nothing unless this process knows that the leadership is over.
-
-        :raises LeadershipLost: it is.
-        """
+        """Raise LeadershipLost if this process knows that the leadership is over."""
         if self.lost.is_set():
             raise LeadershipLost(f"epoch {self.epoch} of {self._key} is over")
 
     async def resign(self) -> None:
-        """Let another lead, at once. Nothing happens if the leadership is over already. ``lost`` is set in any case.
+        """Give up the leadership now. Does nothing if it is already over. ``lost`` is set in any case.
 
-        :raises Retriable: the store cannot be reached; the key may stay until the session ends.
+        Raises Retriable if the store cannot be reached; the key may then stay until the session ends.
         """
         await self._release()
 
 
-class Elections:
-    """Campaigning, deposing and observing, in one session.
-
-    :param session: what leaderships are bound to. After it is LOST make another ``Elections`` with another session.
-    :param rng: source of nonces and jitter.
-    """
-
-    def __init__(self, backend: Backend, session: Session, rng: random.Random | None = None) -> None:
-        self.backend = backend
-        self.session = session
-        self.writer = Writer(backend, rng)
+class Elections(KeyHolder):
+    """Campaigns for elections, deposes leaders and observes them, in one session."""
 
     async def campaign(
         self,
@@ -97,49 +79,49 @@ class Elections:
     ) -> Leadership:
         """Become the leader.
 
-        Cancelling it may leave this session leading without anybody here knowing; close the session, or campaign again.
+        If the call is cancelled, this session may lead without this process knowing: close the session, or campaign
+        again. Run at most one campaign of a name at a time in a session.
 
-        :param candidate: what others need to know of the winner, such as id and address.
-        :param min_epoch: the epoch will be at least this. Pass one more than the highest epoch ever seen, so that
-            epochs rise even where the store's own memory of them was lost.
-        :param depose: replace this leader, as ``leader`` or ``observe`` gave it, without waiting for its session to
-            end. If it does not lead any more, this is an ordinary campaign.
-        :param wait: stay in the race until won. False: give up at once if another leads.
-        :raises AlreadyExists: another leads, and ``wait`` is False.
-        :raises SessionLost: the session ended before the election was won.
-        :raises Retriable: the store cannot be reached; campaign again. Should this one have been won without our
-            knowledge, the next in the same session replaces it: one session runs one campaign of a name at a time.
+        :param candidate: what other processes need to know about the leader, such as id and address.
+        :param min_epoch: the lowest epoch to take. Pass the highest epoch ever seen plus one, so that epochs rise
+            even if the store has lost its own.
+        :param depose: a leader (from ``leader`` or ``observe``) to replace without waiting for its session to end. If
+            it does not lead any more, this is an ordinary campaign.
+        :param wait: True: keep trying until the campaign is won. False: give up at once if there is a leader.
+
+        Raises AlreadyExists if there is a leader and ``wait`` is False, SessionLost if the session ends first, and
+        Retriable if the store cannot be reached: campaign again; that replaces a leadership won without knowing.
         """
-        key = _leader_key(name)
+        key, epoch_key = _leader_key(name), _epoch_key(name)
         while True:
             self.session.require()
-            leader = await self.backend.get(key)
-            deposed = leader is not None and (
-                leader.session == self.session.id or (depose is not None and leader.revision == depose.revision)
-            )
-            if leader is None or deposed:
+            entry = await self.backend.get(key)
+            if entry is None or self._may_replace(entry, depose.revision if depose else None):
                 try:
-                    return await self._win(name, candidate, min_epoch, leader)
+                    epoch, revision = await self._take(
+                        key, epoch_key, lambda epoch: _leader_value(candidate, epoch), entry, number_min=min_epoch
+                    )
                 except (AlreadyExists, Conflict):
-                    continue  # somebody was faster, here or at the epoch
+                    continue  # another candidate was faster, at the leader key or at the epoch
+                return Leadership(self, key, Leader(candidate, epoch, revision))
             if not wait:
-                raise AlreadyExists(key, f"{key} is held by epoch {_leader(leader).epoch}")
-            await self._vacancy(key, leader.revision)
+                raise AlreadyExists(key, f"{key} is held by epoch {_leader(entry).epoch}")
+            await self._wait_for_change(key, entry.revision)
 
     async def leader(self, name: str) -> Leader | None:
-        """Who leads now; ``None`` if nobody does."""
+        """Return the current leader, None if there is none."""
         entry = await self.backend.get(_leader_key(name))
         return _leader(entry) if entry else None
 
     async def epoch(self, name: str) -> int:
-        """The highest epoch that was ever given, 0 if none was."""
+        """Return the highest epoch of this election so far, 0 if there was no leader yet."""
         entry = await self.backend.get(_epoch_key(name))
         return int(unwrap(entry).value) if entry else 0
 
     async def observe(self, name: str) -> AsyncIterator[Leader | None]:
-        """Who leads now, and then each change of it; leaders in quick succession may be left out, never the last one.
+        """Yield the current leader, and then each new one. May skip leaders in quick succession, never the last one.
 
-        :raises CoordinationError: what ended the watch.
+        Raises the CoordinationError that ended the watch.
         """
         key = _leader_key(name)
         view = View()
@@ -151,26 +133,8 @@ class Elections:
                     entry = view.entries.get(key)
                     yield _leader(entry) if entry else None
 
-    async def _win(self, name: str, candidate: bytes, min_epoch: int, deposed: Entry | None) -> Leadership:
-        key, epoch_key = _leader_key(name), _epoch_key(name)
-        stored = await self.backend.get(epoch_key)
-        old = unwrap(stored) if stored else None
-        epoch = max(int(old.value) + 1 if old else 1, min_epoch)
-        value = json.dumps({"epoch": epoch, "candidate": candidate.decode("latin-1")}).encode()
-        result = await self.writer.commit(
-            [
-                Check(key, At(deposed.revision) if deposed else ABSENT),
-                Check(epoch_key, At(stored.revision) if stored else ABSENT),
-            ],
-            [Put(key, value, self.session), Put(epoch_key, b"%d" % epoch)],
-            replaced={epoch_key: old.nonces} if old else {},
-        )
-        revision = result.revisions[0]
-        assert revision is not None
-        return Leadership(self, key, Leader(candidate, epoch, revision))
-
-    async def _vacancy(self, key: str, seen: Revision) -> None:
-        """Wait until the leader's key is no longer as seen, or the session is lost."""
+    async def _wait_for_change(self, key: str, seen: Revision) -> None:
+        """Wait until the leader key is no longer at the revision ``seen``, or the session is lost."""
 
         async def replaced() -> None:
             view = View()
@@ -197,6 +161,10 @@ def _leader_key(name: str) -> str:
 
 def _epoch_key(name: str) -> str:
     return f"{FOLDER}{segment(name)}/epoch"
+
+
+def _leader_value(candidate: bytes, epoch: int) -> bytes:
+    return json.dumps({"epoch": epoch, "candidate": candidate.decode("latin-1")}).encode()
 
 
 def _leader(entry: Entry) -> Leader:

@@ -1,22 +1,22 @@
-"""Group membership: who is there, each with some data about itself, for as long as its session lives.
+"""Group membership: the members of a group, each with some data about itself, until its session ends.
 
-Keys: ``groups/<group>/<member>``, bound to the member's session, and ``incarnations/<group>/<member>``, a counter that
-stays. Joining is one transaction over both, so each time a member joins its incarnation is higher than ever before.
+A member has two keys: ``groups/<group>/<member>``, bound to its session, and ``incarnations/<group>/<member>``, a
+counter that stays. One transaction joins a group and writes both, so each time a member joins, its incarnation is
+higher than ever before.
 """
 
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 
-from parley.consensus.backend import ABSENT, At, Backend, Check, Entry, Put, Revision, Session
-from parley.consensus.errors import Conflict, PreconditionFailed
+from parley.consensus.backend import Entry, Revision
+from parley.consensus.errors import AlreadyExists, Conflict
 from parley.consensus.keys import segment, text_of
-from parley.consensus.recipes.held_key import HeldKey
+from parley.consensus.recipes.held_key import HeldKey, KeyHolder
 from parley.consensus.recipes.listeners import View
-from parley.consensus.recipes.settled_write import Writer, unwrap
+from parley.consensus.recipes.settled_write import unwrap
 
 FOLDER = "groups/"
 INCARNATIONS = "incarnations/"
@@ -24,7 +24,7 @@ INCARNATIONS = "incarnations/"
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member of a group: its id, what it said of itself, how often that id has joined, and the write it joined by."""
+    """A member of a group: its id, its data, how often that id has joined, and the revision of the joining write."""
 
     id: str
     data: bytes
@@ -33,76 +33,57 @@ class Member:
 
 
 class Membership(HeldKey):
-    """Being in a group. It ends by ``leave``, by another joining in its place, or with the session.
+    """The membership of this process in a group. It ends when the member leaves or is replaced, or with the session.
 
-    :ivar incarnation: higher than at every earlier joining of this member.
-    :ivar lost: set as soon as this process knows that the membership is over, whatever ended it.
+    :ivar incarnation: higher than each time this member joined before.
+    :ivar lost: set as soon as this process knows that the membership is over, for whatever reason.
     """
 
     def __init__(self, groups: Groups, key: str, member: Member) -> None:
-        super().__init__(key, member.revision, groups.backend, groups.session, groups.writer)
+        super().__init__(key, member.revision, groups)
         self.member = member
         self.incarnation = member.incarnation
 
     async def leave(self) -> None:
-        """Leave the group, at once. Nothing happens if the membership is over already. ``lost`` is set in any case.
+        """Leave the group now. Does nothing if the membership is already over. ``lost`` is set in any case.
 
-        :raises Retriable: the store cannot be reached; the key may stay until the session ends.
+        Raises Retriable if the store cannot be reached; the key may then stay until the session ends.
         """
         await self._release()
 
 
-class Groups:
-    """Joining and watching groups, in one session.
-
-    :param session: what memberships are bound to. After it is LOST make another ``Groups`` with another session.
-    :param rng: source of nonces and jitter.
-    """
-
-    def __init__(self, backend: Backend, session: Session, rng: random.Random | None = None) -> None:
-        self.backend = backend
-        self.session = session
-        self.writer = Writer(backend, rng)
+class Groups(KeyHolder):
+    """Joins groups and watches their members, in one session."""
 
     async def join(self, group: str, member: str, data: bytes, *, replace: Member | None = None) -> Membership:
-        """Become a member. An id that joined in this same session before is replaced.
+        """Become a member. Replaces a member with the same id that joined in this session before.
 
-        :param replace: take the place of this member, as ``members`` or ``watch`` gave it, without waiting for
-            its session to end: an id's new incarnation, or a member known to be dead.
-        :raises AlreadyExists: the id is taken by another session. Wait until it is gone, or ``replace`` it.
-        :raises SessionLost: the session is over.
-        :raises Retriable: the store cannot be reached; join again.
+        :param replace: a member (from ``members`` or ``watch``) to replace without waiting for its session to end:
+            one that is known to be dead.
+
+        Raises AlreadyExists if the id is taken by another session (wait until that ends, or ``replace`` the member),
+        SessionLost if the session is over, and Retriable if the store cannot be reached: join again.
         """
         key, counter = _member_key(group, member), f"{INCARNATIONS}{segment(group)}/{segment(member)}"
         while True:
             self.session.require()
             present = await self.backend.get(key)
-            stored = await self.backend.get(counter)
-            old = unwrap(stored) if stored else None
-            incarnation = int(old.value) + 1 if old else 1
-            value = json.dumps({"incarnation": incarnation, "data": data.decode("latin-1")}).encode()
-            replaceable = present is not None and (
-                present.session == self.session.id or (replace is not None and replace.revision == present.revision)
-            )
+            if present is not None and not self._may_replace(present, replace.revision if replace else None):
+                present = None  # expect the key to be absent, so that the store refuses unless it just became so
             try:
-                result = await self.writer.commit(
-                    [
-                        Check(key, At(present.revision) if present and replaceable else ABSENT),
-                        Check(counter, At(stored.revision) if stored else ABSENT),
-                    ],
-                    [Put(key, value, self.session), Put(counter, b"%d" % incarnation)],
-                    replaced={counter: old.nonces} if old else {},
+                incarnation, revision = await self._take(
+                    key, counter, lambda incarnation: _member_value(data, incarnation), present
                 )
-            except PreconditionFailed as error:
-                if error.key == counter or isinstance(error, Conflict):
-                    continue  # somebody moved between reading and writing
+            except Conflict:
+                continue  # another client wrote between the read and the write
+            except AlreadyExists as error:
+                if error.key == counter:
+                    continue
                 raise
-            revision = result.revisions[0]
-            assert revision is not None
             return Membership(self, key, Member(member, data, incarnation, revision))
 
     async def members(self, group: str) -> dict[str, Member]:
-        """Who is there now, by id."""
+        """Return the current members by id."""
         found: dict[str, Member] = {}
         after: str | None = None
         while True:
@@ -112,9 +93,9 @@ class Groups:
                 return found
 
     async def watch(self, group: str) -> AsyncIterator[Mapping[str, Member]]:
-        """Who is there now, and again after each change; states in quick succession may be left out, never the last.
+        """Yield the members, and again after each change. May skip states in quick succession, never the last one.
 
-        :raises CoordinationError: what ended the watch.
+        Raises the CoordinationError that ended the watch.
         """
         view = View()
         first = True
@@ -132,6 +113,10 @@ def _group_prefix(group: str) -> str:
 
 def _member_key(group: str, member: str) -> str:
     return f"{_group_prefix(group)}{segment(member)}"
+
+
+def _member_value(data: bytes, incarnation: int) -> bytes:
+    return json.dumps({"incarnation": incarnation, "data": data.decode("latin-1")}).encode()
 
 
 def _member(entry: Entry) -> Member:

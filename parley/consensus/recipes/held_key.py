@@ -1,49 +1,92 @@
-"""A key that is held: bound to a session, and lost with it, or as soon as somebody deletes or replaces the key."""
+"""Keys held by one session: each is numbered by a counter that outlives it, and is lost with the session."""
 
 from __future__ import annotations
 
 import asyncio
+import random
+from collections.abc import Callable
 
-from parley.consensus.backend import At, Backend, Check, Delete, Revision, Session, SessionState
+from parley.consensus.backend import ABSENT, At, Backend, Check, Delete, Entry, Put, Revision, Session, SessionState
 from parley.consensus.errors import CoordinationError, PreconditionFailed
 from parley.consensus.recipes.listeners import View
-from parley.consensus.recipes.settled_write import Writer
+from parley.consensus.recipes.settled_write import Writer, unwrap
+
+
+class KeyHolder:
+    """Takes keys for one session. The base of ``Elections`` and ``Groups``.
+
+    :param session: holds every key taken here. After it is LOST, make another holder with another session.
+    :param rng: source of nonces and jitter.
+    """
+
+    def __init__(self, backend: Backend, session: Session, rng: random.Random | None = None) -> None:
+        self.backend = backend
+        self.session = session
+        self.writer = Writer(backend, rng)
+
+    def _may_replace(self, holder: Entry, replaceable: Revision | None) -> bool:
+        """True if the holder is this session, or is still at the revision that the caller wants to replace."""
+        return holder.session == self.session.id or holder.revision == replaceable
+
+    async def _take(
+        self, key: str, counter: str, value: Callable[[int], bytes], replaced: Entry | None, *, number_min: int = 1
+    ) -> tuple[int, Revision]:
+        """Take the key in one transaction that also advances its counter. Returns the new number and the revision.
+
+        The number is higher than every earlier one, and at least ``number_min``. The key gets ``value(number)``.
+
+        Raises AlreadyExists or Conflict if the key does not hold ``replaced`` (None: is not absent), or if another
+        client has advanced the counter (then ``.key`` is the counter).
+        """
+        stored = await self.backend.get(counter)
+        old = unwrap(stored) if stored else None
+        number = max(int(old.value) + 1 if old else 1, number_min)
+        result = await self.writer.commit(
+            [
+                Check(key, At(replaced.revision) if replaced else ABSENT),
+                Check(counter, At(stored.revision) if stored else ABSENT),
+            ],
+            [Put(key, value(number), self.session), Put(counter, b"%d" % number)],
+            replaced={counter: old.nonces} if old else {},
+        )
+        revision = result.revisions[0]
+        assert revision is not None
+        return number, revision
 
 
 class HeldKey:
-    """What holding a key has in common, whatever it means to hold it.
+    """A key that the session holds. The base of ``Leadership`` and ``Membership``.
 
-    :ivar lost: set as soon as this process knows that the key is not its own any more, whatever ended it.
+    :ivar lost: set as soon as this process knows that it no longer holds the key, for whatever reason.
     """
 
-    def __init__(self, key: str, revision: Revision, backend: Backend, session: Session, writer: Writer) -> None:
-        """``revision`` is that of the write which made the key."""
+    def __init__(self, key: str, revision: Revision, holder: KeyHolder) -> None:
+        """``revision`` is that of the write that took the key."""
         self.lost = asyncio.Event()
         self._key = key
         self._revision = revision
-        self._backend = backend
-        self._session = session
-        self._writer = writer
+        self._holder = holder
+        self._session = holder.session
         name = f"{type(self).__name__.lower()} {key}"
         self._task = asyncio.get_running_loop().create_task(self._watch(), name=name)
-        session.add_callback(self._on_session)
-        self._on_session(session.state)
+        self._session.add_callback(self._on_session)
+        self._on_session(self._session.state)
 
     def guard(self) -> Check:
-        """The check that makes the store answer ``Fenced`` to a write once the key is held no longer."""
+        """Return the check that makes the store refuse a write with ``Fenced`` once the key is no longer held."""
         return Check(self._key, At(self._revision), fences=True)
 
     async def _release(self) -> None:
-        """Delete the key, at once, unless it is lost already. ``lost`` is set in any case.
+        """Delete the key now, unless it is already lost. ``lost`` is set in any case.
 
-        :raises Retriable: the store cannot be reached; the key may stay until the session ends.
+        Raises Retriable if the store cannot be reached; the key may then stay until the session ends.
         """
         if self.lost.is_set():
             return
         try:
-            await self._writer.commit([Check(self._key, At(self._revision))], [Delete(self._key)])
+            await self._holder.writer.commit([Check(self._key, At(self._revision))], [Delete(self._key)])
         except PreconditionFailed:
-            pass  # another's in the meantime
+            pass  # another session holds the key by now
         finally:
             self._end()
 
@@ -59,12 +102,12 @@ class HeldKey:
     async def _watch(self) -> None:
         view = View()
         try:
-            async with self._backend.watch(self._key) as watch:
+            async with self._holder.backend.watch(self._key) as watch:
                 async for event in watch:
                     view.apply(event)
                     entry = view.entries.get(self._key)
                     if entry is None or entry.revision != self._revision:
                         break
         except CoordinationError:
-            pass  # closed, or not the store we knew: either way nothing can be held here
+            pass  # the backend is closed, or is another store: no key can be held here either way
         self._end()
