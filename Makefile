@@ -9,7 +9,7 @@ SOURCES := $(shell $(PYTHON) -c "import tomllib; print(*tomllib.load(open('pypro
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help build spark pipeline server quickstart cluster test test-fast lint bench docs peers clean
+.PHONY: help build spark pipeline server quickstart cluster test test-fast lint bench dist docs peers clean
 
 help:  ## what can be done here
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -73,9 +73,16 @@ lint: build  ## ruff, mypy --strict, the layer table
 bench: peers  ## cost beside Apache Kafka, with the same client in the same run
 	$(BIN)/python -m bench
 
+dist: build  ## the source distribution and the wheel, checked, in dist/
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[dist]'
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
+
 docs: build  ## the pages generated from code
 	$(BIN)/python -m parley docs
 
 clean:  ## everything that was built or fetched
-	rm -rf $(VENV) .cache build *.egg-info parley/_built.json
+	rm -rf $(VENV) .cache build dist *.egg-info parley/_built.json
 	find . -name '*.so' -not -path './.venv/*' -delete
