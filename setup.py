@@ -9,6 +9,7 @@ older than its source.
 import hashlib
 import json
 import os
+import sys
 import tomllib
 from pathlib import Path
 
@@ -18,9 +19,12 @@ from setuptools.command.build_ext import build_ext
 ROOT = Path(__file__).parent
 COMPILED: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["parley"]["compiled"]
 
+METADATA_ONLY = {"dist_info", "egg_info", "sdist"}
+"""Commands that need no compiled module: to translate the modules for them would cost ten seconds."""
+
 
 def extensions() -> list[Extension]:
-    if os.environ.get("PARLEY_PURE"):
+    if os.environ.get("PARLEY_PURE") or METADATA_ONLY & set(sys.argv):
         return []
     from mypyc.build import mypycify
 

@@ -1,10 +1,15 @@
-"""Parley installs into somebody's own project with pip, complete, as docs/embedding.md and docs/quickstart.md say."""
+"""The wheel and the source distribution install into a user's project, and need no name of it (docs/embedding.md).
+
+Both are installed into environments of their own. The libraries they need come from this environment.
+"""
 
 from __future__ import annotations
 
-import shutil
+import os
 import subprocess
 import sys
+import sysconfig
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -12,69 +17,146 @@ import pytest
 pytestmark = [pytest.mark.slow, pytest.mark.system]
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("parley", "pyspark_parley")
+TOP_LEVEL = {"parley", "pyspark_parley"}
+QUIET = ("-q", "--no-deps", "--disable-pip-version-check")
 
-PROGRAM = """
-import sys
-from pathlib import Path
+OWN_MODULES = ("tools/__init__.py", "protocol/__init__.py", "tests/__init__.py", "pipeline/__init__.py",
+               "broker.py", "storage.py", "consensus.py")  # fmt: skip
+"""Modules of the user's own, with names that a broker could have taken."""
 
-import broker, consensus, protocol, storage, tools
-from parley import Broker
+EMBEDDING = """
+import broker, consensus, pipeline, protocol, storage, tests, tools
+assert all(module.OWN for module in (broker, consensus, pipeline, protocol, storage, tests, tools))
+
 from confluent_kafka import Producer
+from parley import Broker, read_topic
 
-site = Path(sys.argv[1])
-for package in (broker, consensus, protocol, storage, tools):
-    assert Path(package.__file__).is_relative_to(site), package.__file__
-    assert Path(package.__file__).with_name("py.typed").exists(), package.__file__
 with Broker(data_dir="data") as running:
     with Producer({"bootstrap.servers": running.bootstrap_servers}) as producer:
         producer.produce("t", b"x")
+    assert read_topic(running.bootstrap_servers, "t").num_rows == 1
+"""
+
+FIXTURE = """
+import broker, storage, tools
+
+def test_mine(kafka_broker):
+    assert broker.OWN and storage.OWN and tools.OWN
+    kafka_broker.create_topic("t")
+"""
+
+SPARK = """
+import tools, protocol
+from confluent_kafka import Producer
+from parley import Broker
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+with Broker(data_dir="data") as running:
+    with Producer({"bootstrap.servers": running.bootstrap_servers}) as producer:
+        producer.produce("t", b"x")
+    options = {"kafka.bootstrap.servers": running.bootstrap_servers, "subscribe": "t"}
+    assert [bytes(row.value) for row in spark.read.format("parley").options(**options).load().collect()] == [b"x"]
+spark.stop()
 """
 
 
+class Installed:
+    """An environment with Parley in it, and nothing of this clone."""
+
+    def __init__(self, folder: Path, wheel: Path) -> None:
+        _done(sys.executable, "-m", "venv", "--without-pip", str(folder))
+        self.python = folder / "bin" / "python"
+        site = Path(_done(str(self.python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+        _done(sys.executable, "-m", "pip", "--python", str(self.python), "install", *QUIET, str(wheel))
+        self.site = site
+        # A path in a .pth file lends the libraries. The .pth files beside them, which lead to this clone, are not read.
+        (site / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
+
+    def run(self, folder: Path, *words: str) -> str:
+        return _done(str(self.python), *words, cwd=folder)
+
+    def names(self) -> set[str]:
+        """What can be imported because Parley is installed."""
+        beside = {".dist-info", ".pth"}
+        return {path.name for path in self.site.iterdir() if path.suffix not in beside} - {"__pycache__"}
+
+
+def _done(*words: str, cwd: Path = ROOT, **environment: str) -> str:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST", "PARLEY"))}
+    done = subprocess.run(words, cwd=cwd, env=kept | environment, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where Parley was installed from a copy of its sources. What it needs is taken from this environment."""
-    source = tmp_path_factory.mktemp("parley")
-    built = shutil.ignore_patterns("__pycache__", "*.so", "_built.json")
-    for name in PACKAGES:
-        shutil.copytree(ROOT / name, source / name, ignore=built)
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source / name)
-    target = tmp_path_factory.mktemp("site")
-    words = ["-m", "pip", "install", "-q", "--no-deps", "--target", str(target), "."]
-    done = subprocess.run([sys.executable, *words], cwd=source, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return target
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that ``make dist`` would fill: the wheel is built from the source distribution."""
+    folder = tmp_path_factory.mktemp("dist")
+    _done(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT))
+    return folder
 
 
-def _run(site: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *words], cwd=folder, env={"PYTHONPATH": str(site), "PATH": "/usr/bin:/bin"},
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+@pytest.fixture(scope="module")
+def wheel(distributions: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    (file,) = distributions.glob("parley_broker-*.whl")
+    return Installed(tmp_path_factory.mktemp("wheel"), file)
 
 
-def test_a_program_of_ones_own_runs(site: Path, tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(PROGRAM)
-    done = _run(site, tmp_path, "program.py", str(site))
-    assert done.returncode == 0, done.stderr
-    done = _run(site, tmp_path, str(site / "bin" / "parley"), "version")
-    assert done.returncode == 0, done.stderr
+@pytest.fixture(scope="module")
+def source(distributions: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """The source distribution, installed as on a machine without a C compiler."""
+    (archive,) = distributions.glob("parley_broker-*.tar.gz")
+    folder = tmp_path_factory.mktemp("pure")
+    build = ("wheel", "--no-build-isolation", *QUIET, "--wheel-dir", str(folder), str(archive))
+    _done(sys.executable, "-m", "pip", *build, PARLEY_PURE="1")
+    (file,) = folder.glob("parley_broker-*-py3-none-any.whl")
+    return Installed(tmp_path_factory.mktemp("source"), file)
 
 
-def test_names_that_clash_are_those_the_page_warns_of(site: Path) -> None:
-    """Nothing else that can be imported is put beside the user's own."""
-    found = {path.name for path in site.iterdir() if path.is_dir() and not path.name.endswith(".dist-info")}
-    assert found - {"bin", "__pycache__"} == set(PACKAGES)
-    page = (ROOT / "docs" / "embedding.md").read_text()
-    assert all(f"`{name}`" in page for name in PACKAGES)
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with modules of a user's own."""
+    for name in OWN_MODULES:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("OWN = True\n")
+    return tmp_path
 
 
-def test_without_the_plugin_where_a_name_clashes(site: Path, tmp_path: Path) -> None:
-    (tmp_path / "tools.py").write_text("mine = True\n")
-    (tmp_path / "test_mine.py").write_text("import tools\n\ndef test_mine():\n    assert tools.mine\n")
-    words = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mine.py")
-    assert _run(site, tmp_path, *words).returncode != 0
-    done = _run(site, tmp_path, *words, "-p", "no:parley")
-    assert done.returncode == 0, done.stdout + done.stderr
+def _use_everything(installed: Installed, project: Path) -> None:
+    (project / "program.py").write_text(EMBEDDING)
+    (project / "test_mine.py").write_text(FIXTURE)
+    installed.run(project, "program.py")
+    assert "1 passed" in installed.run(project, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mine.py")
+    assert installed.run(project, "-m", "parley", "version").startswith("parley 0.")
+    assert _done(str(installed.python.with_name("parley")), "version", cwd=project).startswith("parley 0.")
+
+
+def test_the_wheel_has_two_names_and_its_compiled_modules(distributions: Path, wheel: Installed) -> None:
+    (file,) = distributions.glob("*.whl")
+    names = zipfile.ZipFile(file).namelist()
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == TOP_LEVEL == wheel.names()
+    assert "parley/py.typed" in names
+    compiled = wheel.run(ROOT.parent, "-c", "import parley.compiled as c; print(*sorted(set(c.status().values())))")
+    assert compiled.split() == ["compiled"]
+
+
+def test_the_wheel_works_beside_modules_of_any_name(wheel: Installed, project: Path) -> None:
+    _use_everything(wheel, project)
+
+
+def test_the_source_distribution_works_without_a_compiler(source: Installed, project: Path) -> None:
+    assert source.names() == TOP_LEVEL
+    assert not list(source.site.rglob("*.so"))
+    _use_everything(source, project)
+
+
+@pytest.mark.spark
+def test_spark_finds_its_source_beside_modules_of_any_name(wheel: Installed, project: Path) -> None:
+    (project / "program.py").write_text(SPARK)
+    wheel.run(project, "program.py")
+
+
+def test_importing_parley_is_cheap(wheel: Installed, tmp_path: Path) -> None:
+    heavy = {"asyncio", "uvloop", "confluent_kafka", "pyarrow", "parley.broker", "parley.protocol", "parley.tools"}
+    wheel.run(tmp_path, "-c", f"import sys, parley; assert not {heavy} & set(sys.modules)")

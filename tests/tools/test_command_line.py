@@ -118,7 +118,7 @@ def test_a_missing_properties_file(parley: Parley, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_tells_its_version(parley: Parley, name: str) -> None:
     for part in ((), *((part,) for part in _parts_of(name))):
-        assert (parley(name, *part, "--version").out) == f"{version('parley')}\n"
+        assert (parley(name, *part, "--version").out) == f"{version('parley-broker')}\n"
 
 
 def test_settings_of_java_clients_are_warned_of_in_one_line(parley: Parley, broker: Broker, tmp_path: Path) -> None:
