@@ -443,8 +443,8 @@ async def test_a_read_that_fails_in_its_middle_does_not_go_on_showing_its_state(
         LocalBackend.from_url(f"local://{tmp_path}/store") as one,
         LocalBackend.from_url(f"local://{tmp_path}/store") as two,
     ):
-        assert one._worker is not None
-        database: Any = one._worker._database
+        assert one._thread is not None
+        database: Any = one._thread._database
         execute = database._execute
 
         def failing(sql: str, parameters: Any, *, writing: bool) -> Any:

@@ -26,7 +26,7 @@ def test_built_in_schemes(tmp_path: Path) -> None:
     [
         ("nonsense", "starts with one of .*local:, memory:"),
         ("carrier-pigeon://x", "known are .*local:, memory:"),
-        ("local://host/path", "a host makes no sense"),
+        ("local://host/path", "names a host"),
         ("local:", "names no directory"),
         ("local:///", "names no directory"),
         ("memory:x", "expected memory: or memory://name"),

@@ -1,4 +1,4 @@
-"""One process's client of the embedded store: the calls, its sessions and its watches. The package has the rules."""
+"""The client of the embedded store in one process: its calls, its sessions and its watches."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import math
 import random
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -25,12 +24,10 @@ from parley.consensus.backend import (
     Expectation,
     Op,
     Page,
-    Presence,
     Put,
     Read,
     Revision,
     Session,
-    SessionState,
     TxnResult,
     Watch,
     WatchCount,
@@ -46,9 +43,12 @@ from parley.consensus.errors import (
     Unavailable,
     WrongStore,
 )
-from parley.consensus.local.database import Applied, Census, Database
-from parley.consensus.local.database_thread import Worker
-from parley.consensus.local.other_processes import CHANGED, MOVED, Neighbours
+from parley.consensus.local.database import Applied, Census, Database, News
+from parley.consensus.local.database_thread import DatabaseThread
+from parley.consensus.local.other_processes import ENTRIES_CHANGED, SESSIONS_CHANGED, OtherProcesses
+from parley.consensus.local.session import LocalSession
+from parley.consensus.local.watch import RETRY_S, LocalWatch
+from parley.consensus.store_identity import new_identity
 
 CAPABILITIES = Capabilities(
     name="local",
@@ -62,18 +62,16 @@ CAPABILITIES = Capabilities(
     expiry_factor_max=2.0,
     crash_seen_ms_max=500,
 )
-_LOOK_S = 1.0  # how often to look for what nobody told us
-_RETRY_S = 0.1
+_CENSUS_EVERY_S = 1.0  # finds what no other process has reported
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _T = TypeVar("_T")
 
 
 class LocalBackend(Backend):
-    """A client of the store in a directory.
+    """A client of the store in a directory, which is created if it does not exist. Several processes may share it.
 
-    :param directory: made if it does not exist; several processes may use it at once.
-    :param monotonic: seconds on a clock that all processes of the machine share.
-    :param rng: source of names; two clients must never draw the same.
+    ``monotonic`` returns seconds on a clock that all processes of the machine share. ``rng`` is the source of names;
+    two clients must never draw the same.
     """
 
     def __init__(
@@ -87,14 +85,13 @@ class LocalBackend(Backend):
         self._monotonic = monotonic
         self._rng = rng or random.SystemRandom()
         self._process = ""
-        self._identity: str | None = None
-        self._worker: Worker | None = None
-        self._neighbours: Neighbours | None = None
-        self._sessions: dict[str, _LocalSession] = {}
-        self._watches: dict[_LocalWatch, None] = {}
-        self._look_timer: asyncio.TimerHandle | None = None
-        self._look_task: asyncio.Task[None] | None = None
-        self._look_again = False
+        self._thread: DatabaseThread | None = None
+        self._others: OtherProcesses | None = None
+        self._sessions: dict[str, LocalSession] = {}
+        self._watches: dict[LocalWatch, None] = {}
+        self._census_timer: asyncio.TimerHandle | None = None
+        self._census_task: asyncio.Task[None] | None = None
+        self._census_again = False
         self._seen = -1  # the sequence at the last census
 
     @classmethod
@@ -103,7 +100,7 @@ class LocalBackend(Backend):
         if scheme != "local" or options:
             raise BadConfig(f"{url!r} {options or ''}: expected local:///directory, without options")
         if path.startswith("//") and not path.startswith("///"):
-            raise BadConfig(f"{url!r}: a host makes no sense; expected local:///directory or local:relative/directory")
+            raise BadConfig(f"{url!r} names a host; expected local:///directory or local:relative/directory")
         if not path.strip("/"):
             raise BadConfig(f"{url!r} names no directory; expected local:///directory")
         return cls(Path(path.removeprefix("//")))
@@ -112,42 +109,36 @@ class LocalBackend(Backend):
     def capabilities(self) -> Capabilities:
         return CAPABILITIES
 
-    @property
-    def identity(self) -> str:
-        if self._identity is None:
-            raise Closed("the backend has not been opened")
-        return self._identity
-
     async def open(self, *, expect_identity: str | None = None) -> None:
-        if self._worker is not None:
+        if self._thread is not None:
             return
-        worker = Worker(self._on_own_news)
-        new_identity, boot = self._name(), _boot_id()
-        self._process = self._name()  # a new one each time, so that nobody takes us for one who is gone
+        thread = DatabaseThread(self._on_own_news)
+        identity, boot = new_identity(self._rng), _boot_id()
+        self._process = self._random_name()  # new at each open, so that it is never taken for a dead process
 
         def connect() -> Database:
             if expect_identity is None:
                 _make_directory(self._directory)
-            return Database(self._directory, expect_identity=expect_identity, new_identity=new_identity, boot=boot)
+            return Database(self._directory, expect_identity=expect_identity, new_identity=identity, boot=boot)
 
         try:
-            database = await worker.open(connect)
-            self._neighbours = Neighbours(self._directory, self._process, self._on_news, self._on_death)
+            database = await thread.open(connect)
+            self._others = OtherProcesses(self._directory, self._process, self._on_wake_up, self._on_death)
         except OSError as error:
-            await worker.close()
-            raise _refused(error) from error
+            await thread.close()
+            raise _as_coordination_error(error) from error
         except BaseException:
-            await worker.close()
+            await thread.close()
             raise
-        self._worker = worker
+        self._thread = thread
         self._identity = database.identity
         try:
             await self._take_census()
-            self._neighbours.tell(MOVED)
+            self._others.wake_up(SESSIONS_CHANGED)
         except BaseException:
             await self.close()
             raise
-        self._schedule_look(_LOOK_S)
+        self._schedule_census(_CENSUS_EVERY_S)
 
     async def close(self) -> None:
         await self._close(ending_sessions=True)
@@ -156,33 +147,32 @@ class LocalBackend(Backend):
         await self._close(ending_sessions=False)
 
     async def _close(self, *, ending_sessions: bool) -> None:
-        worker, neighbours = self._worker, self._neighbours
-        if worker is None or neighbours is None:
+        thread, others = self._thread, self._others
+        if thread is None or others is None:
             return
-        self._worker = self._neighbours = None
-        if self._look_timer:
-            self._look_timer.cancel()
-        if self._look_task:
-            self._look_task.cancel()
+        self._thread = self._others = None
+        if self._census_timer:
+            self._census_timer.cancel()
+        if self._census_task:
+            self._census_task.cancel()
         ends_sessions = ending_sessions and bool(self._sessions)
-        for session in tuple(self._sessions.values()):
-            session.lose()
+        self._lose_sessions()
         if ends_sessions:
             now_ms = self._now_ms()
             with suppress(CoordinationError):
-                await worker.submit(lambda database: database.apply((), (), now_ms=now_ms, dead_process=self._process))
+                await thread.submit(lambda database: database.apply((), (), now_ms=now_ms, dead_process=self._process))
         if ending_sessions:
-            neighbours.tell(MOVED)
-        neighbours.close()
-        await worker.close()
-        self._wake()
+            others.wake_up(SESSIONS_CHANGED)
+        others.close()
+        await thread.close()
+        self._wake_watches()
 
     async def open_session(self, ttl_ms: int) -> Session:
         ttl_ms = CAPABILITIES.ttl(ttl_ms)
-        session_id = self._name()
+        session_id = self._random_name()
         sent_at, now_ms = asyncio.get_running_loop().time(), self._now_ms()
         await self._run(lambda database: database.add_session(session_id, self._process, ttl_ms, now_ms))
-        session = _LocalSession(self, session_id, ttl_ms, sent_at)
+        session = LocalSession(self, session_id, ttl_ms, sent_at)
         self._sessions[session_id] = session
         return session
 
@@ -196,15 +186,11 @@ class LocalBackend(Backend):
         applied = await self._apply([Check(key, expect)], [Put(key, value, session)])
         return Revision(applied.base + 1)
 
-    async def delete(self, key: str, *, expect: Expectation = ANY) -> bool:
-        if expect is Presence.ABSENT:
-            raise ValueError("a delete cannot expect ABSENT")
-        return (await self._apply([Check(key, expect)], [Delete(key)])).deleted > 0
+    async def _delete(self, check: Check, delete: Delete) -> bool:
+        return (await self._apply([check], [delete])).deleted > 0
 
     async def list(self, prefix: str, *, limit: int, after: str | None = None, read: Read = LINEARIZABLE) -> Page:
-        if limit < 1:
-            raise ValueError("the limit must be at least 1")
-        limit = min(limit, CAPABILITIES.list_limit_max)
+        limit = CAPABILITIES.admit_limit(limit)
         return await self._read(lambda database: database.list(prefix, limit, after))
 
     async def txn(self, checks: Sequence[Check], ops: Sequence[Op]) -> TxnResult:
@@ -213,24 +199,20 @@ class LocalBackend(Backend):
         return TxnResult(tuple(revisions))
 
     def watch(self, prefix: str) -> Watch:
-        if self._worker is None:
+        if self._thread is None:
             raise Closed("the backend is not open")
-        watch = _LocalWatch(self, prefix)
+        watch = LocalWatch(self, prefix)
         self._watches[watch] = None
         return watch
 
     async def watch_count(self) -> WatchCount:
-        return WatchCount(
-            None, "there is no server: each process reads the file, and looks for itself what has changed"
-        )
-
-    # For sessions and watches.
+        return WatchCount(None, "there is no server: each process reads the database and finds the changes itself")
 
     async def _run(self, job: Callable[[Database], _T]) -> _T:
-        if self._worker is None:
+        if self._thread is None:
             raise Closed("the backend is not open")
         try:
-            return await self._worker.submit(job)
+            return await self._thread.submit(job)
         except WrongStore:
             self._lose_sessions()
             raise
@@ -238,7 +220,7 @@ class LocalBackend(Backend):
     async def _read(self, job: Callable[[Database], _T]) -> _T:
         try:
             return await self._run(job)
-        except MaybeApplied as error:  # the disk failed; that is in doubt for the writes of the same batch only
+        except MaybeApplied as error:  # the disk failed: only the writes of the same batch are in doubt
             raise Unavailable(str(error)) from error
 
     async def _apply(self, checks: Sequence[Check], ops: Sequence[Op]) -> Applied:
@@ -251,83 +233,113 @@ class LocalBackend(Backend):
             return await self._run(lambda database: database.apply(checks, ops, now_ms=now_ms))
         except SessionLost:
             with suppress(CoordinationError):
-                await self._take_census()  # so that the session is LOST before anybody hears of it
+                await self._take_census()  # so that the session is LOST before the caller sees the error
             raise
-
-    def _end_session(self, session_id: str) -> None:
-        """Forget a session that is lost, and end it in the store in case that does not know yet."""
-        self._sessions.pop(session_id, None)
-        if self._worker is not None:
-            now_ms = self._now_ms()
-            ended = self._worker.submit(lambda database: database.apply((), (), now_ms=now_ms, dead_session=session_id))
-            ended.add_done_callback(lambda future: future.cancelled() or future.exception())
 
     def _now_ms(self) -> int:
         return math.floor(self._monotonic() * 1000)
 
-    def _name(self) -> str:
+    def _random_name(self) -> str:
         return f"{self._rng.getrandbits(128):032x}"
 
-    # News, deaths and the look that finds what nobody told.
+    # --- For sessions and watches ---
 
-    def _on_own_news(self, moved: bool) -> None:
-        if self._neighbours is not None:
-            self._neighbours.tell(MOVED if moved else CHANGED)
-        self._on_news(moved)
+    def send_renewal(self, session_id: str) -> asyncio.Future[bool] | None:
+        """See ``session.Sessions``."""
+        if self._thread is None:
+            return None
+        now_ms = self._now_ms()
+        return self._thread.submit(lambda database: database.renew(session_id, now_ms))
 
-    def _on_news(self, moved: bool) -> None:
-        self._wake()
-        if moved:
-            self._look()
+    def forget(self, session_id: str) -> None:
+        """See ``session.Sessions``."""
+        self._sessions.pop(session_id, None)
+        if self._thread is not None:
+            now_ms = self._now_ms()
+            ended = self._thread.submit(lambda database: database.apply((), (), now_ms=now_ms, dead_session=session_id))
+            ended.add_done_callback(lambda future: future.cancelled() or future.exception())
+
+    async def end(self, session_id: str) -> None:
+        """See ``session.Sessions``."""
+        now_ms = self._now_ms()
+        with suppress(Closed):
+            await self._run(lambda database: database.apply((), (), now_ms=now_ms, dead_session=session_id))
+
+    @property
+    def is_open(self) -> bool:
+        """See ``watch.ChangeSource``."""
+        return self._thread is not None
+
+    async def changes(self, prefix: str, position: int) -> tuple[int, Sequence[Event]]:
+        """See ``watch.ChangeSource``."""
+        return await self._run(lambda database: database.changes(prefix, position))
+
+    def forget_watch(self, watch: LocalWatch) -> None:
+        """See ``watch.ChangeSource``."""
+        self._watches.pop(watch, None)
+
+    # --- News of other processes, and the census ---
+
+    def _on_own_news(self, news: News) -> None:
+        if self._others is not None:
+            self._others.wake_up(SESSIONS_CHANGED if news.sessions_changed else ENTRIES_CHANGED)
+        self._on_wake_up(news.sessions_changed)
+
+    def _on_wake_up(self, sessions_changed: bool) -> None:
+        self._wake_watches()
+        if sessions_changed:
+            self._start_census()
 
     def _on_death(self, process: str) -> None:
-        self._look()
+        self._start_census()
 
-    def _look(self) -> None:
-        """Take a census, now, or once more after the one that is under way."""
-        if self._worker is None:
+    def _start_census(self) -> None:
+        """Take a census now, or another one after the one that is being taken."""
+        if self._thread is None:
             return
-        if self._look_task is not None and not self._look_task.done():
-            self._look_again = True
+        if self._census_task is not None and not self._census_task.done():
+            self._census_again = True
             return
-        self._look_task = asyncio.get_running_loop().create_task(self._look_until_current(), name="coordination census")
+        self._census_task = asyncio.get_running_loop().create_task(
+            self._take_census_until_current(), name="coordination census"
+        )
 
-    async def _look_until_current(self) -> None:
-        self._look_again = True
-        due_in_s = _RETRY_S
-        while self._look_again:
-            self._look_again = False
+    async def _take_census_until_current(self) -> None:
+        self._census_again = True
+        due_in_s = RETRY_S
+        while self._census_again:
+            self._census_again = False
             try:
                 due_in_s = await self._take_census()
             except Retriable:
-                due_in_s = _RETRY_S
+                due_in_s = RETRY_S
             except WrongStore:
                 self._lose_sessions()
-                self._wake()
+                self._wake_watches()
             except CoordinationError:
                 return
-        self._schedule_look(due_in_s)
+        self._schedule_census(due_in_s)
 
-    def _schedule_look(self, after_s: float) -> None:
-        if self._look_timer:
-            self._look_timer.cancel()
-        if self._worker is not None:
+    def _schedule_census(self, after_s: float) -> None:
+        if self._census_timer:
+            self._census_timer.cancel()
+        if self._thread is not None:
             loop = asyncio.get_running_loop()
-            self._look_timer = loop.call_later(min(after_s, _LOOK_S), self._look)
+            self._census_timer = loop.call_later(min(after_s, _CENSUS_EVERY_S), self._start_census)
 
     async def _take_census(self) -> float:
-        """Learn who is there; end the sessions of the dead and the silent. In how many seconds the next may be due."""
+        """End the sessions of dead processes and those past their TTL. Return the seconds until the next may expire."""
         census = await self._run(Database.census)
-        neighbours = self._neighbours
-        if neighbours is None:
+        others = self._others
+        if others is None:
             raise Closed("the backend is closed")
-        self._drop_ended(census)
+        self._lose_ended(census)
         try:
-            for process in neighbours.scan():
-                neighbours.forget(process)
+            for process in others.scan():
+                others.forget(process)
         except OSError as error:
-            raise Unavailable(f"cannot see who is alive: {error}") from error
-        dead = {process for process, _ in census.sessions.values()} - neighbours.processes
+            raise Unavailable(f"cannot see which processes are alive: {error}") from error
+        dead = {process for process, _ in census.sessions.values()} - others.alive
         for process in dead:
             await self._run(partial(Database.apply, checks=(), ops=(), now_ms=self._now_ms(), dead_process=process))
         now_ms = self._now_ms()
@@ -336,10 +348,10 @@ class LocalBackend(Backend):
             await self._run(lambda database: database.apply((), (), now_ms=now_ms))
         if census.sequence != self._seen:
             self._seen = census.sequence
-            self._wake()
+            self._wake_watches()
         return max(due_ms - now_ms, 1) / 1000
 
-    def _drop_ended(self, census: Census) -> None:
+    def _lose_ended(self, census: Census) -> None:
         for session_id, session in tuple(self._sessions.items()):
             if session_id not in census.sessions:
                 session.lose()
@@ -348,102 +360,24 @@ class LocalBackend(Backend):
         for session in tuple(self._sessions.values()):
             session.lose()
 
-    def _wake(self) -> None:
+    def _wake_watches(self) -> None:
         for watch in self._watches:
             watch.wake()
-
-
-class _LocalSession(Session):
-    def __init__(self, backend: LocalBackend, session_id: str, ttl_ms: int, sent_at: float) -> None:
-        super().__init__(session_id, ttl_ms, sent_at)
-        self._backend = backend
-        self._renewal = self._loop.call_later(ttl_ms / 3000, self._renew)
-        self.add_callback(self._on_change)
-
-    def _renew(self) -> None:
-        if self.state is SessionState.LOST or self._backend._worker is None:
-            return
-        self._renewal = self._loop.call_later(self.ttl_ms / 3000, self._renew)
-        sent_at, now_ms = self._loop.time(), self._backend._now_ms()
-
-        def on_answer(answer: asyncio.Future[bool]) -> None:
-            if answer.cancelled():
-                return
-            if (error := answer.exception()) is None:
-                if answer.result():
-                    self.renewed(sent_at)
-                else:
-                    self.lose()
-            elif not isinstance(error, Retriable):
-                self.lose()
-
-        self._backend._worker.submit(lambda database: database.renew(self.id, now_ms)).add_done_callback(on_answer)
-
-    def _on_change(self, state: SessionState) -> None:
-        if state is SessionState.LOST:
-            self._renewal.cancel()
-            self._backend._end_session(self.id)
-
-    async def close(self) -> None:
-        if self._state is SessionState.LOST:
-            return
-        self.lose()
-        now_ms = self._backend._now_ms()
-        with suppress(Closed):
-            await self._backend._run(lambda database: database.apply((), (), now_ms=now_ms, dead_session=self.id))
-
-
-class _LocalWatch(Watch):
-    """Keeps only a position: what it has not yet delivered is in the store, so nothing grows while nobody iterates."""
-
-    def __init__(self, backend: LocalBackend, prefix: str) -> None:
-        self._backend = backend
-        self._prefix = prefix
-        self._position = -1  # behind every floor: begin with a Snapshot
-        self._events: deque[Event] = deque()
-        self._woken = asyncio.Event()
-        self._closed = False
-
-    def wake(self) -> None:
-        """There may be something new."""
-        self._woken.set()
-
-    async def _next(self) -> Event:
-        while True:
-            if self._closed or self._backend._worker is None:
-                raise Closed("the watch is closed")
-            if self._events:
-                return self._events.popleft()
-            self._woken.clear()
-            changes = partial(Database.changes, prefix=self._prefix, position=self._position)
-            try:
-                self._position, events = await self._backend._run(changes)
-            except Retriable:
-                await asyncio.sleep(_RETRY_S)
-                continue
-            self._events.extend(events)
-            if not events:
-                await self._woken.wait()
-
-    async def close(self) -> None:
-        self._closed = True
-        self._backend._watches.pop(self, None)
-        self.wake()
 
 
 def _make_directory(directory: Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _refused(error) from error
+        raise _as_coordination_error(error) from error
 
 
-def _refused(error: OSError) -> CoordinationError:
+def _as_coordination_error(error: OSError) -> CoordinationError:
     return Unauthorized(str(error)) if isinstance(error, PermissionError) else BadConfig(str(error))
 
 
 def _boot_id() -> str:
-    """Names this boot of the machine; "" where the system has no such name and only the TTLs are left to go by."""
+    """The id of this boot of the machine; "" on systems without one, where sessions end by their TTLs only."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:

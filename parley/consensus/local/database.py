@@ -1,7 +1,6 @@
-"""The state of the embedded store in SQLite: one connection, used by one thread at a time. See the package for why.
+"""A connection to the embedded store's SQLite database, used by one thread at a time. schema.py has the tables.
 
-Every write is one statement, so that the write lock is held by C code only. ``sequence`` counts changes and gives the
-revisions; ``removed`` remembers deletions for watchers, back to ``floor``.
+Every write is one SQL statement, so that only C code runs while the write lock is held.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ from parley.consensus.errors import (
     Unavailable,
     WrongStore,
 )
-from parley.consensus.local.stopped_lock_holder import step_over_stopped_holder
+from parley.consensus.local.schema import APPLICATION_ID, FORMAT, OUTCOME, SCHEMA, TRANSACTION_TABLES
+from parley.consensus.local.stopped_lock_holder import resume_stopped_lock_holder
+from parley.consensus.store_identity import require_identity, wrong_store
 
 FILE = "store.db"
-_FORMAT = 1
-_APPLICATION_ID = 0x50524C59
 _BUSY_MS = 250
 _BUSY_ATTEMPTS = 20
 _REMOVED_KEPT = 10_000
@@ -50,119 +49,57 @@ _FORGET_EVERY = 2000
 _EVENTS_MAX = 250
 _T = TypeVar("_T")
 _sync = getattr(os, "fdatasync", os.fsync)
-_KEY_END = "\x7f"  # behind every character that a key can have
-
-_SCHEMA = f"""
-PRAGMA application_id = {_APPLICATION_ID};
-PRAGMA user_version = {_FORMAT};
-BEGIN;
-CREATE TABLE state(one INTEGER PRIMARY KEY CHECK (one = 1), identity TEXT NOT NULL, boot TEXT NOT NULL,
-                   sequence INTEGER NOT NULL, floor INTEGER NOT NULL);
-CREATE TABLE entries(key TEXT NOT NULL UNIQUE, value BLOB NOT NULL, revision INTEGER NOT NULL, session TEXT);
-CREATE INDEX entries_by_revision ON entries(revision);
-CREATE INDEX entries_by_session ON entries(session) WHERE session IS NOT NULL;
-CREATE TABLE removed(key TEXT PRIMARY KEY, revision INTEGER NOT NULL) WITHOUT ROWID;
-CREATE INDEX removed_by_revision ON removed(revision);
-CREATE TABLE sessions(id TEXT PRIMARY KEY, process TEXT NOT NULL, ttl_ms INTEGER NOT NULL,
-                      renewed_ms INTEGER NOT NULL) WITHOUT ROWID;
-COMMIT;
-"""
-
-# What a transaction asks for, and what became of it; then the two steps of carrying it out.
-_REQUEST = """
-CREATE TEMP TABLE checks(position INTEGER PRIMARY KEY, key TEXT, expect INTEGER, revision INTEGER);
-CREATE TEMP TABLE ops(position INTEGER PRIMARY KEY, key TEXT, value BLOB, session TEXT);
-CREATE TEMP TABLE failed(position INTEGER, revision INTEGER);
-CREATE TEMP TABLE applied(base INTEGER, deleted INTEGER);
-CREATE TEMP TABLE ended(id TEXT PRIMARY KEY);
-CREATE TEMP TABLE request(identity TEXT, boot TEXT, now_ms INTEGER, dead_process TEXT, dead_session TEXT);
-CREATE TEMP TRIGGER request_made AFTER INSERT ON request BEGIN
-  SELECT RAISE(ABORT, 'identity') WHERE NOT EXISTS (SELECT 1 FROM state WHERE identity = new.identity);
-
-  INSERT INTO ended SELECT id FROM sessions
-    WHERE renewed_ms + ttl_ms <= new.now_ms OR process = new.dead_process OR id = new.dead_session
-       OR new.boot <> (SELECT boot FROM state);
-  INSERT OR REPLACE INTO removed
-    SELECT key, (SELECT sequence FROM state) + row_number() OVER (ORDER BY key)
-    FROM entries WHERE session IN (SELECT id FROM ended);
-  UPDATE state SET sequence =
-    sequence + (SELECT count(*) FROM entries WHERE session IN (SELECT id FROM ended))
-    WHERE EXISTS (SELECT 1 FROM ended);
-  DELETE FROM entries WHERE session IN (SELECT id FROM ended);
-  DELETE FROM sessions WHERE id IN (SELECT id FROM ended);
-  UPDATE state SET boot = new.boot WHERE boot <> new.boot;
-
-  INSERT INTO failed SELECT -1, NULL FROM ops
-    WHERE session IS NOT NULL AND session NOT IN (SELECT id FROM sessions);
-  INSERT INTO failed SELECT c.position, e.revision FROM checks c LEFT JOIN entries e ON e.key = c.key
-    WHERE CASE c.expect WHEN 0 THEN e.key IS NOT NULL WHEN 1 THEN e.key IS NULL ELSE e.revision IS NOT c.revision END;
-  INSERT INTO applied
-    SELECT sequence, (SELECT count(*) FROM ops JOIN entries USING (key) WHERE ops.value IS NULL)
-    FROM state WHERE NOT EXISTS (SELECT 1 FROM failed);
-END;
-CREATE TEMP TRIGGER request_granted AFTER INSERT ON applied BEGIN
-  INSERT OR REPLACE INTO removed
-    SELECT key, new.base + position FROM ops WHERE value IS NULL AND key IN (SELECT key FROM entries);
-  DELETE FROM entries WHERE key IN (SELECT key FROM ops WHERE value IS NULL);
-  DELETE FROM removed WHERE key IN (SELECT key FROM ops WHERE value IS NOT NULL);
-  INSERT INTO entries SELECT key, value, new.base + position, session FROM ops WHERE value IS NOT NULL
-    ON CONFLICT (key) DO UPDATE SET value = excluded.value, revision = excluded.revision, session = excluded.session;
-  UPDATE state SET sequence = new.base + (SELECT count(*) FROM ops) WHERE EXISTS (SELECT 1 FROM ops);
-END;
-CREATE TEMP TABLE forget(up_to INTEGER);
-CREATE TEMP TRIGGER forget_removed AFTER INSERT ON forget BEGIN
-  UPDATE state SET floor = new.up_to WHERE floor < new.up_to;
-  DELETE FROM removed WHERE revision <= new.up_to;
-END;
-"""
-
-_OUTCOME = """
-SELECT (SELECT count(*) FROM ended), (SELECT min(position) FROM failed),
-       (SELECT base FROM applied), (SELECT deleted FROM applied)
-"""
+_KEY_END = "\x7f"  # sorts after every character that a key can contain
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A transaction that was applied: the revision before it, and how many of its deletes found something."""
+    """The result of an applied transaction: the sequence before it, and how many keys it deleted."""
 
     base: int
     deleted: int
 
 
 @dataclass(frozen=True, slots=True)
+class News:
+    """What a connection has changed since it was last asked: entries, and whether sessions started or ended."""
+
+    entries_changed: bool
+    sessions_changed: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Census:
-    """Who is there: for each session its process and when it is due to expire (monotonic milliseconds)."""
+    """The sessions: for each its process and the monotonic milliseconds at which it expires."""
 
     sequence: int
     sessions: dict[str, tuple[str, int]]
 
 
 class Database:
-    """The connection. Open it by ``Database(directory, ...)``; all methods block.
+    """A connection to the store in a directory. All methods block.
 
-    :ivar identity: of the store.
-    :ivar sequence: of the newest change seen through this connection.
+    ``identity`` is that of the store. ``sequence`` is that of the newest change seen through this connection.
     """
 
     def __init__(self, directory: Path, *, expect_identity: str | None, new_identity: str, boot: str) -> None:
-        """:raises WrongStore, BadConfig, Unauthorized, Unavailable: as ``Backend.open``."""
+        """Connect, and create the store if there is none. Raises the errors of ``Backend.open``."""
         self._path = directory / FILE
         self._boot = boot
         self.sequence = 0
-        self._written = False
-        self._moved = False
+        self._entries_changed = False
+        self._sessions_changed = False
         self._synced = -1
         self._forget_at = 0
         self._wal = -1
         try:
             if not self._path.exists():
                 if expect_identity is not None:
-                    raise WrongStore(f"{self._path} does not exist, but the store {expect_identity} is expected there")
+                    raise wrong_store(None, expect_identity, str(self._path))
                 _initialise(self._path, new_identity, boot)
             self._connection = self._connect()
         except sqlite3.Error as error:
-            raise _translated(error, self._path, writing=False) from error
+            raise _as_coordination_error(error, self._path, writing=False) from error
         except PermissionError as error:
             raise Unauthorized(str(error)) from error
         except OSError as error:
@@ -174,24 +111,21 @@ class Database:
             raise
 
     def close(self) -> None:
-        """Close the connection; the last one of all processes folds the WAL into the file."""
+        """Close the connection. The last connection of all processes merges the WAL into the database file."""
         with suppress(sqlite3.Error):
             self._connection.close()
         if self._wal >= 0:
             os.close(self._wal)
             self._wal = -1
 
-    def take_news(self) -> tuple[bool, bool]:
-        """Whether entries were written, and whether sessions started or ended, since the last call."""
-        news = self._written, self._moved
-        self._written = self._moved = False
+    def take_news(self) -> News:
+        """What this connection has changed since the last call."""
+        news = News(self._entries_changed, self._sessions_changed)
+        self._entries_changed = self._sessions_changed = False
         return news
 
     def sync(self) -> None:
-        """Make everything that was written or seen so far survive a power failure.
-
-        :raises MaybeApplied: the disk failed.
-        """
+        """Make everything written or read so far survive a power failure. Raises MaybeApplied if the disk fails."""
         if self._synced == self.sequence:
             return
         try:
@@ -209,9 +143,9 @@ class Database:
         dead_process: str | None = None,
         dead_session: str | None = None,
     ) -> Applied:
-        """End sessions that are due or named dead; then carry out a transaction.
+        """End the sessions that are past their TTL or declared dead, then carry out a transaction.
 
-        :raises SessionLost, PreconditionFailed, Fenced: nothing but the ending of sessions was done.
+        Raises SessionLost, PreconditionFailed or Fenced if the transaction is refused; sessions have been ended anyway.
         """
         for table in ("checks", "ops", "failed", "applied", "ended", "request"):
             self._connection.execute(f"DELETE FROM {table}")
@@ -219,13 +153,13 @@ class Database:
         self._connection.executemany("INSERT INTO ops VALUES (?, ?, ?, ?)", _op_rows(ops))
         request = (self.identity, self._boot, now_ms, dead_process, dead_session)
         self._write("INSERT INTO request VALUES (?, ?, ?, ?, ?)", request)
-        (ended, failed, base, deleted), *_ = self._read(_OUTCOME)
-        self._moved = self._moved or ended > 0
+        (ended, failed, base, deleted), *_ = self._read(OUTCOME)
+        self._sessions_changed = self._sessions_changed or ended > 0
         if failed is not None:
             self.sequence = max(self.sequence, self._read("SELECT sequence FROM state")[0][0])
             raise self._failure(checks, failed)
         self.sequence = max(self.sequence, base + len(ops))
-        self._written = self._written or len(ops) > 0
+        self._entries_changed = self._entries_changed or len(ops) > 0
         self._forget_removed()
         return Applied(base, deleted)
 
@@ -234,20 +168,20 @@ class Database:
         sql = "INSERT INTO sessions SELECT ?, ?, ?, ? FROM state WHERE identity = ?"
         if self._write(sql, (session_id, process, ttl_ms, now_ms, self.identity)) != 1:
             raise self._overwritten()
-        self._moved = True
+        self._sessions_changed = True
 
     def renew(self, session_id: str, now_ms: int) -> bool:
-        """Put off the expiry of a session; False if it is over."""
+        """Renew a session. Returns False if it has ended."""
         sql = "UPDATE sessions SET renewed_ms = ? WHERE id = ? AND renewed_ms + ttl_ms >= ?"
         return self._write(sql, (now_ms, session_id, now_ms)) == 1
 
     def census(self) -> Census:
-        """Who is there."""
+        """The sessions in the store."""
         sequence, rows = self._at_once(lambda: self._read("SELECT id, process, renewed_ms + ttl_ms FROM sessions"))
         return Census(sequence, {session: (process, due_ms) for session, process, due_ms in rows})
 
     def get(self, key: str) -> Entry | None:
-        """The entry of a key."""
+        """The entry of a key, or None."""
         sql = (
             "SELECT state.sequence, state.identity, key, value, revision, session "
             "FROM state LEFT JOIN entries ON key = ?"
@@ -271,7 +205,10 @@ class Database:
         return Page(entries, entries[-1].key if len(rows) > limit else None)
 
     def changes(self, prefix: str, position: int) -> tuple[int, Sequence[Event]]:
-        """What happened below a prefix since a position, last change of each key only, and the position reached."""
+        """The last change of each key below a prefix since a position, and the position that these reach.
+
+        A position below ``floor`` gets a Snapshot, because deletions since then may be forgotten.
+        """
         bounds = _range(prefix)
 
         def read() -> tuple[int | None, Sequence[Any], Sequence[Any]]:
@@ -298,22 +235,19 @@ class Database:
         events: list[tuple[int, Event]] = [(row[2], Changed(_entry(row))) for row in put]
         events += [(revision, Removed(key)) for key, revision in removed]
         events.sort(key=lambda event: event[0])
-        if max(len(put), len(removed)) == _EVENTS_MAX:  # perhaps cut off: go as far as both are complete
+        if max(len(put), len(removed)) == _EVENTS_MAX:  # perhaps cut off: only so far are both lists complete
             events = events[:_EVENTS_MAX]
             sequence = events[-1][0]
         return sequence, [event for _, event in events]
 
     def check_in_place(self) -> None:
-        """Look whether the file is still the one that was opened.
-
-        :raises WrongStore: it was deleted or replaced.
-        """
+        """Raise WrongStore if the file that was opened has been deleted or replaced."""
         try:
             found = os.stat(self._path)
         except OSError as error:
-            raise WrongStore(f"the store {self.identity} is gone: {error}") from error
+            raise WrongStore(f"the store {self.identity} was deleted: {error}") from error
         if (found.st_dev, found.st_ino) != self._inode or not os.fstat(self._wal).st_nlink:
-            raise WrongStore(f"{self._path} is not the store {self.identity} any more: it was replaced")
+            raise WrongStore(f"{self._path} is no longer the store {self.identity}: the file was replaced")
 
     def _connect(self) -> sqlite3.Connection:
         quoted = str(self._path.absolute()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
@@ -326,12 +260,12 @@ class Database:
         )
         application_id = connection.execute("PRAGMA application_id").fetchone()[0]
         form = connection.execute("PRAGMA user_version").fetchone()[0]
-        if application_id != _APPLICATION_ID or form != _FORMAT:
+        if application_id != APPLICATION_ID or form != FORMAT:
             connection.close()
             raise BadConfig(f"{self._path} is not a coordination store of this version")
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA temp_store = MEMORY")
-        connection.executescript(_REQUEST)
+        connection.executescript(TRANSACTION_TABLES)
         return connection
 
     def _identify(self, expected: str | None) -> str:
@@ -339,8 +273,7 @@ class Database:
         if not rows:
             raise BadConfig(f"{self._path} is damaged: it has no identity")
         identity, self.sequence = rows[0]
-        if expected not in (None, identity):
-            raise WrongStore(f"{self._path} is the store {identity}, but {expected} is expected", found=identity)
+        require_identity(identity, expected, str(self._path))
         found = os.stat(self._path)
         self._inode = (found.st_dev, found.st_ino)
         self._wal = os.open(f"{self._path}-wal", os.O_RDWR)
@@ -358,8 +291,8 @@ class Database:
                 return self._connection.execute(sql, parameters)
             except sqlite3.Error as error:
                 if not _is_busy(error):
-                    raise _translated(error, self._path, writing=writing) from error
-            step_over_stopped_holder(Path(f"{self._path}-shm"))
+                    raise _as_coordination_error(error, self._path, writing=writing) from error
+            resume_stopped_lock_holder(Path(f"{self._path}-shm"))
         raise Unavailable(f"{self._path} is locked by another process")
 
     def _failure(self, checks: Sequence[Check], position: int) -> CoordinationError:
@@ -371,7 +304,7 @@ class Database:
         return error
 
     def _at_once(self, read: Callable[[], _T]) -> tuple[int, _T]:
-        """The result of several reads of one state, and the sequence of that state."""
+        """Do several reads of one state, and return the sequence of that state with their result."""
         self._read("BEGIN")
         try:
             rows = self._read("SELECT sequence, identity FROM state")
@@ -381,11 +314,11 @@ class Database:
             self._end_reading()
 
     def _end_reading(self) -> None:
-        """Whatever has failed: a read that stays open would show its state for ever."""
+        """End the read transaction, also after an error: one left open would show its old state for ever."""
         try:
             self._connection.rollback()
         except sqlite3.Error as error:
-            raise _translated(error, self._path, writing=False) from error
+            raise _as_coordination_error(error, self._path, writing=False) from error
 
     def _saw(self, state: tuple[int, str] | None) -> None:
         if state is None or state[1] != self.identity:
@@ -393,7 +326,7 @@ class Database:
         self.sequence = max(self.sequence, state[0])
 
     def _overwritten(self) -> WrongStore:
-        return WrongStore(f"{self._path} is not the store {self.identity} any more: it was overwritten")
+        return WrongStore(f"{self._path} is no longer the store {self.identity}: it was overwritten")
 
     def _forget_removed(self) -> None:
         if self.sequence >= self._forget_at:
@@ -403,13 +336,13 @@ class Database:
 
 
 def _initialise(path: Path, identity: str, boot: str) -> None:
-    """Make a new store and put it in place in one step; somebody else's is left alone if it is there first."""
+    """Create a store and put it in place in one step. Does nothing if another process has just put one there."""
     draft = path.with_name(f".{path.name}.{identity}")
     try:
         connection = sqlite3.connect(draft, isolation_level=None)
         try:
             connection.execute("PRAGMA journal_mode = WAL")
-            connection.executescript(_SCHEMA)
+            connection.executescript(SCHEMA)
             connection.execute("INSERT INTO state VALUES (1, ?, ?, 0, 0)", (identity, boot))
         finally:
             connection.close()
@@ -448,7 +381,7 @@ def _op_rows(ops: Sequence[Op]) -> Iterator[tuple[int, str, bytes | None, str | 
 
 
 def _range(prefix: str) -> tuple[str, str]:
-    """The first key that starts with a prefix and the end of all that do. SQLite takes no half of a surrogate pair."""
+    """The bounds of the keys that start with a prefix. SQLite accepts no half of a surrogate pair."""
     first = prefix.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return first, first + _KEY_END
 
@@ -462,14 +395,14 @@ def _is_busy(error: sqlite3.Error) -> bool:
     return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
-def _translated(error: sqlite3.Error, path: Path, *, writing: bool) -> CoordinationError:
-    """What an SQLite error means to the caller. A statement that failed otherwise than by I/O was rolled back."""
+def _as_coordination_error(error: sqlite3.Error, path: Path, *, writing: bool) -> CoordinationError:
+    """The coordination error for an SQLite error. Any statement that failed, except by I/O, was rolled back."""
     text = f"{path}: {error}"
     match getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF:
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
             return Unauthorized(text)
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_ERROR | sqlite3.SQLITE_CONSTRAINT:
-            return WrongStore(f"damaged, or not the store it was: {text}")
+            return WrongStore(f"the store is damaged or was replaced: {text}")
         case sqlite3.SQLITE_CANTOPEN:
             return BadConfig(text)
         case sqlite3.SQLITE_IOERR if writing:

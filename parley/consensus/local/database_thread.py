@@ -1,4 +1,7 @@
-"""The thread that talks to SQLite: jobs in order, a batch at a time, one sync before any of a batch is answered."""
+"""The thread that uses SQLite. It runs jobs in order and in batches, with one sync before any result is returned.
+
+A job is a function of the database. The results reach the callers on the event loop.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from parley.consensus.errors import Closed, CoordinationError, Unavailable, WrongStore
-from parley.consensus.local.database import Database
+from parley.consensus.local.database import Database, News
 
 _T = TypeVar("_T")
 _BATCH_MAX = 256
@@ -23,7 +26,7 @@ class _Job(Generic[_T]):
     result: _T | None = None
     error: BaseException | None = None
 
-    def answer(self) -> None:
+    def settle(self) -> None:
         if self.done.done():
             return  # cancelled
         if self.error is not None:
@@ -32,13 +35,13 @@ class _Job(Generic[_T]):
             self.done.set_result(self.result)  # type: ignore[arg-type]
 
 
-class Worker:
+class DatabaseThread:
     """Runs jobs on a database that only its thread touches.
 
-    :param on_news: called on the loop after a batch that changed something, with whether sessions started or ended.
+    ``on_news`` is called on the loop after each batch that changed something.
     """
 
-    def __init__(self, on_news: Callable[[bool], None]) -> None:
+    def __init__(self, on_news: Callable[[News], None]) -> None:
         self._on_news = on_news
         self._loop = asyncio.get_running_loop()
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="coordination")
@@ -54,9 +57,9 @@ class Worker:
         return self._database
 
     def submit(self, run: Callable[[Database], _T]) -> asyncio.Future[_T]:
-        """Have a job run after those before it. It runs even if the future is cancelled.
+        """Run a job after those submitted before. It runs even if its future is cancelled.
 
-        :raises Closed: through the future, if the worker is closed.
+        The future raises Closed if this thread is closed.
         """
         job = _Job(run, self._loop.create_future())
         if self._closed or self._database is None:
@@ -64,11 +67,11 @@ class Worker:
         else:
             self._waiting.append(job)
             if not self._running:
-                self._start()
+                self._start_batch()
         return job.done
 
     async def close(self) -> None:
-        """Finish what was submitted, disconnect, and end the thread."""
+        """Finish the submitted jobs, disconnect, and end the thread."""
         if self._database is not None and not self._closed:
             last = self.submit(lambda database: None)
             self._closed = True
@@ -78,7 +81,7 @@ class Worker:
         self._closed = True
         self._executor.shutdown(wait=False)
 
-    def _start(self) -> None:
+    def _start_batch(self) -> None:
         batch, self._waiting = self._waiting[:_BATCH_MAX], self._waiting[_BATCH_MAX:]
         self._running = True
         self._executor.submit(self._run, batch)
@@ -98,26 +101,25 @@ class Worker:
                 except BaseException as error:
                     job.error = error
             database.sync()
-        except WrongStore as error:  # for good, whatever is there later
+        except WrongStore as error:  # final, even if the right store comes back later
             self._wrong_store = error
             for job in batch:
                 job.error = error
         except CoordinationError as error:
             for job in batch:
                 job.error = job.error or error
-        except Exception as error:  # such as a stat that fails; whoever waits must hear of it
+        except Exception as error:  # such as a stat that fails; the callers must not wait for ever
             for job in batch:
                 job.error = job.error or Unavailable(str(error))
-        with suppress(RuntimeError):  # the loop is gone, and with it all who waited
+        with suppress(RuntimeError):  # the loop is closed, and all callers with it
             self._loop.call_soon_threadsafe(self._deliver, batch, database.take_news())
 
-    def _deliver(self, batch: list[_Job[Any]], news: tuple[bool, bool]) -> None:
+    def _deliver(self, batch: list[_Job[Any]], news: News) -> None:
         for job in batch:
-            job.answer()
-        written, moved = news
-        if written or moved:
-            self._on_news(moved)
+            job.settle()
+        if news.entries_changed or news.sessions_changed:
+            self._on_news(news)
         if self._waiting:
-            self._start()
+            self._start_batch()
         else:
             self._running = False

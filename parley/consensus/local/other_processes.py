@@ -1,8 +1,9 @@
-"""The other processes that have the store open: being told when they commit something, and when they die.
+"""The other processes that have the store open: exchange of wake-ups with them, and notice of their deaths.
 
-Each process holds a named pipe ``live/<process>`` open at both ends and reads from it; the others hold its writing
-end. A byte in the pipe says that there is news. When the process dies the kernel closes its ends, and the others'
-writing ends become erroneous at once. A pipe nobody reads (``ENXIO``) belongs to a dead process.
+Each process holds a named pipe ``live/<process>`` open at both ends and reads from it. The other processes hold its
+writing end. A byte in the pipe says that there is something new. When a process dies the kernel closes its ends, and
+the writing ends that the others hold report an error at once. A pipe without a reader (``ENXIO``) belongs to a dead
+process.
 """
 
 from __future__ import annotations
@@ -15,27 +16,26 @@ from contextlib import suppress
 from pathlib import Path
 
 DIRECTORY = "live"
-CHANGED = b"c"
-"""Something was committed."""
-MOVED = b"m"
-"""A process or a session came or went."""
+ENTRIES_CHANGED = b"c"
+"""The wake-up after a commit."""
+SESSIONS_CHANGED = b"m"
+"""The wake-up after a process or a session has started or ended."""
 _READ_BYTES = 65536
 
 
-class Neighbours:
-    """This process's pipe and the writing ends of the others'.
+class OtherProcesses:
+    """This process's pipe, and the writing ends of the other processes' pipes.
 
-    :param process: this process's name, never used before.
-    :param on_news: called on the loop with whether processes or sessions moved.
-    :param on_death: called on the loop with the name of a process that died.
+    ``process`` is this process's name, never used before. Called on the loop: ``on_wake_up`` with True if processes or
+    sessions have started or ended, ``on_death`` with the name of a process that has died.
     """
 
     def __init__(
-        self, directory: Path, process: str, on_news: Callable[[bool], None], on_death: Callable[[str], None]
+        self, directory: Path, process: str, on_wake_up: Callable[[bool], None], on_death: Callable[[str], None]
     ) -> None:
         self.process = process
         self._directory = directory / DIRECTORY
-        self._on_news = on_news
+        self._on_wake_up = on_wake_up
         self._on_death = on_death
         self._loop = asyncio.get_running_loop()
         self._directory.mkdir(exist_ok=True)
@@ -43,31 +43,30 @@ class Neighbours:
         draft = self._directory / f".{process}"
         os.mkfifo(draft, 0o600)
         self._reader = os.open(draft, os.O_RDONLY | os.O_NONBLOCK)
-        self._holder = os.open(
-            draft, os.O_WRONLY | os.O_NONBLOCK
-        )  # or the reader would see an end whenever others leave
-        draft.rename(self._pipe)  # seen by others only now that it is read
+        # Without a writing end of its own the reader would see an end of file whenever the other processes leave.
+        self._own_writer = os.open(draft, os.O_WRONLY | os.O_NONBLOCK)
+        draft.rename(self._pipe)  # visible to the other processes only now that it has a reader
         self._writers: dict[str, int] = {}
         self._loop.add_reader(self._reader, self._on_readable)
 
     def close(self) -> None:
-        """Leave; the others see a process that is gone."""
+        """Leave: the other processes see this one as dead."""
         self._loop.remove_reader(self._reader)
         for process in tuple(self._writers):
             self._drop(process)
         self._pipe.unlink(missing_ok=True)
         os.close(self._reader)
-        os.close(self._holder)
+        os.close(self._own_writer)
 
     @property
-    def processes(self) -> set[str]:
-        """The processes known to be alive, this one included."""
+    def alive(self) -> set[str]:
+        """The processes known to be alive, including this one."""
         return {self.process, *self._writers}
 
     def scan(self) -> list[str]:
-        """Get to know processes that came; the names of those found dead.
+        """Connect to the pipes of new processes, and return the names of dead ones.
 
-        :raises OSError: some process is neither alive nor dead for all we can see.
+        Raises OSError if a process looks neither alive nor dead.
         """
         dead: list[str] = []
         for pipe in self._directory.iterdir():
@@ -77,7 +76,7 @@ class Neighbours:
             try:
                 writer = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
             except FileNotFoundError:
-                continue  # it left just now
+                continue  # it has just left
             except OSError as error:
                 if error.errno != errno.ENXIO:
                     raise
@@ -88,25 +87,25 @@ class Neighbours:
         return dead
 
     def forget(self, process: str) -> None:
-        """Remove what a dead process left behind, once its sessions are ended."""
+        """Remove the pipe of a dead process. Call it when its sessions have been ended."""
         (self._directory / process).unlink(missing_ok=True)
 
-    def tell(self, news: bytes) -> None:
-        """Wake the others."""
+    def wake_up(self, reason: bytes) -> None:
+        """Write a byte to every other process: ``ENTRIES_CHANGED`` or ``SESSIONS_CHANGED``."""
         for process, writer in tuple(self._writers.items()):
             try:
-                os.write(writer, news)
+                os.write(writer, reason)
             except BlockingIOError:
-                pass  # it has plenty of news to read already
+                pass  # its pipe is full of unread wake-ups
             except OSError:
                 self._died(process)
 
     def _on_readable(self) -> None:
-        news = b""
+        reasons = b""
         with suppress(BlockingIOError):
-            news = os.read(self._reader, _READ_BYTES)
-        if news:
-            self._on_news(MOVED in news or len(news) == _READ_BYTES)
+            reasons = os.read(self._reader, _READ_BYTES)
+        if reasons:
+            self._on_wake_up(SESSIONS_CHANGED in reasons or len(reasons) == _READ_BYTES)
 
     def _on_writer_event(self, process: str) -> None:
         if process in self._writers:

@@ -1,10 +1,9 @@
-"""Getting past a process that was stopped (SIGSTOP, Ctrl-Z) while it held SQLite's write lock.
+"""Get past a process that was stopped (SIGSTOP, Ctrl-Z) while it held SQLite's write lock.
 
-The lock is held for microseconds, but a process can be stopped in just those, and the kernel releases its lock only
-when it dies. Every other process would be unable to write until it goes on: no failover from the very process that
-failed. So the holder is made to go on just until it has released the lock, and is stopped again. What it was writing
-had begun before it was stopped and is applied or refused like any other transaction; its sessions expire as they would
-have.
+A process holds the lock for microseconds, but it can be stopped in exactly those, and the kernel releases the lock only
+when the process dies. Until then no other process could write, so the failed process itself would prevent the failover.
+Therefore the holder is resumed until it has released the lock, and then stopped again. The write that it completes had
+begun before it was stopped; it is applied or refused like any other. Its sessions expire as usual.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ _WRITE_LOCK = 120  # the byte of the -shm file that a writer locks (SQLite's WAL
 _STEP_S = 0.001
 _STEPS_MAX = 1000
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
-def step_over_stopped_holder(shm: Path) -> bool:
-    """If a stopped process holds the write lock, let it run until it does not. Blocks up to a second.
+def resume_stopped_lock_holder(shm: Path) -> bool:
+    """If a stopped process holds the write lock, let it run until it releases the lock. Blocks for up to a second.
 
-    :return: whether the lock was freed that way. False too where that process belongs to another user or cannot be
-        seen.
+    Returns True if that freed the lock. Returns False otherwise, also if the process belongs to another user or cannot
+    be seen.
     """
-    holder = _holder(shm)
+    holder = _lock_holder(shm)
     if holder is None or not _is_stopped(holder):
         return False
     try:
@@ -36,31 +35,34 @@ def step_over_stopped_holder(shm: Path) -> bool:
     except OSError:
         return False
     try:
-        if _holder(shm) != holder:  # so the descriptor is certainly that of the holder
+        if _lock_holder(shm) != holder:  # from here on the descriptor is certainly that of the lock holder
             return False
         signal.pidfd_send_signal(descriptor, signal.SIGCONT)
-        freed = _wait_until_free(shm, holder)
+        freed = _wait_until_released(shm, holder)
         signal.pidfd_send_signal(descriptor, signal.SIGSTOP)
-        log.warning("process %d was stopped while it held the lock of %s; freed: %s", holder, shm, freed)
+        _log.warning("process %d was stopped while it held the lock of %s; freed: %s", holder, shm, freed)
         return freed
     except OSError as error:
-        log.warning("process %d is stopped, holds the lock of %s and cannot be resumed: %s", holder, shm, error)
+        _log.warning("process %d is stopped, holds the lock of %s and cannot be resumed: %s", holder, shm, error)
         return False
     finally:
         os.close(descriptor)
 
 
-def _wait_until_free(shm: Path, holder: int) -> bool:
+def _wait_until_released(shm: Path, holder: int) -> bool:
     pause = threading.Event()
     for _ in range(_STEPS_MAX):
-        if _holder(shm) != holder:
+        if _lock_holder(shm) != holder:
             return True
         pause.wait(_STEP_S)
     return False
 
 
-def _holder(shm: Path) -> int | None:
-    """Who holds the write lock. (To ask by fcntl we would have to open the file; closing it drops our own locks.)"""
+def _lock_holder(shm: Path) -> int | None:
+    """The id of the process that holds the write lock, from /proc/locks.
+
+    fcntl could tell as well, but it needs the file open, and closing it would drop this process's own locks.
+    """
     try:
         found = shm.stat()
         locks = Path("/proc/locks").read_text(encoding="ascii")

@@ -94,7 +94,7 @@ class _Faults:
 
 def _database(client: Backend) -> Database | None:
     assert isinstance(client, LocalBackend)
-    return client._worker._database if client._worker is not None else None
+    return client._thread._database if client._thread is not None else None
 
 
 def _faults(client: Backend) -> _Faults:
