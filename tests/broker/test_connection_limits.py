@@ -42,5 +42,5 @@ async def test_limits_are_taken_over_while_the_broker_runs() -> None:
     async with Broker() as broker, Client(broker.bootstrap_servers) as client:
         for key in ("max.connections", "max.connection.creation.rate"):
             assert (await set_for_all(client, key, "77")).error_code == ErrorCode.NONE
-        limits = broker.server.admission.limits
+        limits = broker.server.parts.connection_quotas.limits
         assert (limits.connections, limits.connection_rate) == (77, 77)

@@ -15,6 +15,7 @@ import pytest
 from parley.broker.config import BrokerConfig
 from parley.broker.membership.identity import STORE_FILE
 from parley.broker.server import BrokerServer
+from parley.broker.startup.composition import limit_connections
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.fetch import FetchRequest
@@ -119,7 +120,7 @@ async def test_a_stop_does_not_wait_for_long_polls(tmp_path: Path) -> None:
         topic = FetchRequest.FetchTopic(topic="t", partitions=[partition])
         poll = FetchRequest(max_wait_ms=600_000, min_bytes=1, topics=[topic])
         waiting = asyncio.ensure_future(client.send(poll, version=12, timeout=60))
-        while not server.purgatories.fetch.waiting:  # noqa: ASYNC110  the request is on its way through the kernel
+        while not server.parts.purgatories.fetch.waiting:  # noqa: ASYNC110  the request is on its way through the kernel
             await asyncio.sleep(0.001)
         await server.stop()
         answer: Any = await waiting
@@ -143,7 +144,7 @@ async def test_listeners_advertise_their_own_addresses(tmp_path: Path) -> None:
         async with Client(server.bootstrap_servers) as client:
             answer: Any = await client.send(MetadataRequest(topics=[]))
             assert [(b.host, b.port) for b in answer.brokers] == [("127.0.0.1", inside.port)]
-        port = server.listeners[1].port
+        port = server.serving.listeners[1].port
         assert port not in (inside.port, 19092)
         async with Client(f"127.0.0.1:{port}") as client:
             answer = await client.send(MetadataRequest(topics=[]))
@@ -176,9 +177,9 @@ async def test_metrics_are_served(tmp_path: Path) -> None:
 
 async def test_limits_may_change_while_the_broker_runs(tmp_path: Path) -> None:
     async with running(config(tmp_path)) as server:
-        assert server.admission.limits.connections_per_ip == 2**31 - 1
-        server._apply_limits(config(tmp_path, **{"max.connections.per.ip": 7}))
-        assert server.admission.limits.connections_per_ip == 7
+        assert server.parts.connection_quotas.limits.connections_per_ip == 2**31 - 1
+        limit_connections(server.parts.connection_quotas, config(tmp_path, **{"max.connections.per.ip": 7}))
+        assert server.parts.connection_quotas.limits.connections_per_ip == 7
 
 
 async def test_a_cluster_begins_with_the_topics_found_on_disk(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ async def test_the_file_that_comes_with_kafka_starts_a_broker(tmp_path: Path) ->
     await server.start()
     try:
         assert server.identity.broker_id == 1
-        assert len(server.listeners) == 1, "the controller's is not opened"
+        assert len(server.serving.listeners) == 1, "the controller's is not opened"
     finally:
         await server.stop()
 

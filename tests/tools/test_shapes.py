@@ -71,7 +71,7 @@ def names(broker: Broker, topic: str, tmp_path: Path) -> dict[str, Any]:
         "topic": topic,
         "partition": 0,
         "replicas": [number],
-        "log_dirs": [broker.server.logs.directories[0].path.as_posix()],
+        "log_dirs": [broker.server.parts.logs.directories[0].path.as_posix()],
     }
     moves.write_text(json.dumps({"partitions": [place], "version": 1}))
     store = f"local://{tmp_path}/store"

@@ -43,9 +43,8 @@ class Outages:
         self._is_in_touch = is_in_touch
         self._lost_at = lost_at
         self._fenced_at: dict[int, float] = {}
-        metadata.subscribe(self._apply)
 
-    def _apply(self, delta: Delta, image: MetadataImage) -> None:
+    def apply(self, delta: Delta, image: MetadataImage) -> None:
         for change in delta.changes:
             if isinstance(change, BrokerRegistered):
                 if change.registration.fenced:

@@ -62,7 +62,6 @@ class MetadataPublisher:
         self._is_open = False
         self._whole: tuple[MetadataImage, Step] | None = None
         self._applied = asyncio.Event()
-        metadata.subscribe(self._note)
 
     @property
     def is_open(self) -> bool:
@@ -87,7 +86,8 @@ class MetadataPublisher:
         self.followers.clear()
         self._applied.set()
 
-    def _note(self, delta: Delta, image: MetadataImage) -> None:
+    def apply(self, delta: Delta, image: MetadataImage) -> None:
+        """Keep a change for the other brokers while this one is the controller (a subscriber of the metadata)."""
         if not self._is_open:
             return
         self._whole = None

@@ -125,5 +125,5 @@ def _served() -> dict[int, str]:
     from parley.broker.embedded.broker import Broker  # the whole broker, which no other page needs
 
     with Broker(logging_level="error") as broker:
-        routes = broker.server.dispatcher.routes
+        routes = broker.server.serving.dispatcher.routes
         return {key: f"{route.min_version}-{route.max_version}" for key, route in routes.items()}

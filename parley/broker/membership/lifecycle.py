@@ -120,8 +120,6 @@ class Liveness:
             heartbeat_s=min(heartbeat_ms / 1000, silence_s / 3),
             silence_s=silence_s,
         )
-        metadata.subscribe(self._look_at_ourselves)
-        metadata.subscribe(lambda _, image: moves.controller_is(image.controller_epoch))
 
     async def run(self) -> None:
         """Live session after session; runs until it is cancelled, or the store refuses for good."""
@@ -271,7 +269,12 @@ class Liveness:
         endpoint = None if member is None else registration_from_bytes(member.data).endpoint(self._listener)
         return "an unknown address" if endpoint is None else f"{endpoint.host}:{endpoint.port}"
 
-    def _look_at_ourselves(self, delta: Delta | None = None, image: MetadataImage | None = None) -> None:
+    def apply(self, delta: Delta, image: MetadataImage) -> None:
+        """Follow a change of the metadata (a subscriber)."""
+        self._look_at_ourselves()
+        self.moves.controller_is(image.controller_epoch)
+
+    def _look_at_ourselves(self) -> None:
         """Join anew where the metadata says that this broker, as it is registered now, was fenced."""
         known = self._metadata.image.brokers.get(self._registration.broker_id)
         if known is not None and known.fenced and known.epoch >= self.broker_epoch >= 0 and not self._is_leaving:

@@ -1,14 +1,19 @@
-"""Where the numbers of a running broker are, for the metrics: looked at when somebody asks, kept by nobody twice."""
+"""Where the numbers of a running broker are. They are read at each scrape; nothing is counted twice for the metrics."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
+from parley.broker.api.fetch.sessions import FetchSessions
+from parley.broker.coordinators.groups.coordinator import GroupCoordinator
+from parley.broker.metadata.current import Metadata
+from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER
 from parley.broker.metrics import (
     ClusterMetrics,
+    FetcherMetrics,
     FetchSessionMetrics,
     GroupMetrics,
     ListenerMetrics,
@@ -21,35 +26,54 @@ from parley.broker.metrics import (
     RequestMetrics,
 )
 from parley.broker.metrics.registry import Labelled
+from parley.broker.network.dispatch import Route
+from parley.broker.network.listener import Listener, Load
+from parley.broker.replication.fetcher_assignment import ReplicaFetchers
+from parley.broker.replication.isr_maintenance import IsrChanges
+from parley.broker.replication.partition import Partition, Purgatories
+from parley.storage.log_manager import LogManager
 
-if TYPE_CHECKING:
-    from parley.broker.server import BrokerServer
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """The parts of a broker that have numbers to export."""
+
+    broker_id: int
+    requests: Mapping[int, Route]
+    listeners: Sequence[Listener]
+    load: Load
+    purgatories: Purgatories
+    sessions: FetchSessions
+    partitions: Iterable[Partition]
+    isr_changes: IsrChanges
+    fetchers: ReplicaFetchers
+    metadata: Metadata
+    logs: LogManager
+    groups: GroupCoordinator
 
 
-def watch(metrics: Metrics, server: BrokerServer) -> None:
-    """Export what the parts of ``server`` count."""
-    metrics.watch(
-        RequestMetrics, lambda: [((route.name,), route.metrics) for route in server.dispatcher.routes.values()]
-    )
-    metrics.watch(ListenerMetrics, lambda: [((each.name,), each.metrics) for each in server.listeners])
-    metrics.watch(LoadMetrics, lambda: [((), server.load)])
+def watch(metrics: Metrics, broker: Observed) -> None:
+    """Export the numbers of ``broker`` through ``metrics``."""
+    metrics.watch(FetcherMetrics, broker.fetchers.metrics)
+    metrics.watch(RequestMetrics, lambda: [((route.name,), route.metrics) for route in broker.requests.values()])
+    metrics.watch(ListenerMetrics, lambda: [((each.name,), each.metrics) for each in broker.listeners])
+    metrics.watch(LoadMetrics, lambda: [((), broker.load)])
     metrics.watch(
         PurgatoryMetrics,
-        lambda: [(("produce",), server.purgatories.produce), (("fetch",), server.purgatories.fetch)],
+        lambda: [(("produce",), broker.purgatories.produce), (("fetch",), broker.purgatories.fetch)],
     )
-    metrics.watch(FetchSessionMetrics, lambda: [((), server.sessions)])
-    metrics.watch(ReplicaMetrics, lambda: [((), replica_metrics(server))])
-    metrics.watch(ClusterMetrics, lambda: [((), cluster_metrics(server))])
-    metrics.watch(LogMetrics, lambda: log_metrics(server))
-    metrics.watch(LogDirectoryMetrics, lambda: directory_metrics(server))
-    metrics.watch(GroupMetrics, lambda: group_metrics(server))
+    metrics.watch(FetchSessionMetrics, lambda: [((), broker.sessions)])
+    metrics.watch(ReplicaMetrics, lambda: [((), replica_metrics(broker.partitions, broker.isr_changes))])
+    metrics.watch(ClusterMetrics, lambda: [((), cluster_metrics(broker.metadata.image, broker.broker_id))])
+    metrics.watch(LogMetrics, lambda: log_metrics(broker.logs))
+    metrics.watch(LogDirectoryMetrics, lambda: directory_metrics(broker.logs))
+    metrics.watch(GroupMetrics, lambda: group_metrics(broker.groups))
 
 
-def replica_metrics(server: BrokerServer) -> ReplicaMetrics:
-    """The replicas of one broker, counted."""
-    changes = server.in_sync.changes
-    counts: Counter[str] = Counter(isr_shrinks=changes.shrinks, isr_expands=changes.expands)
-    for partition in server.partitions:
+def replica_metrics(partitions: Iterable[Partition], isr_changes: IsrChanges) -> ReplicaMetrics:
+    """Count the replicas of one broker by their state."""
+    counts: Counter[str] = Counter(isr_shrinks=isr_changes.shrinks, isr_expands=isr_changes.expands)
+    for partition in partitions:
         counts["partitions"] += 1
         counts["offline"] += partition.has_failed
         if partition.is_leader and partition.is_open:
@@ -61,11 +85,10 @@ def replica_metrics(server: BrokerServer) -> ReplicaMetrics:
     return ReplicaMetrics(**counts)
 
 
-def cluster_metrics(server: BrokerServer) -> ClusterMetrics:
-    """The cluster as the broker knows it, counted."""
-    image = server.metadata.image
+def cluster_metrics(image: MetadataImage, broker_id: int) -> ClusterMetrics:
+    """Count brokers, topics and partitions in the metadata of broker ``broker_id``."""
     counts: Counter[str] = Counter(topics=len(image.topics))
-    counts["active_controller"] = image.controller_id == server.identity.broker_id
+    counts["active_controller"] = image.controller_id == broker_id
     for broker in image.brokers.values():
         counts["fenced_brokers" if broker.fenced else "brokers"] += 1
     for _, _, state in image.partitions():
@@ -75,9 +98,9 @@ def cluster_metrics(server: BrokerServer) -> ClusterMetrics:
     return ClusterMetrics(**counts)
 
 
-def log_metrics(server: BrokerServer) -> Iterable[Labelled]:
+def log_metrics(logs: LogManager) -> Iterable[Labelled]:
     """Size and offsets of every log."""
-    for log in server.logs.logs:
+    for log in logs.logs:
         numbers = LogMetrics(
             size_bytes=log.size_bytes,
             segments=len(log.segments),
@@ -87,13 +110,13 @@ def log_metrics(server: BrokerServer) -> Iterable[Labelled]:
         yield (log.topic, str(log.partition)), numbers
 
 
-def directory_metrics(server: BrokerServer) -> Iterable[Labelled]:
+def directory_metrics(logs: LogManager) -> Iterable[Labelled]:
     """Whether each log directory works."""
-    for directory in server.logs.directories:
+    for directory in logs.directories:
         yield (str(directory),), LogDirectoryMetrics(offline=not directory.online)
 
 
-def group_metrics(server: BrokerServer) -> Iterable[Labelled]:
-    """How many groups are in each state."""
-    for state, count in server.groups.counts_by_state().items():
+def group_metrics(groups: GroupCoordinator) -> Iterable[Labelled]:
+    """The number of groups in each state."""
+    for state, count in groups.counts_by_state().items():
         yield (state.value,), GroupMetrics(groups=count)

@@ -113,7 +113,6 @@ class Listener:
         self._idle_timer: asyncio.TimerHandle | None = None
         self._all_closed: asyncio.Event = asyncio.Event()
         self._complaints = 0
-        admission.add(self)
         self._complaints_since = 0.0
 
     def __len__(self) -> int:
@@ -123,6 +122,7 @@ class Listener:
     async def start(self, sock: socket.socket, *, backlog: int) -> None:
         """Accept connections on a bound socket, which the listener owns from now on."""
         self.port = sock.getsockname()[1]
+        self._admission.add(self)
         self._acceptor = Acceptor(sock, wait_s=self._wait_s, accepted=self._accepted, name=self.name)
         self._acceptor.start(backlog)
         self._watch_idle()

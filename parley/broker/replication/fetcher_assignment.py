@@ -24,7 +24,6 @@ from parley.broker.metadata.changes import (
     TopicDeleted,
 )
 from parley.broker.metadata.image import MetadataImage
-from parley.broker.metrics import FetcherMetrics, Metrics
 from parley.broker.metrics.registry import Labelled
 from parley.broker.network.peers import Peers
 from parley.broker.replication.fetcher import Fetcher, FetcherParts
@@ -45,7 +44,6 @@ class ReplicaFetchers:
         peers: Peers,
         config: DynamicConfig,
         tasks: TaskSet,
-        metrics: Metrics,
         *,
         epoch: Callable[[], int],
         rng: Random,
@@ -66,9 +64,6 @@ class ReplicaFetchers:
         self._fetchers: dict[tuple[int, int], Fetcher] = {}
         self._assigned: dict[Key, tuple[Fetcher, int]] = {}  # with the leader epoch it was assigned for
         self._closed = False
-        config.subscribe(self._reconfigure)
-        partitions.call_when_opened(self._assign)
-        metrics.watch(FetcherMetrics, self._metrics)
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
         """Take over a change of the metadata."""
@@ -93,11 +88,11 @@ class ReplicaFetchers:
     def _look_at(self, topic_id: UUID, topic: str, index: int) -> None:
         partition = self._partitions.by_topic.get(topic, {}).get(index)
         if partition is not None and partition.topic_id == topic_id:
-            self._assign(partition)
+            self.assign(partition)
         else:
             self._leave((topic_id, index))
 
-    def _assign(self, partition: Partition) -> None:
+    def assign(self, partition: Partition) -> None:
         """Give a partition to the fetcher it belongs to now, if it has to be fetched."""
         key = (partition.topic_id, partition.index)
         fetcher, epoch = self._assigned.get(key, (None, -1))
@@ -125,12 +120,12 @@ class ReplicaFetchers:
         for at in [at for at, fetcher in self._fetchers.items() if not fetcher]:
             self._fetchers.pop(at).stop()
 
-    def _reconfigure(self, config: BrokerConfig) -> None:
+    def reconfigure(self, config: BrokerConfig) -> None:
         if config.num_replica_fetchers != self._per_leader:
             self._per_leader = config.num_replica_fetchers
             self._stop_all()
             for partition in self._partitions:
-                self._assign(partition)
+                self.assign(partition)
 
     def _stop_all(self) -> None:
         for fetcher in self._fetchers.values():
@@ -138,7 +133,8 @@ class ReplicaFetchers:
         self._fetchers.clear()
         self._assigned.clear()
 
-    def _metrics(self) -> Iterable[Labelled]:
+    def metrics(self) -> Iterable[Labelled]:
+        """The metrics of every fetcher, by leader and number."""
         for (leader, number), fetcher in self._fetchers.items():
             yield (str(leader), str(number)), fetcher.metrics()
 

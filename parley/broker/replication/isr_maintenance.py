@@ -95,7 +95,7 @@ class IsrMaintenance:
         epoch: Callable[[], int],
         monotonic: Callable[[], float],
     ) -> None:
-        """To be made before there are partitions. ``epoch`` tells this broker's epoch."""
+        """``epoch`` returns this broker's epoch."""
         self.changes = IsrChanges()
         self._broker_id = broker_id
         self._partitions = partitions
@@ -108,7 +108,6 @@ class IsrMaintenance:
         self._refused: dict[Key, float] = {}  # when the controller may be asked again
         self._news = asyncio.Event()
         self._failures = FailureLog(_log)
-        partitions.keep_in_sync(self)
 
     async def run(self) -> None:
         """Look at the followers and ask the controller, until cancelled."""

@@ -58,8 +58,11 @@ class LogDirMoves:
         self._at_once = asyncio.Semaphore(now.num_replica_alter_log_dirs_threads or len(logs.directories))
         self._wanted: dict[Partition, tuple[LogDirectory, asyncio.Task[None]]] = {}
         self._retiring: set[asyncio.Task[Any] | None] = set()
-        partitions.call_when_opened(self._resume)
-        for partition in partitions:
+
+    def start(self) -> None:
+        """Resume the moves that the last run of this broker did not finish, as their partitions are opened."""
+        self._partitions.call_when_opened(self._resume)
+        for partition in self._partitions:
             if partition.is_open:
                 self._resume(partition)
 

@@ -42,9 +42,9 @@ class OfflineReplicas:
         self._epoch = epoch
         self._news = asyncio.Event()
         self._any_failed = False
-        partitions.call_when_lost(self._look)
 
-    def _look(self) -> None:
+    def report(self) -> None:
+        """Report the replicas that have just failed to the controller, soon."""
         self._any_failed = True
         self._news.set()
 

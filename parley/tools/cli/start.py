@@ -283,7 +283,7 @@ def summary(server: Any, config: BrokerConfig) -> str:
         f"Broker {server.identity.broker_id} of cluster {server.identity.cluster_id} is ready.",
         f"  data     {data} (it stays when the broker stops)",
     ]
-    exporter = getattr(server, "exporter", None)
+    exporter = server.serving.exporter
     if exporter is not None:
         lines.append(f"  metrics  http://{_host(config)}:{exporter.port}/metrics")
     lines += ["  stop     Ctrl-C, or SIGTERM", f"  clients  bootstrap.servers={server.bootstrap_servers}"]

@@ -241,13 +241,13 @@ def _batches(log: Log, position: int, end: int) -> Iterator[tuple[int, Batch]]:
 
 def _partitions(machine: Machine) -> list[Partition]:
     assert machine.server is not None
-    return list(machine.server.partitions)
+    return list(machine.server.parts.partitions)
 
 
 def _hosted(machine: Machine | None, topic: str, index: int) -> Partition | None:
     if machine is None or machine.server is None:
         return None
-    return machine.server.partitions.by_topic.get(topic, {}).get(index)
+    return machine.server.parts.partitions.by_topic.get(topic, {}).get(index)
 
 
 def log_of(partition: Partition | None) -> Log | None:
@@ -275,4 +275,4 @@ def _image(machine: Machine) -> MetadataImage:
 
 def _controls(machine: Machine) -> bool:
     assert machine.server is not None
-    return machine.server.liveness.controller.is_active
+    return machine.server.parts.liveness.controller.is_active

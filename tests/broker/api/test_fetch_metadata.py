@@ -21,6 +21,7 @@ from tests.broker.controller.clusters import epoch_of, image_with
 async def test_only_the_registered_epoch_speaks_for_a_broker(broker_id: int, epoch: int) -> None:
     metadata, waiting = Metadata(image_with()), Purgatory()
     publisher = MetadataPublisher(metadata, waiting)
+    metadata.subscribe(publisher.apply)
     publisher.open()
     api = FetchMetadataApi(metadata, publisher, waiting, Silence(lambda: 0.0))
 

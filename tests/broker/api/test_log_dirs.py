@@ -32,7 +32,7 @@ async def test_partitions_are_listed_by_directory(tmp_path: Path) -> None:
             name="t", num_partitions=4, replication_factor=1, assignments=[], configs=[]
         )
         await client.send(CreateTopicsRequest(topics=[topic], timeout_ms=1000))
-        written = broker.server.partitions.find("t", 2).append(batch(10), acks=1, now_ms=0)
+        written = broker.server.parts.partitions.find("t", 2).append(batch(10), acks=1, now_ms=0)
         answer = await describe(client)
         assert [result.log_dir for result in answer.results] == [str(path.resolve()) for path in directories]
         assert all(0 < result.usable_bytes <= result.total_bytes for result in answer.results)
@@ -50,7 +50,7 @@ async def test_partitions_are_listed_by_directory(tmp_path: Path) -> None:
         found = [p.partition_index for r in narrowed.results for t in r.topics for p in t.partitions]
         assert found == [2]
 
-        broker.server.logs.directories[1].fail(OSError("the disk is gone"))
+        broker.server.parts.logs.directories[1].fail(OSError("the disk is gone"))
         failed = await describe(client)
         assert [result.error_code for result in failed.results] == [ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR]
 
@@ -103,7 +103,7 @@ async def test_a_replica_moves_while_it_is_written_to(tmp_path: Path) -> None:
     given = {"log.dirs": f"{tmp_path / 'a'},{tmp_path / 'b'}", "log.segment.bytes": str(1 << 20)}
     async with Broker(given) as broker, Client(broker.bootstrap_servers) as client:
         await create(client)
-        partition = broker.server.partitions.find("t", 0)
+        partition = broker.server.parts.partitions.find("t", 0)
         stop, written = asyncio.Event(), 0
 
         async def write() -> None:
@@ -124,7 +124,7 @@ async def test_a_replica_moves_while_it_is_written_to(tmp_path: Path) -> None:
         assert partition.log.log_end_offset == partition.high_watermark == written
         assert len(values(partition.log)) == written
     async with Broker(given) as broker:
-        assert broker.server.partitions.find("t", 0).log.log_end_offset == written
+        assert broker.server.parts.partitions.find("t", 0).log.log_end_offset == written
 
 
 async def test_a_replica_is_wanted_back_while_its_old_log_is_set_aside(
@@ -133,7 +133,7 @@ async def test_a_replica_is_wanted_back_while_its_old_log_is_set_aside(
     given = {"log.dirs": f"{tmp_path / 'a'},{tmp_path / 'b'}"}
     async with Broker(given) as broker, Client(broker.bootstrap_servers) as client:
         await create(client)
-        logs, reached, go_on = broker.server.logs, asyncio.Event(), asyncio.Event()
+        logs, reached, go_on = broker.server.parts.logs, asyncio.Event(), asyncio.Event()
         retire = logs.retire
 
         async def slow(log: Log, directory: LogDirectory) -> None:
@@ -158,7 +158,7 @@ async def test_moves_that_make_no_sense(tmp_path: Path) -> None:
         assert await alter(client, to(Path("a"), 0)) == [ErrorCode.LOG_DIR_NOT_FOUND]
         assert await alter(client, to(tmp_path / "b", 0, 9)) == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
         assert await alter(client, to(tmp_path / "b", 0, topic="no")) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-        broker.server.logs.directories[1].fail(OSError("the disk is gone"))
+        broker.server.parts.logs.directories[1].fail(OSError("the disk is gone"))
         assert await alter(client, to(tmp_path / "b", 0)) == [ErrorCode.KAFKA_STORAGE_ERROR]
 
 
@@ -169,7 +169,7 @@ async def test_a_move_is_throttled_shown_and_given_up(tmp_path: Path) -> None:
     given = {"log.dirs": f"{tmp_path / 'a'},{tmp_path / 'b'}", **SLOW}
     async with Broker(given) as broker, Client(broker.bootstrap_servers) as client:
         await create(client)
-        broker.server.partitions.find("t", 0).append(batch(3, size=1000), acks=1, now_ms=0)
+        broker.server.parts.partitions.find("t", 0).append(batch(3, size=1000), acks=1, now_ms=0)
         await alter(client, to(tmp_path / "b", 0))
         await moved(client, {("a", 0, False), ("b", 0, True)})
         await alter(client, to(tmp_path / "a", 0))
@@ -180,23 +180,23 @@ async def test_a_move_goes_on_after_a_restart(tmp_path: Path) -> None:
     given = {"log.dirs": f"{tmp_path / 'a'},{tmp_path / 'b'}"}
     async with Broker({**given, **SLOW}) as broker, Client(broker.bootstrap_servers) as client:
         await create(client)
-        broker.server.partitions.find("t", 0).append(batch(3, size=1000), acks=1, now_ms=0)
+        broker.server.parts.partitions.find("t", 0).append(batch(3, size=1000), acks=1, now_ms=0)
         await alter(client, to(tmp_path / "b", 0))
         await moved(client, {("a", 0, False), ("b", 0, True)})
     async with Broker(given) as broker, Client(broker.bootstrap_servers) as client:
         await moved(client, {("b", 0, False)})
-        assert broker.server.partitions.find("t", 0).log.log_end_offset == 3
+        assert broker.server.parts.partitions.find("t", 0).log.log_end_offset == 3
 
 
 async def test_a_topic_is_deleted_while_it_moves(tmp_path: Path) -> None:
     given = {"log.dirs": f"{tmp_path / 'a'},{tmp_path / 'b'}", **SLOW, "file.delete.delay.ms": "0"}
     async with Broker(given) as broker, Client(broker.bootstrap_servers) as client:
         await create(client)
-        broker.server.partitions.find("t", 0).append(batch(3, size=1000), acks=1, now_ms=0)
+        broker.server.parts.partitions.find("t", 0).append(batch(3, size=1000), acks=1, now_ms=0)
         await alter(client, to(tmp_path / "b", 0))
         await moved(client, {("a", 0, False), ("b", 0, True)})
         await client.send(DeleteTopicsRequest(topic_names=["t"], timeout_ms=1000), version=5)
-        while broker.server.logs.copies:  # noqa: ASYNC110
+        while broker.server.parts.logs.copies:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         await create(client)
         assert await alter(client, to(tmp_path / "b", 0)) == [0]

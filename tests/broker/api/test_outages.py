@@ -22,6 +22,7 @@ class Cluster:
         self.metadata = Metadata(MetadataImage("c", brokers=brokers))
         self.lost: dict[int, float] = {}
         self.outages = Outages(self.metadata, self.lost.get, lambda: True)
+        self.metadata.subscribe(self.outages.apply)
 
     def lose(self, broker: int) -> None:
         self.lost[broker] = asyncio.get_running_loop().time()

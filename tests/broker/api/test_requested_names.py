@@ -147,7 +147,7 @@ async def test_too_many_partitions_of_one_fetch_are_refused() -> None:
         one_more = made(FetchRequest.FetchTopic, topic="u", partitions=[FETCHED])
         more = made(FetchRequest, replica_id=-1, topics=[one_more], session_epoch=1, session_id=answer.session_id)
         assert (await client.send(more, version=12)).error_code == ErrorCode.INVALID_REQUEST
-        assert broker.server.sessions.sessions == 0
+        assert broker.server.parts.sessions.sessions == 0
         full.topics.append(one_more)
         assert (await client.send(full, version=12)).error_code == ErrorCode.INVALID_REQUEST
 

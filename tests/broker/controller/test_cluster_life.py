@@ -126,7 +126,7 @@ async def test_a_broker_that_is_fenced_although_it_lives_comes_back_under_a_high
         controller = cluster.brokers[controller_of(cluster)].server
         for victim in cluster.brokers:
             epoch = controller.metadata.image.brokers[victim].epoch
-            assert await controller.liveness.controller.submit(
+            assert await controller.parts.liveness.controller.submit(
                 lambda image, victim=victim: fence_broker(image, victim, lambda *_: False)  # type: ignore[misc]
             )
             await everywhere(
@@ -141,7 +141,7 @@ async def test_a_broker_that_asks_for_no_metadata_is_fenced(monkeypatch: pytest.
     # Who hears of nothing would wait, when it is stopped, to hear that it may go.
     async with Cluster(brokers=2, coordination_session_timeout_ms=2000, controlled_shutdown_enable=False) as cluster:
         deaf = next(broker_id for broker_id in cluster.brokers if broker_id != controller_of(cluster))
-        following = cluster.brokers[deaf].server.liveness._following
+        following = cluster.brokers[deaf].server.parts.liveness._following
         following.controller_is(None)  # it follows nobody from now on, and is a member all the same
         controller = cluster.brokers[controller_of(cluster)].server
         assert await controller.metadata.until(lambda image: image.brokers[deaf].fenced, PATIENCE_S)
@@ -159,7 +159,7 @@ async def test_a_broker_that_has_lost_its_controller_calls_no_topic_unknown() ->
         server = cluster.brokers[3 - controller_of(cluster)].server
         async with Client(server.bootstrap_servers) as client:
             assert (await client.send(question)).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            server.liveness._following.controller_is(None)
+            server.parts.liveness._following.controller_is(None)
             while (said := (await client.send(question)).topics[0].error_code) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 pass
             assert said == ErrorCode.LEADER_NOT_AVAILABLE
@@ -167,8 +167,8 @@ async def test_a_broker_that_has_lost_its_controller_calls_no_topic_unknown() ->
 
 async def test_a_broker_may_be_superseded_until_it_has_caught_up(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Cluster(brokers=2, coordination_session_timeout_ms=NEVER_MS, broker_heartbeat_interval_ms=50) as cluster:
-        controller = cluster.brokers[controller_of(cluster)].server.liveness
-        follower = cluster.brokers[3 - controller_of(cluster)].server.liveness
+        controller = cluster.brokers[controller_of(cluster)].server.parts.liveness
+        follower = cluster.brokers[3 - controller_of(cluster)].server.parts.liveness
 
         def superseded() -> tuple[bool, bool]:
             return controller.may_be_superseded, follower.may_be_superseded
@@ -202,7 +202,7 @@ class NeverAnswered(Delayed[FetchMetadataResponse]):
 @contextmanager
 def silent_for(server: BrokerServer, deaf: Collection[int]) -> Iterator[asyncio.Event]:
     """Let these brokers' requests for metadata be without an answer; gives what is set when somebody else asks."""
-    route = server.dispatcher.routes[FetchMetadataRequest.API_KEY]
+    route = server.serving.dispatcher.routes[FetchMetadataRequest.API_KEY]
     answer = route.handler
     asked = asyncio.Event()
     waiting: list[NeverAnswered] = []
@@ -235,7 +235,7 @@ async def test_a_controller_that_is_silent_for_most_brokers_is_replaced() -> Non
 async def test_what_a_silent_controller_was_asked_is_asked_of_the_next_one() -> None:
     async with Cluster(brokers=3, coordination_session_timeout_ms=1500) as cluster:
         first = controller_of(cluster)
-        route = cluster.brokers[first].server.dispatcher.routes[CreateTopicsRequest.API_KEY]
+        route = cluster.brokers[first].server.serving.dispatcher.routes[CreateTopicsRequest.API_KEY]
         asked = asyncio.Event()
 
         def never(context: RequestContext, request: CreateTopicsRequest) -> Any:

@@ -105,7 +105,9 @@ async def in_office() -> AsyncIterator[tuple[Controller, Metadata, MemoryBackend
     backend = MemoryBackend(MemoryStore(replace(CAPABILITIES, value_bytes_max=4000)))
     async with backend:
         elections = Elections(backend, await backend.open_session(10_000), Random(1))
-        controller = Controller(1, b"one", Random(1), metadata, MetadataPublisher(metadata, Purgatory()))
+        publisher = MetadataPublisher(metadata, Purgatory())
+        metadata.subscribe(publisher.apply)
+        controller = Controller(1, b"one", Random(1), metadata, publisher)
         term = asyncio.ensure_future(controller.run(elections, asyncio.Event().wait))  # type: ignore[arg-type]
         assert await metadata.until(lambda image: image.controller_id == 1, None)
         yield controller, metadata, backend
@@ -150,7 +152,9 @@ async def test_a_campaign_goes_on_while_the_dead_controller_is_found_dead_again(
         assert leader is not None
         assert leader.epoch == dead.epoch
         backend.delay_s = lambda: 0.05
-        controller = Controller(1, b"one", Random(1), metadata, MetadataPublisher(metadata, Purgatory()))
+        publisher = MetadataPublisher(metadata, Purgatory())
+        metadata.subscribe(publisher.apply)
+        controller = Controller(1, b"one", Random(1), metadata, publisher)
         term = asyncio.ensure_future(controller.run(elections, asyncio.Event().wait))  # type: ignore[arg-type]
         for _ in range(100):
             controller.depose(leader)

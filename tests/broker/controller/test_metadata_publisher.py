@@ -35,6 +35,7 @@ class Term:
     def __init__(self) -> None:
         self.ours = Metadata(MetadataImage("cluster"))
         self.publisher = MetadataPublisher(self.ours, Purgatory())
+        self.ours.subscribe(self.publisher.apply)
         self.ours.apply(Delta(EPOCH, 0, (ControllerElected(1, EPOCH), registered(1), registered(2))))
         self.publisher.open()
         self.theirs = Metadata(MetadataImage("cluster"))

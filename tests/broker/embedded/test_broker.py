@@ -59,7 +59,7 @@ async def test_data_stays_where_a_directory_is_named(tmp_path: Path) -> None:
 
 async def test_temporary_data_goes() -> None:
     async with Broker() as broker:
-        directory = Path(broker.server.logs.directories[0].path)
+        directory = Path(broker.server.parts.logs.directories[0].path)
         assert directory.exists()  # noqa: ASYNC240
     assert not directory.exists()  # noqa: ASYNC240
 

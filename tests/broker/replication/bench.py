@@ -41,7 +41,7 @@ from parley.broker.metadata.types import (
     ResourceType,
     TopicImage,
 )
-from parley.broker.metrics import Metrics
+from parley.broker.metrics import FetcherMetrics, Metrics
 from parley.broker.network.connection_quotas import ConnectionQuotas, Limits
 from parley.broker.network.dispatch import Dispatcher, Handler
 from parley.broker.network.listener import Listener, Load, bind
@@ -136,7 +136,6 @@ class Node:
             self.peers,
             self.config,
             self.tasks,
-            self.metrics,
             epoch=lambda: self.epoch,
             rng=random.Random(self.id),
         )
@@ -149,6 +148,10 @@ class Node:
             epoch=lambda: self.epoch,
             monotonic=time.monotonic,
         )
+        self.config.subscribe(self.fetchers.reconfigure)
+        self.partitions.call_when_opened(self.fetchers.assign)
+        self.partitions.keep_in_sync(self.in_sync)
+        self.metrics.watch(FetcherMetrics, self.fetchers.metrics)
         self.tasks.start(self.in_sync.run(), name="ISR")
         self.metadata.subscribe(self.config.apply)
         self.metadata.subscribe(self.partitions.apply)

@@ -165,7 +165,7 @@ async def test_a_topic_deleted_while_it_opens_leaves_no_log(tmp_path: Path, monk
             gate.open()
             await creating
         await deletions()
-        assert broker.server.logs.logs == []
+        assert broker.server.parts.logs.logs == []
         assert [name for name in os.listdir(tmp_path) if name.startswith("t-") and not name.endswith("-delete")] == []
 
 
@@ -206,16 +206,16 @@ async def test_partitions_that_open_hear_of_a_new_configuration(
             await configure(client, "t", "retention.ms", "1234")
             gate.open()
             await creating
-        assert [log.config.retention_ms for log in broker.server.logs.logs] == [1234] * 2 * OPENED_AT_ONCE
+        assert [log.config.retention_ms for log in broker.server.parts.logs.logs] == [1234] * 2 * OPENED_AT_ONCE
 
 
 async def test_the_log_of_a_topic_that_was_deleted_unseen_gives_way(tmp_path: Path) -> None:
     async with Broker(data_dir=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
-        stray = await broker.server.logs.get_or_create("x", 0, topic_id=UUID(int=7))
+        stray = await broker.server.parts.logs.get_or_create("x", 0, topic_id=UUID(int=7))
         await create(client, {"x": 1})
         assert await produce(client, "x") == ErrorCode.NONE
         assert await offsets(client, "x") == [(ErrorCode.NONE, 1)]
-        assert stray not in broker.server.logs.logs
+        assert stray not in broker.server.parts.logs.logs
 
 
 async def test_a_topic_of_which_nothing_is_hosted_any_more_is_forgotten(tmp_path: Path) -> None:

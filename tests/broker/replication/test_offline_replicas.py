@@ -52,14 +52,14 @@ async def test_leaders_move_from_a_failed_disk_and_isrs_go_on_without_it(servers
         await client.send(CreateTopicsRequest(topics=[new]))
     for server in servers:  # the answer is that of one broker: the others may still have to hear of the topic
         assert await server.metadata.until(lambda image: "t" in image.topics, PATIENCE_S)
-        await server.partitions.opened()
+        await server.parts.partitions.opened()
     for victim in servers[1:]:
         own = victim.identity.broker_id
-        directory = victim.logs.directories[0]
-        lost = {log.partition for log in victim.logs.logs_in(directory)}
+        directory = victim.parts.logs.directories[0]
+        lost = {log.partition for log in victim.parts.logs.logs_in(directory)}
         assert 0 < len(lost) < 6
         before = victim.metadata.image.topics["t"].partitions
-        victim.logs._on_io_error(directory, OSError(errno.EIO, "injected"))
+        victim.parts.logs._on_io_error(directory, OSError(errno.EIO, "injected"))
         assert await servers[0].metadata.until(
             lambda image, own=own, lost=lost: all(  # type: ignore[misc]
                 own not in state.isr and state.leader not in (own, -1)
@@ -91,12 +91,12 @@ async def test_the_last_replica_in_sync_has_no_disk_and_another_is_elected_on_de
         await client.send(CreateTopicsRequest(topics=[new]))
         await behind.stop()
         assert await first.metadata.until(lambda image: state_of(image).isr == (2,), PATIENCE_S)
-        (log,) = [log for log in failing.logs.logs if log.topic == "t"]
-        failing.logs._on_io_error(failing.logs.directory_of(log), OSError(errno.EIO, "injected"))
+        (log,) = [log for log in failing.parts.logs.logs if log.topic == "t"]
+        failing.parts.logs._on_io_error(failing.parts.logs.directory_of(log), OSError(errno.EIO, "injected"))
         assert await first.metadata.until(lambda image: state_of(image).leader == NO_LEADER, PATIENCE_S)
         left = state_of(first.metadata.image)
         await started(3, tmp_path, stack)
-        await elect_possible_leaders(first.liveness.controller, first.unclean_allowed)
+        await elect_possible_leaders(first.parts.liveness.controller, first.parts.unclean_allowed)
         assert state_of(first.metadata.image) == left
         topics = [ElectLeadersRequest.TopicPartitions(topic="t", partitions=[0])]
         request = ElectLeadersRequest(election_type=ElectionType.UNCLEAN, topic_partitions=topics, timeout_ms=1000)

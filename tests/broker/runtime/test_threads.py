@@ -16,7 +16,7 @@ async def test_upkeep_that_hangs_leaves_clients_their_threads(tmp_path: Path) ->
     async with Broker(data_dir=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
         await create(client, "t")
         await produce(client, "t", [b"x"])
-        upkeep = broker.server.threads.upkeep
+        upkeep = broker.server.surroundings.threads.upkeep
         assert upkeep is not None
         hanging = threading.Event()
         waiting = [upkeep.submit(hanging.wait) for _ in range(100)]

@@ -124,9 +124,9 @@ async def all_at(cluster: Cluster, url: str) -> None:
         servers = [each.server for each in cluster.brokers.values() if each.is_running]
         images = [each.metadata.image for each in servers]
         return (
-            all(each.moves.store.url == url for each in servers)
+            all(each.parts.moves.store.url == url for each in servers)
             and len({(image.controller_id, image.controller_epoch) for image in images}) == 1
-            and any(each.liveness.controller.is_active for each in servers)
+            and any(each.parts.liveness.controller.is_active for each in servers)
             and all(not images[0].brokers[each.identity.broker_id].fenced for each in servers)
         )
 
@@ -162,7 +162,7 @@ async def test_requests_for_the_controller_wait_for_the_one_in_the_new_store(tar
     async with running() as (cluster, client):
 
         async def create_meanwhile(broker_id: int) -> int:
-            moves = cluster.brokers[broker_id].server.moves
+            moves = cluster.brokers[broker_id].server.parts.moves
             wanted = CreateTopicsRequest.CreatableTopic(
                 name=f"by-{broker_id}", num_partitions=1, replication_factor=3, assignments=[], configs=[]
             )
@@ -176,21 +176,21 @@ async def test_requests_for_the_controller_wait_for_the_one_in_the_new_store(tar
         assert (await move(client, target)).state == "done"
         assert await asyncio.gather(*created) == [0, 0, 0]
         await all_at(cluster, target)
-        assert all(each.server.moves.is_settled for each in cluster.brokers.values())
+        assert all(each.server.parts.moves.is_settled for each in cluster.brokers.values())
 
 
 async def test_requests_wait_no_longer_than_the_freeze(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class Failing(Migration):
         async def _copy(self, step: Step) -> None:
             if step is Step.COPY_REST:
-                await until(lambda: not any(each.server.moves.is_settled for each in cluster.brokers.values()))
+                await until(lambda: not any(each.server.parts.moves.is_settled for each in cluster.brokers.values()))
                 raise ConnectionError("the new store burns")
 
     monkeypatch.setattr(moving, "Migration", Failing)
     async with running() as (cluster, client):
-        origin = cluster.brokers[1].server.moves.store.url
+        origin = cluster.brokers[1].server.parts.moves.store.url
         assert (await move(client, target)).detail == "the new store burns"
-        await until(lambda: all(each.server.moves.is_settled for each in cluster.brokers.values()))
+        await until(lambda: all(each.server.parts.moves.is_settled for each in cluster.brokers.values()))
         await create(client, "after")
         await all_at(cluster, origin)
 
@@ -201,7 +201,7 @@ async def test_a_controller_that_dies_on_the_way_is_replaced(
 ) -> None:
     async with running() as (cluster, client):
         await create(client, "before")
-        origin = cluster.brokers[1].server.moves.store.url
+        origin = cluster.brokers[1].server.parts.moves.store.url
         deaths: list[asyncio.Future[None]] = []
         monkeypatch.setattr(moving, "Migration", _dying_at(step, _death_in(cluster, deaths)))
         await ask(client, START, target)
@@ -221,7 +221,7 @@ async def test_a_controller_that_dies_on_the_way_is_replaced(
 
 async def test_a_move_back_that_failed_is_not_taken_for_done(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running() as (cluster, client):
-        origin = cluster.brokers[1].server.moves.store.url
+        origin = cluster.brokers[1].server.parts.moves.store.url
         assert (await move(client, target)).state == "done"
         await all_at(cluster, target)
         deaths: list[asyncio.Future[None]] = []
@@ -246,7 +246,7 @@ def _death_in(cluster: Cluster, deaths: list[asyncio.Future[None]]) -> Callable[
             (dying,) = [
                 each
                 for each in cluster.brokers.values()
-                if each.is_running and each.server.moves.store.backend is source
+                if each.is_running and each.server.parts.moves.store.backend is source
             ]
             deaths.append(asyncio.ensure_future(cluster.kill(dying.id)))
 
@@ -277,7 +277,7 @@ async def test_a_broker_that_is_down_meanwhile_follows_with_its_old_configuratio
         await cluster.restart(3)
         await all_at(cluster, other)
         known = (tmp_path / "broker-3" / STORE_FILE).read_text().split()
-        assert (known[0], len(known)) == (cluster.brokers[1].server.moves.store.identity, 2)
+        assert (known[0], len(known)) == (cluster.brokers[1].server.parts.moves.store.identity, 2)
         await cluster.stop(2)
         cluster.brokers[2]._settings["coordination.url"] = other  # the one changed line
         await cluster.restart(2)
@@ -299,7 +299,7 @@ async def test_all_brokers_start_again_after_a_move_whatever_address_they_have(t
 
 async def test_a_store_that_one_broker_cannot_use_is_not_moved_to(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running() as (cluster, client):
-        lonely = cluster.brokers[2].server.moves
+        lonely = cluster.brokers[2].server.parts.moves
         opened = lonely._backend_at
         other = MemoryStore().known_as(f"moving-{next(_names)}")
 
@@ -341,7 +341,7 @@ async def test_a_move_is_given_up_on_demand(target: str, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(moving, "Migration", Waiting)
     async with running() as (cluster, client):
-        origin = cluster.brokers[1].server.moves.store.url
+        origin = cluster.brokers[1].server.parts.moves.store.url
         refused = await ask(client, ABORT)
         assert refused.error_code == ErrorCode.INVALID_REQUEST
         begun = await ask(client, START, target)

@@ -92,8 +92,8 @@ class Groups:
 
     async def expire(self) -> None:
         """One round of the expiry."""
-        for group in self.broker.server.groups.all():
-            await self.broker.server.groups.expire_group(group)
+        for group in self.broker.server.parts.groups.all():
+            await self.broker.server.parts.groups.expire_group(group)
 
     async def join(self, group: str, member: str = "", *, version: int = 5, metadata: bytes = b"") -> Any:
         offered = JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=metadata)
@@ -132,7 +132,7 @@ async def groups() -> AsyncIterator[Groups]:
 
 async def test_a_commit_waits_for_its_group_to_be_read_back(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
     """And for no other: what cannot be read holds up nobody else."""
-    coordinator = groups.broker.server.groups
+    coordinator = groups.broker.server.parts.groups
     read, may_read = OffsetsTopic.replay, asyncio.Event()
     loaded, waits = coordinator.loaded, asyncio.Event()
 
@@ -208,7 +208,7 @@ async def test_groups_with_offsets_or_a_generation_stay_until_they_expire(groups
 async def test_commits_are_on_disk_first_where_the_topic_wants_it(groups: Groups) -> None:
     server = groups.broker.server
     index = group_partition("g", 2)
-    log = server.partitions.find(OFFSETS_TOPIC, index).log
+    log = server.parts.partitions.find(OFFSETS_TOPIC, index).log
     assert await groups.commit(1) == ErrorCode.NONE
     assert log.recovery_point < log.log_end_offset
     assert await groups.configure(OFFSETS_TOPIC, "flush.messages", "1") == ErrorCode.NONE

@@ -1,0 +1,12 @@
+"""How a broker is composed: one module per phase of its start, in this order.
+
+1. ``binding`` binds the listeners' sockets.
+2. ``store`` opens the coordination store and settles which broker of which cluster this is.
+3. ``logs`` opens the logs in the data directories.
+4. ``composition`` makes the parts of the broker and connects them.
+5. ``registration`` joins the cluster, and adopts topics found on disk if the cluster is new.
+6. ``serving`` makes the request handlers (``routes``) and accepts connections.
+
+Rules: a phase receives what it needs as arguments and returns a frozen record of the parts that it made. It registers
+how to undo its work in ``Surroundings.undo`` as it goes. No constructor subscribes to anything: ``composition`` does.
+"""

@@ -1,0 +1,42 @@
+"""First phase of a start: bind the sockets of all listeners."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from parley.broker.metadata.types import Endpoint
+from parley.broker.startup.surroundings import Surroundings
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The listeners' sockets by name, and the addresses that this broker advertises."""
+
+    sockets: Mapping[str, socket.socket]
+    endpoints: tuple[Endpoint, ...]
+
+
+async def bind_listeners(surroundings: Surroundings) -> Bound:
+    """Bind every listener: the ports become known, and no other process can take them. Raises OSError."""
+    surroundings.health.starting("binding its listeners")
+    config = surroundings.config
+    sockets = {}
+    for listener in config.bound:
+        own = config.for_listener(listener.name)
+        sock = surroundings.bind(
+            listener.host,
+            listener.port,
+            send_buffer=own.socket_send_buffer_bytes,
+            receive_buffer=own.socket_receive_buffer_bytes,
+        )
+        surroundings.undo.callback(sock.close)
+        sockets[listener.name] = sock
+    ports = {name: sock.getsockname()[1] for name, sock in sockets.items()}
+    hostname = ""
+    if any(not each.host for each in config.advertised):  # a DNS lookup may be slow
+        hostname = await asyncio.get_running_loop().run_in_executor(None, socket.getfqdn)
+    advertised = config.advertised_at(ports, hostname)
+    return Bound(sockets, tuple(Endpoint(each.name, each.protocol, each.host, each.port) for each in advertised))

@@ -1,0 +1,231 @@
+"""Fourth phase of a start: make the parts of the broker and connect them.
+
+The order of the subscriptions to the metadata matters: each part finds those that it uses up to date. It stands in
+``_connect``, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from parley.broker.api.fetch.sessions import FetchSessions
+from parley.broker.config import BrokerConfig, TopicConfig, log_config
+from parley.broker.config.dynamic_config import DynamicConfig
+from parley.broker.controller.brokers import UncleanAllowed
+from parley.broker.controller.metadata_publisher import MetadataPublisher
+from parley.broker.controller.periodic_elections import rebalance_leaders_periodically, reconcile_leaders_periodically
+from parley.broker.coordinators.groups.coordinator import GroupCoordinator
+from parley.broker.coordinators.groups.group_records import OFFSETS_TOPIC, GroupLog
+from parley.broker.coordinators.groups.offsets_topic import OffsetsTopic
+from parley.broker.coordinators.groups.offsets_topic_subscriber import OffsetsTopicSubscriber
+from parley.broker.membership.identity import Identity
+from parley.broker.membership.lifecycle import Liveness
+from parley.broker.metadata.current import Metadata
+from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import BrokerRegistration, ResourceType
+from parley.broker.network.connection_quotas import ConnectionQuotas
+from parley.broker.network.limits import limits_of
+from parley.broker.network.listener import Load
+from parley.broker.network.peers import Peers
+from parley.broker.replication.fetcher_assignment import ReplicaFetchers
+from parley.broker.replication.hosted_partitions import HostedPartitions
+from parley.broker.replication.isr_maintenance import IsrMaintenance
+from parley.broker.replication.offline_replicas import OfflineReplicas
+from parley.broker.replication.partition import Purgatories
+from parley.broker.runtime.purgatory import Purgatory
+from parley.broker.startup.binding import Bound
+from parley.broker.startup.logs import OpenedLogs
+from parley.broker.startup.store import Joined
+from parley.broker.startup.surroundings import Surroundings
+from parley.broker.store_move.participant import Moves
+from parley.storage.log_config import LogConfig
+from parley.storage.log_manager import LogManager
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The parts of one broker, except for its network side (``parley.broker.startup.serving``)."""
+
+    identity: Identity
+    moves: Moves
+    logs: LogManager
+    metadata: Metadata
+    config: DynamicConfig
+    unclean_allowed: UncleanAllowed
+    purgatories: Purgatories
+    partitions: HostedPartitions
+    groups: GroupCoordinator
+    connection_quotas: ConnectionQuotas
+    load: Load
+    peers: Peers
+    metadata_fetches: Purgatory
+    """FetchMetadata requests that wait for a change."""
+    publisher: MetadataPublisher
+    liveness: Liveness
+    fetchers: ReplicaFetchers
+    offline_replicas: OfflineReplicas
+    isr: IsrMaintenance
+    sessions: FetchSessions
+
+
+def compose(surroundings: Surroundings, bound: Bound, joined: Joined, opened: OpenedLogs) -> Parts:
+    """Make the parts and subscribe each of them to what it follows."""
+    surroundings.health.starting("putting its parts together")
+    broker_id, static, clock = joined.identity.broker_id, surroundings.config, surroundings.clock
+    metadata = Metadata(MetadataImage(joined.identity.cluster_id))
+    config = DynamicConfig(broker_id, static)
+    purgatories = Purgatories(produce=Purgatory(), fetch=Purgatory())
+    partitions = _hosted_partitions(surroundings, joined, opened, config, purgatories)
+    limits = limits_of(static)
+    peers = Peers(
+        broker_id,
+        metadata,
+        static.inter_broker_listener,
+        timeout_s=static.request_timeout_ms / 1000,
+        connect_timeout_s=static.socket_connection_setup_timeout_ms / 1000,
+    )
+    metadata_fetches = Purgatory()
+    publisher = MetadataPublisher(metadata, metadata_fetches)
+    unclean_allowed = _unclean_allowed(config)
+    liveness = _liveness(surroundings, bound, joined, config, metadata, publisher, peers, unclean_allowed)
+
+    def broker_epoch() -> int:
+        return liveness.broker_epoch
+
+    parts = Parts(
+        identity=joined.identity,
+        moves=joined.moves,
+        logs=opened.manager,
+        metadata=metadata,
+        config=config,
+        unclean_allowed=unclean_allowed,
+        purgatories=purgatories,
+        partitions=partitions,
+        groups=_group_coordinator(surroundings, config, metadata, partitions, purgatories),
+        connection_quotas=ConnectionQuotas(limits, static.inter_broker_listener),
+        load=Load(limits.queued_requests, limits.queued_bytes),
+        peers=peers,
+        metadata_fetches=metadata_fetches,
+        publisher=publisher,
+        liveness=liveness,
+        fetchers=ReplicaFetchers(
+            broker_id, partitions, peers, config, surroundings.tasks, epoch=broker_epoch, rng=surroundings.rng
+        ),
+        offline_replicas=OfflineReplicas(broker_id, partitions, peers.ask_controller, epoch=broker_epoch),
+        isr=IsrMaintenance(
+            broker_id,
+            partitions,
+            peers.ask_controller,
+            config,
+            surroundings.tasks,
+            epoch=broker_epoch,
+            monotonic=clock.monotonic,
+        ),
+        sessions=FetchSessions(static.max_incremental_fetch_session_cache_slots, surroundings.rng, clock.monotonic),
+    )
+    opened.failures.report_logs_to(partitions.lose_logs)
+    _connect(parts, OffsetsTopicSubscriber(broker_id, parts.groups, surroundings.tasks))
+    return parts
+
+
+def _connect(parts: Parts, offsets_topic: OffsetsTopicSubscriber) -> None:
+    """Subscribe the parts to the metadata, the configuration and the hosted partitions."""
+    for subscriber in (
+        parts.config.apply,
+        parts.partitions.apply,
+        offsets_topic.apply,
+        parts.publisher.apply,
+        parts.liveness.apply,
+        parts.fetchers.apply,
+        parts.offline_replicas.apply,
+    ):
+        parts.metadata.subscribe(subscriber)
+    parts.config.subscribe(lambda config: limit_connections(parts.connection_quotas, config))
+    parts.config.subscribe(parts.fetchers.reconfigure)
+    parts.partitions.call_when_opened(parts.fetchers.assign)
+    parts.partitions.call_when_lost(parts.offline_replicas.report)
+    parts.partitions.keep_in_sync(parts.isr)
+
+
+def limit_connections(quotas: ConnectionQuotas, config: BrokerConfig) -> None:
+    """Apply the connection limits of a changed configuration."""
+    quotas.limits = limits_of(config)
+
+
+def _unclean_allowed(config: DynamicConfig) -> UncleanAllowed:
+    def unclean_allowed(image: MetadataImage, topic: str) -> bool:
+        return TopicConfig(config(), image.config(ResourceType.TOPIC, topic)).unclean_leader_election_enable
+
+    return unclean_allowed
+
+
+def _hosted_partitions(
+    surroundings: Surroundings, joined: Joined, opened: OpenedLogs, config: DynamicConfig, purgatories: Purgatories
+) -> HostedPartitions:
+    def config_of(image: MetadataImage, topic: str) -> LogConfig:
+        return log_config(config(), image.config(ResourceType.TOPIC, topic))
+
+    return HostedPartitions(
+        joined.identity.broker_id, opened.manager, config_of, purgatories, surroundings.tasks, surroundings.metrics
+    )
+
+
+def _group_coordinator(
+    surroundings: Surroundings,
+    config: DynamicConfig,
+    metadata: Metadata,
+    partitions: HostedPartitions,
+    purgatories: Purgatories,
+) -> GroupCoordinator:
+    def offsets_partitions() -> int:
+        topic = metadata.image.topics.get(OFFSETS_TOPIC)
+        return 0 if topic is None else len(topic.partitions)
+
+    wall_ms = surroundings.clock.wall_ms
+    offsets = OffsetsTopic(partitions, purgatories.produce, config, wall_ms)
+    return GroupCoordinator(
+        config,
+        GroupLog(offsets, wall_ms),
+        offsets,
+        offsets_partitions,
+        wall_ms,
+        surroundings.tasks,
+        surroundings.rng,
+    )
+
+
+def _liveness(
+    surroundings: Surroundings,
+    bound: Bound,
+    joined: Joined,
+    config: DynamicConfig,
+    metadata: Metadata,
+    publisher: MetadataPublisher,
+    peers: Peers,
+    unclean_allowed: UncleanAllowed,
+) -> Liveness:
+    static, rng = surroundings.config, surroundings.rng
+    return Liveness(
+        joined.moves,
+        BrokerRegistration(
+            broker_id=joined.identity.broker_id,
+            epoch=0,
+            incarnation_id=UUID(int=rng.getrandbits(128), version=4),
+            endpoints=bound.endpoints,
+            rack=static.broker_rack,
+        ),
+        metadata,
+        publisher,
+        peers,
+        listener=static.inter_broker_listener,
+        session_ttl_ms=static.session_timeout_ms,
+        heartbeat_ms=static.broker_heartbeat_interval_ms,
+        unclean=unclean_allowed,
+        duties=(
+            lambda controller: rebalance_leaders_periodically(controller, config),
+            lambda controller: reconcile_leaders_periodically(controller, config, unclean_allowed),
+        ),
+        monotonic=surroundings.clock.monotonic,
+        rng=rng,
+    )

@@ -1,0 +1,74 @@
+"""Third phase of a start: open the logs in the data directories."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from parley.broker.config import log_config
+from parley.broker.metrics.health import Health
+from parley.broker.startup.store import Joined, remember_in
+from parley.broker.startup.surroundings import Surroundings
+from parley.storage.log import Log
+from parley.storage.log_directory import LogDirectory
+from parley.storage.log_maintenance import MaintenanceIntervals
+from parley.storage.log_manager import LogManager
+
+
+class DirectoryFailures:
+    """Reports each log directory that fails to ``/healthz``, and its logs to the part that uses them."""
+
+    def __init__(self, health: Health) -> None:
+        self._health = health
+        self._lose_logs: Callable[[list[Log]], None] | None = None
+
+    def report_logs_to(self, lose_logs: Callable[[list[Log]], None]) -> None:
+        """Call ``lose_logs(logs)`` for each directory that fails from now on."""
+        self._lose_logs = lose_logs
+
+    def __call__(self, directory: LogDirectory, logs: list[Log]) -> None:
+        self._health.trouble(str(directory), f"offline: {directory.error}")
+        if self._lose_logs is not None:
+            self._lose_logs(logs)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedLogs:
+    """The logs of this broker."""
+
+    manager: LogManager
+    failures: DirectoryFailures
+
+
+async def open_logs(surroundings: Surroundings, joined: Joined) -> OpenedLogs:
+    """Open every log, recovering those that were not closed. Raises what ``LogManager.open`` raises."""
+    surroundings.health.starting("opening logs")
+    config = surroundings.config
+    directories = list(map(Path, config.data_dirs))
+    failures = DirectoryFailures(surroundings.health)
+    manager = LogManager(
+        directories,
+        default_config=log_config(config, {}),
+        now_ms=surroundings.clock.wall_ms,
+        random=surroundings.rng,
+        start_task=surroundings.maintenance.start,
+        intervals=MaintenanceIntervals(
+            retention_check_ms=config.log_retention_check_interval_ms,
+            flush_check_ms=config.log_flush_scheduler_interval_ms,
+            recovery_point_checkpoint_ms=config.log_flush_offset_checkpoint_interval_ms,
+            log_start_checkpoint_ms=config.log_flush_start_offset_checkpoint_interval_ms,
+            high_watermark_checkpoint_ms=config.replica_high_watermark_checkpoint_interval_ms,
+            producer_expiration_check_ms=config.producer_id_expiration_check_interval_ms,
+        ),
+        recovery_threads_per_directory=config.num_recovery_threads_per_data_dir,
+        producer_expiration_ms=config.producer_id_expiration_ms,
+        on_offline=failures,
+        on_all_offline=surroundings.failed.set,
+        executor=surroundings.threads.upkeep,
+    )
+    surroundings.undo.push_async_callback(surroundings.maintenance.close)
+    surroundings.undo.push_async_callback(manager.close)
+    await manager.open(joined.identity.cluster_id, joined.identity.broker_id)
+    await remember_in(directories, joined.moves.store.identity)
+    return OpenedLogs(manager, failures)

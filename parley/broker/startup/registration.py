@@ -1,0 +1,73 @@
+"""Fifth phase of a start: become a member of the cluster, and adopt the topics found on disk if the cluster is new."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from uuid import UUID
+
+from parley.broker.controller.log_adoption import FoundPartition, adopt_partitions
+from parley.broker.coordinators.groups.group_records import OFFSETS_TOPIC
+from parley.broker.startup.binding import Bound
+from parley.broker.startup.composition import Parts
+from parley.broker.startup.surroundings import Surroundings
+
+_log = logging.getLogger(__name__)
+
+
+async def register(surroundings: Surroundings, bound: Bound, parts: Parts) -> None:
+    """Join the cluster, and wait until the metadata contains this broker as alive.
+
+    Raises what ends the membership before that, for example BadConfig if another live broker has this id.
+    """
+    surroundings.health.starting("registering with the controller")
+    tasks, undo = surroundings.tasks, surroundings.undo
+    for sock in bound.sockets.values():  # peers take a broker that refuses connections for dead
+        sock.listen(surroundings.config.socket_listen_backlog_size)
+    undo.push_async_callback(parts.peers.close)
+    undo.push_async_callback(surroundings.membership.close)
+    undo.push_async_callback(tasks.close)
+    life = surroundings.membership.start(parts.liveness.run(), name="membership")
+    registered = asyncio.ensure_future(parts.liveness.until_registered())
+    await asyncio.wait({life, registered}, return_when=asyncio.FIRST_COMPLETED)
+    if not registered.done():
+        registered.cancel()
+        life.result()
+    life.add_done_callback(lambda life: _membership_ended(surroundings, life))
+    tasks.start(parts.groups.expire(), name="expiry of offsets")
+    tasks.start(parts.isr.run(), name="in-sync replicas")
+    tasks.start(parts.offline_replicas.run(), name="offline replicas")
+    undo.push_async_callback(parts.fetchers.close)
+
+
+def _membership_ended(surroundings: Surroundings, life: asyncio.Task[None]) -> None:
+    """Fail the broker if its membership ends before the broker is stopped: the cluster cannot use it any more."""
+    if not life.cancelled() and (error := life.exception()) is not None:
+        surroundings.health.trouble("coordination", f"no longer a member of the cluster: {error}", fatal=True)
+        surroundings.failed.set()
+
+
+async def adopt_topics(surroundings: Surroundings, parts: Parts) -> None:
+    """Register the partitions found on disk in the metadata of the new cluster."""
+    surroundings.health.starting("adopting the topics found on disk")
+    found = [
+        FoundPartition(log.topic, log.partition, log.topic_id, -1 if epoch is None else epoch)
+        for log in parts.logs.logs
+        for epoch in (log.leader_epochs.latest_epoch,)
+    ]
+    if not found:
+        return
+    adopted = await parts.liveness.controller.submit(
+        lambda image: adopt_partitions(
+            image,
+            found,
+            broker_id=parts.identity.broker_id,
+            new_id=lambda: UUID(int=surroundings.rng.getrandbits(128), version=4),
+            compacted=frozenset({OFFSETS_TOPIC}),
+        )
+    )
+    _log.warning(
+        "the cluster begins with the topics found on disk; their settings are not there: they keep everything "
+        "(retention.ms=-1) until you set them with `parley configs`",
+        extra={"topics": ",".join(adopted)},
+    )

@@ -1,0 +1,106 @@
+"""The table of request handlers: which handler serves which API key."""
+
+from __future__ import annotations
+
+from parley.broker.api.alter_partition import AlterPartitionApi
+from parley.broker.api.api_versions import ApiVersionsApi
+from parley.broker.api.broker_lifecycle import BrokerLifecycleApi
+from parley.broker.api.configs import ConfigsApi
+from parley.broker.api.delete_records import RecordsApi
+from parley.broker.api.describe_cluster import ClusterApi
+from parley.broker.api.elect_leaders import ElectionsApi
+from parley.broker.api.fetch.handler import FetchApi
+from parley.broker.api.fetch_metadata import FetchMetadataApi
+from parley.broker.api.forwarding import Forwarding
+from parley.broker.api.group_offsets import GroupOffsetsApi
+from parley.broker.api.groups import GroupsApi
+from parley.broker.api.log_dirs import LogDirsApi
+from parley.broker.api.metadata import MetadataApi
+from parley.broker.api.offsets import OffsetsApi
+from parley.broker.api.outages import Outages
+from parley.broker.api.produce import ProduceApi
+from parley.broker.api.producers import ProducersApi
+from parley.broker.api.reassignment import ReassignmentApi
+from parley.broker.api.store_move import CoordinationApi
+from parley.broker.api.topics import TopicsApi
+from parley.broker.controller.administration import Administration
+from parley.broker.controller.topic_auto_creation import TopicAutoCreation
+from parley.broker.coordinators.producer_ids import ProducerIds
+from parley.broker.network.dispatch import Handler
+from parley.broker.replication.log_dir_moves import LogDirMoves
+from parley.broker.replication.replica_selector import load_selector
+from parley.broker.replication.throttle import leader_throttle
+from parley.broker.startup.composition import Parts
+from parley.broker.startup.surroundings import Surroundings
+
+APPLIED_MAX_S = 1.0
+"""How long the response to a change of topics waits for brokers that have not applied the change yet."""
+
+
+def routes(surroundings: Surroundings, parts: Parts) -> dict[int, Handler]:
+    """Make every request handler, by API key. Requests for the controller are forwarded to it."""
+    static, clock, tasks, threads = surroundings.config, surroundings.clock, surroundings.tasks, surroundings.threads
+    broker_id, config, metadata = parts.identity.broker_id, parts.config, parts.metadata
+    partitions, purgatories, peers, liveness = parts.partitions, parts.purgatories, parts.peers, parts.liveness
+    controller, silence, publisher = liveness.controller, liveness.silence, parts.publisher
+
+    async def until_usable() -> None:
+        """Wait until new partitions can be used at this broker and at those that follow the controller."""
+        await partitions.opened()
+        await publisher.applied(APPLIED_MAX_S)
+
+    def is_in_touch() -> bool:
+        return publisher.is_open or silence.is_in_touch
+
+    def may_be_superseded() -> bool:
+        return liveness.may_be_superseded
+
+    administration = Administration(
+        broker_id, controller, metadata, config, surroundings.rng, until_usable, parts.unclean_allowed
+    )
+    auto_creation = TopicAutoCreation(administration, metadata, peers, config, partitions.opened)
+    outages = Outages(metadata, peers.lost_at, is_in_touch)
+    metadata.subscribe(outages.apply)
+    log_dir_moves = LogDirMoves(partitions, parts.logs, config, tasks, clock.monotonic)
+    log_dir_moves.start()
+    apis = (
+        AlterPartitionApi(controller, metadata),
+        ApiVersionsApi(lambda: handlers),
+        ClusterApi(metadata),
+        CoordinationApi(parts.moves),
+        ConfigsApi(broker_id, administration, metadata, config),
+        BrokerLifecycleApi(controller, parts.unclean_allowed),
+        ElectionsApi(controller),
+        FetchApi(
+            partitions,
+            metadata,
+            parts.sessions,
+            purgatories.fetch,
+            tasks,
+            max_bytes=static.fetch_max_bytes,
+            threads=threads,
+            selector=load_selector(static.replica_selector_class),
+            throttle=leader_throttle(broker_id, config, clock.monotonic),
+            may_be_superseded=may_be_superseded,
+        ),
+        FetchMetadataApi(metadata, publisher, parts.metadata_fetches, silence),
+        GroupOffsetsApi(parts.groups, metadata, config, clock.wall_ms),
+        GroupsApi(parts.groups, metadata, auto_creation, config),
+        LogDirsApi(partitions, parts.logs, log_dir_moves, threads),
+        MetadataApi(metadata, auto_creation, outages, lacks_log=partitions.lacks_log, opened=partitions.opened),
+        OffsetsApi(partitions, threads),
+        ProduceApi(
+            partitions,
+            metadata,
+            purgatories.produce,
+            wall_ms=clock.wall_ms,
+            threads=threads,
+            may_be_superseded=may_be_superseded,
+        ),
+        ProducersApi(partitions, ProducerIds(lambda: liveness.store)),
+        ReassignmentApi(controller, parts.unclean_allowed),
+        RecordsApi(partitions, purgatories.produce),
+        TopicsApi(administration, metadata, config),
+    )
+    handlers = {key: handler for api in apis for key, handler in api.routes().items()}
+    return Forwarding(controller, metadata, peers, parts.moves).around(handlers)
