@@ -173,15 +173,22 @@ class Log:
     # Appending
 
     def append_as_leader(
-        self, batches: bytearray | memoryview, *, leader_epoch: int, now_ms: int, origin: Origin = Origin.CLIENT
+        self,
+        batches: bytearray | memoryview,
+        *,
+        leader_epoch: int,
+        now_ms: int,
+        origin: Origin = Origin.CLIENT,
+        header: BatchHeader | None = None,
     ) -> AppendInfo:
-        """Append whole, validated v2 batches at the log's end; offsets and leader epoch are patched into them.
+        """Append whole, validated v2 batches at the log end, after setting offsets and leader epoch in them.
 
-        The batch of an idempotent producer comes alone. Raises ``KafkaError``, and then nothing was appended:
+        A batch of an idempotent producer comes alone. ``header`` is the first batch's header, if the caller has parsed
+        it. Raises ``KafkaError``, and then nothing was appended:
         MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, CORRUPT_MESSAGE, INVALID_RECORD, KAFKA_STORAGE_ERROR, and what
         ``ProducerState.check_append`` raises.
         """
-        found = whole_batches(batches)
+        found = whole_batches(batches, header)
         with self._lock:
             check_sizes(found, len(batches), self.config)
             for at, header in found:

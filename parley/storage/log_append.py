@@ -56,11 +56,10 @@ def place(
 ) -> list[PlacedBatch]:
     """Patch offsets from ``offset`` on, leader epoch and, if given, the time into the batches; where they are now."""
     placed = []
-    for at, _ in found:
-        assign(batches, at, offset, leader_epoch, append_time)
-        header = read_header(batches, at)
-        placed.append((at, header))
-        offset = header.next_offset
+    for at, header in found:
+        assigned = assign(batches, at, header, offset, leader_epoch, append_time)
+        placed.append((at, assigned))
+        offset = assigned.next_offset
     return placed
 
 
@@ -79,12 +78,12 @@ def first_append(known: Duplicate, header: BatchHeader, config: LogConfig, log_s
     )
 
 
-def whole_batches(buffer: Buffer) -> list[PlacedBatch]:
-    """The batches that fill the buffer exactly, all of magic 2.
+def whole_batches(buffer: Buffer, first: BatchHeader | None = None) -> list[PlacedBatch]:
+    """The batches that fill the buffer exactly, all of magic 2. ``first`` is the first one's header, if it is known.
 
-    Raises ``CorruptRecord`` where they do not fill it or there is none, ``InvalidRecord`` for another magic.
+    Raises ``CorruptRecord`` if the buffer is empty or ends inside a batch, ``InvalidRecord`` for another magic.
     """
-    header = read_header(buffer)
+    header = read_header(buffer) if first is None else first
     found = [(0, header)] if header.size_bytes == len(buffer) else list(headers(buffer))
     if not found or found[-1][0] + found[-1][1].size_bytes != len(buffer):
         raise CorruptRecord("the bytes end inside a batch")

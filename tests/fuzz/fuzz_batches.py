@@ -74,7 +74,7 @@ def produced(data: bytes | bytearray, version: int, target: Compression | None) 
     header = read_header(ready.batches)
     validate(ready.batches, 0, header, consecutive=True)
     found = list(records(ready.batches))
-    if len(found) != ready.record_count or header.size_bytes != len(ready.batches):
+    if len(found) != ready.header.record_count or header.size_bytes != len(ready.batches):
         raise AssertionError(f"{header} does not hold what was prepared")
     for magic in (0, 1):
         try:

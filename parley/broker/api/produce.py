@@ -40,13 +40,7 @@ from parley.broker.runtime.purgatory import Delayed, Purgatory
 from parley.broker.runtime.threads import LOOPS_OWN, Threads
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.produce import ProduceRequest, ProduceResponse
-from parley.protocol.records.batch_header import (
-    COMPRESSION_MASK,
-    HEADER_SIZE,
-    MAGIC_V2,
-    TRANSACTIONAL_BIT,
-    TimestampType,
-)
+from parley.protocol.records.batch_header import TimestampType, is_compressed
 from parley.protocol.records.compression import Compression
 from parley.protocol.records.errors import DecompressedTooLarge
 from parley.protocol.records.produce_validation import Prepared, ProduceRules, RecordErrors, prepare
@@ -71,7 +65,6 @@ _INVALID = (
     ErrorCode.INVALID_TIMESTAMP,
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
 )
-_MAGIC_AT, _LEGACY_ATTRIBUTES_AT, _ATTRIBUTES_AT = 16, 17, 22
 _CODECS = {
     "none": Compression.NONE,
     "uncompressed": Compression.NONE,
@@ -254,13 +247,13 @@ class ProduceApi:
                 prepared = prepare(
                     records_of(data), rules_of(partition), now_ms=append.now_ms, version=context.api_version
                 )
-            if is_transactional(prepared.batches):
+            if prepared.header.is_transactional:
                 # Nobody could ever end the transaction: readers of committed records would wait behind it for ever.
                 raise KafkaError(ErrorCode.INVALID_TXN_STATE, "No transaction has begun: this broker offers none yet.")
             if self._refusals and partition.is_leader:
                 producers = partition.log.producers
-                self._refusals.check(topic.name or topic.topic_id, data.index, prepared.batches, producers)
-            info = partition.append(prepared.batches, acks=append.acks, now_ms=append.now_ms)
+                self._refusals.check(topic.name or topic.topic_id, data.index, prepared.header, producers)
+            info = partition.append(prepared.batches, acks=append.acks, now_ms=append.now_ms, header=prepared.header)
             log = partition.log
         except Exception as error:
             return self._failed(context, partition, topic, data, error)
@@ -418,21 +411,6 @@ def _named_twice(request: ProduceRequest) -> Ready:
 def may_be_costly(records: Any) -> bool:
     """Whether preparing the records may take long: they are compressed, or many."""
     return records is not None and (len(records) >= OFF_LOOP_BYTES or is_compressed(records))
-
-
-def is_compressed(records: Buffer | None) -> bool:
-    """Whether the first batch or message says that it is compressed; nothing else of it is checked."""
-    if records is None or len(records) < HEADER_SIZE:
-        return False
-    attributes = records[_ATTRIBUTES_AT] if records[_MAGIC_AT] >= MAGIC_V2 else records[_LEGACY_ATTRIBUTES_AT]
-    return attributes & COMPRESSION_MASK != 0
-
-
-def is_transactional(records: Buffer | None) -> bool:
-    """Whether the first batch says that it is part of a transaction; nothing else of it is checked."""
-    if records is None or len(records) < HEADER_SIZE or records[_MAGIC_AT] < MAGIC_V2:
-        return False
-    return records[_ATTRIBUTES_AT] & TRANSACTIONAL_BIT != 0
 
 
 def rules_of(partition: Partition) -> ProduceRules:

@@ -97,13 +97,12 @@ class Refusals:
         sent = self._of[host]
         return sent if len(sent) * len(self._of) > len(self._last) else max(self._of.values(), key=len)
 
-    def check(self, topic: str | UUID, index: int, records: Buffer, known: ProducerState) -> None:
+    def check(self, topic: str | UUID, index: int, header: BatchHeader, known: ProducerState) -> None:
         """To be called before an append to a log, whose producers are ``known``.
 
         Raises :class:`KafkaError` with the code of the refused batch that the records continue.
         """
-        header = _idempotent(records)
-        if header is None:
+        if not _is_idempotent(header):
             return
         place = (topic, index, header.producer_id)
         refusal = self._last.get(place)
@@ -121,5 +120,11 @@ def _idempotent(records: Buffer | None) -> BatchHeader | None:
         header = read_header(records or b"")
     except CorruptRecord:
         return None
-    counts = header.magic == MAGIC_V2 and header.base_sequence >= 0 and header.last_offset_delta >= 0
-    return header if counts and header.has_producer else None
+    return header if _is_idempotent(header) else None
+
+
+def _is_idempotent(header: BatchHeader) -> bool:
+    """True for a batch with a producer id and sequence numbers."""
+    return (
+        header.has_producer and header.magic == MAGIC_V2 and header.base_sequence >= 0 and header.last_offset_delta >= 0
+    )

@@ -31,6 +31,7 @@ from parley.broker.metrics import TopicMetrics
 from parley.broker.replication.follower_progress import FetchClock, FollowerProgress
 from parley.broker.runtime.purgatory import Purgatory
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.records.batch_header import BatchHeader
 from parley.protocol.records.produce_validation import ProduceRules
 from parley.protocol.schema import Buffer
 from parley.storage.log import AppendInfo, Log, LogRead
@@ -271,7 +272,9 @@ class Partition:
 
     # Writing.
 
-    def append(self, batches: bytearray | memoryview, *, acks: int, now_ms: int) -> AppendInfo:
+    def append(
+        self, batches: bytearray | memoryview, *, acks: int, now_ms: int, header: BatchHeader | None = None
+    ) -> AppendInfo:
         """Append batches that have been validated, as leader.
 
         Raises NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS (``acks`` of -1 only), and what the log raises.
@@ -284,7 +287,7 @@ class Partition:
                 f"The ISR of {self.topic}-{self.index} is {list(self.state.isr)}, "
                 f"smaller than min.insync.replicas={self.log.config.min_insync_replicas}.",
             )
-        info = self.log.append_as_leader(batches, leader_epoch=self.leader_epoch, now_ms=now_ms)
+        info = self.log.append_as_leader(batches, leader_epoch=self.leader_epoch, now_ms=now_ms, header=header)
         if not info.duplicate:
             self._advance_high_watermark(info.size_bytes)
         return info

@@ -30,12 +30,12 @@ LEGACY_HEADER_SIZE: Final = (26, 34)
 """Bytes of the least message of magic 0 and 1: empty key and value."""
 MAGIC_V2: Final = 2
 
-LENGTH_AT: Final = 8
 MAGIC_AT: Final = 16
 CRC_AT: Final = 17
 ATTRIBUTES_AT: Final = 21
 MAX_TIMESTAMP_AT: Final = 35
-"""Where these fields begin, counted from the beginning of a v2 batch."""
+LEGACY_ATTRIBUTES_AT: Final = 17
+"""Where these fields begin, counted from the beginning of a batch; the last one, of a message of magic 0 or 1."""
 
 COMPRESSION_MASK: Final = 0x07
 TIMESTAMP_TYPE_BIT: Final = 0x08
@@ -187,6 +187,14 @@ def _read_legacy(buf: Buffer, pos: int) -> BatchHeader:
         base_sequence=NO_SEQUENCE,
         record_count=1,
     )
+
+
+def is_compressed(buf: Buffer | None) -> bool:
+    """True if the first batch or message in the buffer claims to be compressed; checks nothing else."""
+    if buf is None or len(buf) < HEADER_SIZE:
+        return False
+    low_byte = ATTRIBUTES_AT + 1 if buf[MAGIC_AT] >= MAGIC_V2 else LEGACY_ATTRIBUTES_AT
+    return buf[low_byte] & COMPRESSION_MASK != 0
 
 
 def headers(buf: Buffer, pos: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:

@@ -7,39 +7,41 @@ from typing import Final
 
 from parley.protocol.records.batch_header import (
     ATTRIBUTES_AT,
-    LENGTH_AT,
-    LOG_OVERHEAD,
     MAX_TIMESTAMP_AT,
     TIMESTAMP_TYPE_BIT,
+    BatchHeader,
+    read_header,
 )
 from parley.protocol.records.crc import seal
 
 _ASSIGNED: Final = struct.Struct(">qii")
-_LENGTH: Final = struct.Struct(">i")
+_LONG: Final = struct.Struct(">q")
+
+_new = tuple.__new__
 
 
 def assign(
     buf: bytearray | memoryview,
     pos: int,
+    header: BatchHeader,
     base_offset: int,
     leader_epoch: int,
     append_time: int | None = None,
-) -> None:
-    """Set base offset and leader epoch of the v2 batch at ``pos``.
+) -> BatchHeader:
+    """Set base offset and leader epoch of the v2 batch at ``pos``, whose header is ``header``; return the new header.
 
     If ``append_time`` (ms) is given, also turn it into a batch of LogAppendTime with that timestamp; only then must its
     checksum be computed again.
     """
-    length = _LENGTH.unpack_from(buf, pos + LENGTH_AT)[0]
-    _ASSIGNED.pack_into(buf, pos, base_offset, length, leader_epoch)
+    _ASSIGNED.pack_into(buf, pos, base_offset, header.length, leader_epoch)
     if append_time is None:
-        return
+        return _new(BatchHeader, (base_offset, header[1], leader_epoch) + header[3:])  # noqa: RUF005 (three times faster)
     buf[pos + ATTRIBUTES_AT + 1] |= TIMESTAMP_TYPE_BIT  # the low byte of the two
-    struct.pack_into(">q", buf, pos + MAX_TIMESTAMP_AT, append_time)
-    seal(buf, pos, length + LOG_OVERHEAD)
+    return set_max_timestamp(buf, pos, header, append_time)
 
 
-def set_max_timestamp(buf: bytearray | memoryview, pos: int, max_timestamp: int) -> None:
-    """Correct the maximum timestamp of the v2 batch at ``pos``, and its checksum."""
-    struct.pack_into(">q", buf, pos + MAX_TIMESTAMP_AT, max_timestamp)
-    seal(buf, pos, _LENGTH.unpack_from(buf, pos + LENGTH_AT)[0] + LOG_OVERHEAD)
+def set_max_timestamp(buf: bytearray | memoryview, pos: int, header: BatchHeader, max_timestamp: int) -> BatchHeader:
+    """Correct the maximum timestamp of the v2 batch at ``pos``, and its checksum; return the new header."""
+    _LONG.pack_into(buf, pos + MAX_TIMESTAMP_AT, max_timestamp)
+    seal(buf, pos, header.size_bytes)
+    return read_header(buf, pos)

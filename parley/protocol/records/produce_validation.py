@@ -96,9 +96,8 @@ class Prepared(NamedTuple):
     """
 
     batches: bytearray | memoryview
-    record_count: int
-    max_timestamp: int
-    """The latest CreateTime of the records, ms; -1 when they have none."""
+    header: BatchHeader
+    """The batch's header. Its maximum timestamp is the latest CreateTime of the records, -1 if they have none."""
     conversions: int
     """How many records were rewritten in another format or codec; 0 when the bytes are as they came."""
 
@@ -140,8 +139,8 @@ def prepare(records: Buffer | None, rules: ProduceRules, *, now_ms: int, version
     if isinstance(records, bytes) or (isinstance(records, memoryview) and records.readonly):
         records = bytearray(records)
     if seen.max_timestamp != header.max_timestamp:
-        set_max_timestamp(records, 0, seen.max_timestamp)
-    return Prepared(records, seen.count, seen.max_timestamp, 0)
+        header = set_max_timestamp(records, 0, header, seen.max_timestamp)
+    return Prepared(records, header, 0)
 
 
 def _first_header(records: Buffer) -> BatchHeader:
@@ -261,7 +260,7 @@ def _recompressed(records: Buffer, header: BatchHeader, seen: Walk, rules: Produ
     )
     if len(rebuilt) > rules.max_message_bytes:
         raise _too_large(len(rebuilt), rules)
-    return Prepared(rebuilt, seen.count, seen.max_timestamp, seen.count)
+    return Prepared(rebuilt, read_header(rebuilt), seen.count)
 
 
 def _prepare_legacy(records: Buffer, rules: ProduceRules, now_ms: int) -> Prepared:
@@ -272,7 +271,7 @@ def _prepare_legacy(records: Buffer, rules: ProduceRules, now_ms: int) -> Prepar
     rebuilt = batch.build(found, compression=codec, level=rules.compression_level)
     if len(rebuilt) > rules.max_message_bytes:
         raise _too_large(len(rebuilt), rules)
-    return Prepared(rebuilt, len(found), read_header(rebuilt).max_timestamp, len(found))
+    return Prepared(rebuilt, read_header(rebuilt), len(found))
 
 
 def _legacy_records(records: Buffer, rules: ProduceRules) -> tuple[Compression, list[Record]]:

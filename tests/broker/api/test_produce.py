@@ -11,14 +11,13 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from parley.broker.api import produce as produce_module
 from parley.broker.api.produce import ProduceApi
 from parley.broker.network.dispatch import Disconnect
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.produce import ProduceRequest, ProduceResponse
 from parley.protocol.records import legacy
 from parley.protocol.records.batch import build, records
-from parley.protocol.records.batch_header import headers, read_header
+from parley.protocol.records.batch_header import headers, is_compressed, read_header
 from parley.protocol.records.compression import Compression
 from parley.protocol.records.record import Record
 from parley.storage.log_config import LogConfig
@@ -332,6 +331,6 @@ async def test_every_version_appends(bench: ProduceBench, version: int) -> None:
 
 
 def test_looks_at_nothing_but_what_it_needs() -> None:
-    assert not produce_module.is_compressed(None)
-    assert not produce_module.is_compressed(b"\xff" * 20)
-    assert produce_module.is_compressed(build([Record(0, 0, None, b"v", ())], compression=Compression.LZ4))
+    assert not is_compressed(None)
+    assert not is_compressed(b"\xff" * 20)
+    assert is_compressed(build([Record(0, 0, None, b"v", ())], compression=Compression.LZ4))

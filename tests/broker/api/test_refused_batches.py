@@ -11,6 +11,7 @@ from parley.broker.api import refused_batches as refusals_module
 from parley.broker.api.refused_batches import Refusals
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch import build
+from parley.protocol.records.batch_header import read_header
 from parley.protocol.records.record import Record
 from parley.storage.log_config import LogConfig
 from parley.storage.producer_state import ProducerState
@@ -134,7 +135,7 @@ async def test_a_new_epoch_begins_anew(bench: PipelineBench) -> None:
 
 def remembers(refusals: Refusals, producer: int, directory: Path) -> bool:
     try:
-        refusals.check("t", 0, numbered(1, producer=producer), ProducerState(directory))
+        refusals.check("t", 0, read_header(numbered(1, producer=producer)), ProducerState(directory))
     except KafkaError as error:
         return error.code is NOT_LEADER
     return False

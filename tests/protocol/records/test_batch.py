@@ -122,19 +122,19 @@ def test_offset_and_epoch_are_patched_without_a_new_checksum(
     some: list[Record], codec: Compression, offset: int, epoch: int
 ) -> None:
     data = bytearray(b"before") + build(some, compression=codec)
-    crc = read_header(data, 6).crc
-    assign(data, 6, offset, epoch)
-    header = read_header(data, 6)
+    before = read_header(data, 6)
+    header = assign(data, 6, before, offset, epoch)
+    assert header == read_header(data, 6)
     validate(data, 6, header, consecutive=True)
-    assert (header.base_offset, header.partition_leader_epoch, header.crc) == (offset, epoch, crc)
+    assert (header.base_offset, header.partition_leader_epoch, header.crc) == (offset, epoch, before.crc)
     assert [record.offset for record in records(data, 6)] == list(range(offset, offset + len(some)))
 
 
 @given(record_lists(), st.sampled_from(CODECS), st.integers(0, 1 << 45))
 def test_log_append_time_is_the_timestamp_of_all_records(some: list[Record], codec: Compression, now: int) -> None:
     data = memoryview(build(some, compression=codec))
-    assign(data, 0, 10, 1, now)
-    header = read_header(data)
+    header = assign(data, 0, read_header(data), 10, 1, now)
+    assert header == read_header(data)
     verify_crc(data, 0, header)
     assert header.timestamp_type is TimestampType.APPEND
     assert {record.timestamp for record in records(data)} == {now}
@@ -143,8 +143,8 @@ def test_log_append_time_is_the_timestamp_of_all_records(some: list[Record], cod
 
 def test_the_maximum_timestamp_is_patched() -> None:
     data = bytearray(3) + build(SOME) + bytearray(9)
-    set_max_timestamp(data, 3, 5)
-    header = read_header(data, 3)
+    header = set_max_timestamp(data, 3, read_header(data, 3), 5)
+    assert header == read_header(data, 3)
     verify_crc(data, 3, header)
     assert header.max_timestamp == 5
 

@@ -65,8 +65,8 @@ def test_a_sound_batch_is_given_back_as_it_came(some: list[Record], codec: Compr
     result = prepared(view)
     assert result.batches is view
     assert data == before
-    assert (result.record_count, result.conversions) == (len(some), 0)
-    assert result.max_timestamp == max(record.timestamp for record in some)
+    assert (result.header.record_count, result.conversions) == (len(some), 0)
+    assert result.header.max_timestamp == max(record.timestamp for record in some)
 
 
 def test_bytes_that_cannot_be_written_are_copied() -> None:
@@ -88,7 +88,7 @@ def test_a_wrong_maximum_timestamp_is_corrected() -> None:
 def test_records_without_timestamps() -> None:
     data = build([Record(0, -1, None, b"v")])
     result = prepared(data, BOUNDED)
-    assert result.max_timestamp == -1
+    assert result.header.max_timestamp == -1
 
 
 def test_a_cut_off_batch_behind_the_first_is_left_away() -> None:
@@ -101,7 +101,8 @@ def test_a_cut_off_batch_behind_the_first_is_left_away() -> None:
 def test_the_topics_codec_is_the_one_stored(some: list[Record], source: Compression, target: Compression) -> None:
     data = build(some, compression=source, producer_id=5, producer_epoch=0, base_sequence=3)
     result = prepared(changed(data, max_timestamp=7), replace(RULES, compression=target))
-    header = read_header(result.batches)
+    header = result.header
+    assert header == read_header(result.batches)
     validate(result.batches, 0, header, consecutive=True)
     assert header.compression is target
     assert (header.producer_id, header.base_sequence) == (5, 3)
@@ -128,12 +129,13 @@ def test_old_messages_become_one_batch(
 ) -> None:
     data = legacy.build(some, magic, compression=source)
     result = prepared(data, replace(RULES, compression=target), version=2)
-    header = read_header(result.batches)
+    header = result.header
+    assert header == read_header(result.batches)
     validate(result.batches, 0, header, consecutive=True)
     assert header.compression is (source if target is None else target)
     assert list(records(result.batches)) == (without_timestamps(some) if magic == 0 else some)
-    assert (result.record_count, result.conversions) == (len(some), len(some))
-    assert result.max_timestamp == header.max_timestamp
+    assert (result.header.record_count, result.conversions) == (len(some), len(some))
+    assert result.header.max_timestamp == header.max_timestamp
 
 
 def test_several_wrappers_become_one_batch() -> None:
@@ -145,13 +147,13 @@ def test_several_wrappers_become_one_batch() -> None:
 
 def test_a_cut_off_message_behind_whole_ones_is_left_away() -> None:
     data = legacy.build(SOME, 1)
-    assert prepared(data[:-1], version=1).record_count == 19
+    assert prepared(data[:-1], version=1).header.record_count == 19
 
 
 def test_log_append_time_makes_timestamps_not_matter() -> None:
     rules = replace(BOUNDED, timestamp_type=TimestampType.APPEND)
-    assert prepared(build([Record(0, 5, None, None)]), rules).record_count == 1
-    assert prepared(legacy.build([Record(0, 5, None, None)], 1), rules, version=2).record_count == 1
+    assert prepared(build([Record(0, 5, None, None)]), rules).header.record_count == 1
+    assert prepared(legacy.build([Record(0, 5, None, None)], 1), rules, version=2).header.record_count == 1
 
 
 # Refused.
@@ -188,7 +190,7 @@ def test_mixed_messages() -> None:
 def test_zstd_in_an_old_request() -> None:
     data = build(SOME, compression=Compression.ZSTD)
     assert refusal(data, version=6) is ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
-    assert prepared(data, version=7).record_count == 20
+    assert prepared(data, version=7).header.record_count == 20
 
 
 @pytest.mark.parametrize(
@@ -246,7 +248,7 @@ def test_a_length_or_magic_that_cannot_be_is_corrupt() -> None:
 def test_a_batch_larger_than_the_topic_allows() -> None:
     data = build(SOME)
     exact = replace(RULES, max_message_bytes=len(data))
-    assert prepared(data, exact).record_count == 20
+    assert prepared(data, exact).header.record_count == 20
     assert refusal(data, replace(exact, max_message_bytes=len(data) - 1)) is ErrorCode.MESSAGE_TOO_LARGE
     message = legacy.build(SOME[-1:], 1)
     tight = replace(RULES, max_message_bytes=len(message) - 1)
@@ -274,7 +276,7 @@ def test_a_bomb(codec: Compression) -> None:
 def test_a_bomb_of_many_old_wrappers() -> None:
     wrapper = legacy.build([Record(0, NOW, b"k", bytes(600_000))], 1, compression=Compression.GZIP)
     rules = replace(RULES, decompressed_bytes_max=1 << 20)
-    assert prepared(wrapper, rules, version=2).record_count == 1
+    assert prepared(wrapper, rules, version=2).header.record_count == 1
     assert refusal(wrapper * 20, rules, version=2) is ErrorCode.MESSAGE_TOO_LARGE
 
 
@@ -300,17 +302,17 @@ def errors(data: bytes | bytearray, rules: ProduceRules, version: int = NEWEST) 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_compacted_topic_wants_keys(codec: Compression) -> None:
-    assert prepared(build(KEYED, compression=codec), COMPACTED).record_count == 20
+    assert prepared(build(KEYED, compression=codec), COMPACTED).header.record_count == 20
     found = errors(build(SOME, compression=codec), COMPACTED)
     assert found == (ErrorCode.INVALID_RECORD, list(range(0, 20, 2)))
-    assert prepared(build([Record(0, NOW, b"", None)]), COMPACTED).record_count == 1
+    assert prepared(build([Record(0, NOW, b"", None)]), COMPACTED).header.record_count == 1
     if codec is not Compression.ZSTD:
         assert errors(legacy.build(SOME, 1, compression=codec), COMPACTED, version=2) == found
 
 
 def test_timestamps_outside_the_bounds() -> None:
     inside = [Record(0, NOW - HOUR, None, None), Record(1, NOW + HOUR, None, None), Record(2, -1, None, None)]
-    assert prepared(build(inside), BOUNDED).record_count == 3
+    assert prepared(build(inside), BOUNDED).header.record_count == 3
     outside = [*inside, Record(3, NOW - HOUR - 1, None, None), Record(4, NOW + HOUR + 1, None, None)]
     assert errors(build(outside), BOUNDED) == (ErrorCode.INVALID_TIMESTAMP, [3, 4])
     old = legacy.build(outside, 1)
@@ -350,10 +352,11 @@ def test_damage_ends_in_a_protocol_error_or_in_a_sound_batch(
             RULES, decompressed_bytes_max=1 << 20, compression=draw.draw(st.none() | st.sampled_from(CODECS))
         )
         result = prepared(data, rules, version)
-        header = read_header(result.batches)
+        header = result.header
+        assert header == read_header(result.batches)
         validate(result.batches, 0, header, consecutive=True)
         assert header.size_bytes == len(result.batches)
-        assert len(list(records(result.batches))) == result.record_count
+        assert len(list(records(result.batches))) == result.header.record_count
 
 
 @given(st.binary(max_size=150), st.integers(0, 13))
