@@ -17,17 +17,9 @@ import pyarrow.compute as pc
 
 from parley.pipeline._build import Bytes, Columns, build_records
 from parley.protocol.records.batch import assemble
-from parley.protocol.records.batch_header import (
-    HEADER_SIZE,
-    LOG_OVERHEAD,
-    MAGIC_V2,
-    NO_LEADER_EPOCH,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    NO_SEQUENCE,
-    BatchHeader,
-)
+from parley.protocol.records.batch_header import HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, BatchHeader
 from parley.protocol.records.compression import Compression, compress
+from parley.protocol.sentinels import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 
 BATCH_BYTES: Final = 512 * 1024
 """How large a batch gets by default, before it is compressed: half of what ``max.message.bytes`` allows by default."""
@@ -88,7 +80,7 @@ def _header(body_bytes: int, attributes: int, count: int, base_timestamp: int, m
     return BatchHeader(
         base_offset=0,
         length=HEADER_SIZE - LOG_OVERHEAD + body_bytes,
-        partition_leader_epoch=NO_LEADER_EPOCH,
+        partition_leader_epoch=NO_EPOCH,
         magic=MAGIC_V2,
         crc=0,
         attributes=attributes,
@@ -96,7 +88,7 @@ def _header(body_bytes: int, attributes: int, count: int, base_timestamp: int, m
         base_timestamp=base_timestamp,
         max_timestamp=max_timestamp,
         producer_id=NO_PRODUCER_ID,
-        producer_epoch=NO_PRODUCER_EPOCH,
+        producer_epoch=NO_EPOCH,
         base_sequence=NO_SEQUENCE,
         record_count=count,
     )

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 
+from parley.protocol.sentinels import NO_EPOCH, NO_OFFSET
 from parley.storage.checkpoints import (
     INT32_MAX,
     INT64_MAX,
@@ -31,8 +32,6 @@ from parley.storage.checkpoints import (
 )
 
 CHECKPOINT = "leader-epoch-checkpoint"
-UNDEFINED_EPOCH = -1
-UNDEFINED_OFFSET = -1
 
 _log = logging.getLogger(__name__)
 _epoch = attrgetter("epoch")
@@ -53,8 +52,8 @@ class LeaderEpochCache:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._entries: tuple[EpochStart, ...] = ()
-        self._latest = UNDEFINED_EPOCH
-        self._latest_start = UNDEFINED_OFFSET
+        self._latest = NO_EPOCH
+        self._latest_start = NO_OFFSET
         self._flushed: tuple[EpochStart, ...] = ()
         self._flushing = threading.RLock()
         for entry in read(path, _entry):
@@ -69,7 +68,7 @@ class LeaderEpochCache:
     @property
     def latest_epoch(self) -> int | None:
         """The newest epoch known, or None in a log that has none."""
-        return self._latest if self._latest != UNDEFINED_EPOCH else None
+        return self._latest if self._latest != NO_EPOCH else None
 
     def assign(self, epoch: int, start_offset: int) -> None:
         """Note that ``epoch`` begins at ``start_offset``; nothing to do when it is the newest already.
@@ -94,8 +93,8 @@ class LeaderEpochCache:
         An epoch older than all that are known ends where the first known one starts. (-1, -1) when there is no
         answer: the epoch is undefined, or newer than any here.
         """
-        if epoch == UNDEFINED_EPOCH or epoch > self._latest:
-            return UNDEFINED_EPOCH, UNDEFINED_OFFSET
+        if epoch == NO_EPOCH or epoch > self._latest:
+            return NO_EPOCH, NO_OFFSET
         if epoch == self._latest:
             return epoch, log_end
         entries = self._entries
@@ -135,7 +134,7 @@ class LeaderEpochCache:
 
     def _set(self, entries: tuple[EpochStart, ...]) -> None:
         self._entries = entries
-        last = entries[-1] if entries else EpochStart(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
+        last = entries[-1] if entries else EpochStart(NO_EPOCH, NO_OFFSET)
         self._latest, self._latest_start = last.epoch, last.start_offset
 
 

@@ -24,13 +24,13 @@ from uuid import UUID
 
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch_header import BatchHeader, Buffer
+from parley.protocol.sentinels import NO_TIMESTAMP
 from parley.storage import recovery, retention, timestamp_lookup
 from parley.storage.durability import Durability
 from parley.storage.index import MAX_RELATIVE_OFFSET
 from parley.storage.leader_epoch_cache import CHECKPOINT, LeaderEpochCache
 from parley.storage.log_append import (
     LOG_APPEND_TIME,
-    NO_TIMESTAMP,
     AppendInfo,
     Origin,
     PlacedBatch,

@@ -11,11 +11,11 @@ from parley.protocol.records.batch_header import MAGIC_V2, BatchHeader, Buffer, 
 from parley.protocol.records.batch_patch import assign
 from parley.protocol.records.crc import verify_crc
 from parley.protocol.records.errors import CorruptRecord, InvalidRecord
+from parley.protocol.sentinels import NO_TIMESTAMP
 from parley.storage.index import MAX_RELATIVE_OFFSET
 from parley.storage.log_config import LogConfig
 from parley.storage.producer_state import Duplicate
 
-NO_TIMESTAMP: Final = -1
 LOG_APPEND_TIME: Final = "LogAppendTime"
 
 PlacedBatch = tuple[int, BatchHeader]

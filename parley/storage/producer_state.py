@@ -35,6 +35,7 @@ from typing import NamedTuple
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch_header import BatchHeader
 from parley.protocol.records.control_batch import ControlMarker, ControlType
+from parley.protocol.sentinels import NO_EPOCH, NO_OFFSET, NO_SEQUENCE
 from parley.storage.producer_snapshots import (
     CorruptSnapshot,
     ProducerEntry,
@@ -42,9 +43,6 @@ from parley.storage.producer_snapshots import (
     read_snapshot,
 )
 
-NO_SEQUENCE = -1
-NO_EPOCH = -1
-NO_OFFSET = -1
 MAX_SEQUENCE = (1 << 31) - 1
 BATCHES_KEPT = 5
 """An idempotent client has at most five requests in flight, so no retry can be older."""
@@ -110,7 +108,7 @@ class _Producer:
         self.batches: list[_Batch] = []
         self.lacks_batches = False
         self.next_sequence = 0
-        self.coordinator_epoch = -1
+        self.coordinator_epoch = NO_EPOCH
         self.timestamp = -1
         self.seen_ms = -1
         self.transaction_first_offset = NO_OFFSET

@@ -20,10 +20,11 @@ import pytest
 
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.records.batch import build, records
-from parley.protocol.records.batch_header import NO_TIMESTAMP, BatchHeader, headers
+from parley.protocol.records.batch_header import BatchHeader, headers
 from parley.protocol.records.compression import Compression
 from parley.protocol.records.control_batch import ControlMarker, ControlType, build_marker
 from parley.protocol.records.record import Record
+from parley.protocol.sentinels import NO_TIMESTAMP
 from parley.storage.log import Log, Origin
 from parley.storage.log_config import LogConfig
 from parley.storage.log_maintenance import MaintenanceIntervals

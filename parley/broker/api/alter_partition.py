@@ -9,12 +9,13 @@ from __future__ import annotations
 from uuid import UUID
 
 from parley.broker.controller.controller import Controller
-from parley.broker.controller.isr_changes import ANY_EPOCH, IsrChange, IsrChangeOutcome, alter_partitions
+from parley.broker.controller.isr_changes import IsrChange, IsrChangeOutcome, alter_partitions
 from parley.broker.metadata.current import Metadata
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.replication import AlterPartitionRequest, AlterPartitionResponse
 from parley.protocol.schema import ZERO_UUID
+from parley.protocol.sentinels import NO_EPOCH
 
 TOPIC_IDS_SINCE = 2
 RECOVERED = 0
@@ -75,7 +76,7 @@ def _wish(topic_id: UUID, partition: AlterPartitionRequest.PartitionData, versio
     if version >= 3:
         isr = tuple((state.broker_id, state.broker_epoch) for state in partition.new_isr_with_epochs)
     else:
-        isr = tuple((broker_id, ANY_EPOCH) for broker_id in partition.new_isr)
+        isr = tuple((broker_id, NO_EPOCH) for broker_id in partition.new_isr)
     if partition.leader_recovery_state != RECOVERED:
         isr = ()  # no partition here is ever recovering, so none can remain so: the empty ISR is refused as invalid
     return IsrChange(topic_id, partition.partition_index, partition.leader_epoch, partition.partition_epoch, isr)

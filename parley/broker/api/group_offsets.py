@@ -29,6 +29,7 @@ from parley.protocol.messages.group_offsets import (
     OffsetFetchResponse,
 )
 from parley.protocol.schema import ZERO_UUID
+from parley.protocol.sentinels import NO_EPOCH, NO_OFFSET
 
 BY_TOPIC_ID_SINCE = 10
 """From this version on OffsetCommit and OffsetFetch name topics by their id."""
@@ -40,7 +41,7 @@ LAST_MS = 2**63 - 1
 """The end of time: an offset kept longer than that is kept for good."""
 LOAD_MAX_S = 10.0
 """How long a commit waits for its group to be read back: refused, librdkafka's would fail, and not be tried again."""
-NOT_COMMITTED = CommittedOffset(offset=-1, leader_epoch=-1, metadata="", commit_timestamp_ms=-1)
+NOT_COMMITTED = CommittedOffset(offset=NO_OFFSET, leader_epoch=NO_EPOCH, metadata="", commit_timestamp_ms=-1)
 
 
 class GroupOffsetsApi:

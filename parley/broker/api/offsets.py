@@ -17,7 +17,7 @@ from parley.broker.api.requested_names import SLICE, in_slices, named_twice, onc
 from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.replication.hosted_partitions import HostedPartitions
-from parley.broker.replication.partition import NO_EPOCH, Isolation, Partition
+from parley.broker.replication.partition import Isolation, Partition
 from parley.broker.runtime.threads import LOOPS_OWN, Threads
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.offsets import (
@@ -26,6 +26,7 @@ from parley.protocol.messages.offsets import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
+from parley.protocol.sentinels import NO_EPOCH
 
 _log = logging.getLogger(__name__)
 
@@ -177,7 +178,7 @@ def _found(partition: Partition, timestamp: int, isolation: Isolation, version: 
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         answer.offset = log.log_start_offset
         epoch = log.leader_epochs.epoch_at(answer.offset)
-        answer.leader_epoch = -1 if epoch is None else epoch
+        answer.leader_epoch = NO_EPOCH if epoch is None else epoch
         return answer
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return answer

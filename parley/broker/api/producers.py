@@ -13,6 +13,7 @@ from parley.protocol.messages.producers import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
+from parley.protocol.sentinels import NO_EPOCH, NO_PRODUCER_ID
 
 
 def no_transactions() -> KafkaError:
@@ -48,7 +49,7 @@ class ProducersApi:
                 raise no_transactions() if request.transactional_id else KafkaError(ErrorCode.INVALID_REQUEST)
             return InitProducerIdResponse(producer_id=await self._producer_ids.take(), producer_epoch=0)
         except KafkaError as error:
-            return InitProducerIdResponse(error_code=error.code, producer_id=-1, producer_epoch=-1)
+            return InitProducerIdResponse(error_code=error.code, producer_id=NO_PRODUCER_ID, producer_epoch=NO_EPOCH)
 
     def describe_producers(
         self, context: RequestContext, request: DescribeProducersRequest

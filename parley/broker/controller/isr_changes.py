@@ -16,9 +16,7 @@ from parley.broker.metadata.changes import Change, PartitionChanged
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import PartitionState
 from parley.protocol.errors import ErrorCode, KafkaError
-
-ANY_EPOCH = -1
-"""The epoch of a member that is not to be checked: the leader does not know it."""
+from parley.protocol.sentinels import NO_EPOCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +103,7 @@ def _refusal(
         return ErrorCode.INVALID_UPDATE_VERSION
     if len(set(isr)) != len(isr) or sender not in isr or any(broker not in state.replicas for broker in isr):
         return ErrorCode.INVALID_REQUEST
-    if any(broker not in live or epoch not in (ANY_EPOCH, image.brokers[broker].epoch) for broker, epoch in wish.isr):
+    # The leader names no epoch of a member whose epoch it does not know.
+    if any(broker not in live or epoch not in (NO_EPOCH, image.brokers[broker].epoch) for broker, epoch in wish.isr):
         return ErrorCode.INELIGIBLE_REPLICA
     return ErrorCode.NONE

@@ -20,6 +20,7 @@ from parley.broker.metadata.image import MetadataImage
 from parley.broker.network.peers import Peers
 from parley.protocol.errors import KafkaError
 from parley.protocol.messages.cluster_metadata import FetchMetadataRequest, FetchMetadataResponse
+from parley.protocol.sentinels import NO_EPOCH
 
 ASK_S = 1.0
 """How long another broker may take to say what it has heard."""
@@ -32,7 +33,7 @@ class Silence:
         self._monotonic = monotonic
         self._since_s = 0.0
         self._asked_s = self._told_s = -math.inf
-        self.epoch = -1
+        self.epoch = NO_EPOCH
         """Of the controller; -1 where none is followed."""
         self.is_in_touch = False
         """Whether the controller told what is new when it was last asked."""

@@ -43,6 +43,7 @@ from parley.consensus.recipes.keyvalue import KeyValue
 from parley.consensus.session import SAFE_FRACTION
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.brokers import ControlledShutdownRequest, ControlledShutdownResponse
+from parley.protocol.sentinels import NO_EPOCH
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +95,7 @@ class Liveness:
         self._rejoin = asyncio.Event()
         self._unfreezing = TaskSet()
         self._is_leaving = False
-        self.broker_epoch = -1
+        self.broker_epoch = NO_EPOCH
         """Of this broker's registration, -1 before the first."""
         self.controller = Controller(broker_id, self._data, rng, metadata, publisher)
         self._members = Members(

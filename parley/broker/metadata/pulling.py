@@ -15,6 +15,7 @@ from parley.broker.metadata.image import MetadataImage
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.cluster_metadata import FetchMetadataRequest, FetchMetadataResponse
+from parley.protocol.sentinels import NO_EPOCH
 
 
 async def pull(
@@ -39,7 +40,7 @@ async def pull(
         FetchMetadataRequest(
             broker_id=broker_id,
             broker_epoch=broker_epoch,
-            controller_epoch=-1 if is_whole else image.controller_epoch,
+            controller_epoch=NO_EPOCH if is_whole else image.controller_epoch,
             version=-1 if is_whole else image.version,
             max_wait_ms=max_wait_ms,
         ),

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.fetch import FetchResponse
-from parley.storage.leader_epoch_cache import UNDEFINED_EPOCH
+from parley.protocol.sentinels import NO_EPOCH
 from parley.storage.log import Log
 
 
@@ -34,7 +34,7 @@ def position_of(log: Log, leader_epoch: int) -> Position:
     return Position(
         log.log_end_offset,
         leader_epoch,
-        UNDEFINED_EPOCH if last is None else last,
+        NO_EPOCH if last is None else last,
         log.log_start_offset,
         log.high_watermark,
     )
@@ -97,7 +97,7 @@ def step_for(log: Log, data: FetchResponse.PartitionData) -> Step:
             return _ASK_FOR_RANGE
         return Wait.METADATA if code in _UNTIL_METADATA else Wait.LEADER
     diverging = data.diverging_epoch
-    if diverging.epoch == UNDEFINED_EPOCH:
+    if diverging.epoch == NO_EPOCH:
         return _APPEND
     own_epoch, own_end = log.end_offset_for_epoch(diverging.epoch)
     return Cut(parted_at(own_epoch, own_end, diverging.epoch, diverging.end_offset, log.log_end_offset))
@@ -109,7 +109,7 @@ def parted_at(own_epoch: int, own_end: int, leader_epoch: int, leader_end: int, 
     The leader names the last epoch that both may have and where it ends there; ``own_epoch`` is the largest one up to
     it that this log has, ending at ``own_end``. Where that is a smaller one, the leader is asked about it next.
     """
-    if own_epoch == UNDEFINED_EPOCH:
+    if own_epoch == NO_EPOCH:
         return min(leader_end, log_end)
     if own_epoch < leader_epoch:
         return min(own_end, log_end)

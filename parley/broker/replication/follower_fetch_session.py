@@ -14,6 +14,7 @@ from uuid import UUID
 from parley.broker.replication.follower_decisions import Position
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse
+from parley.protocol.sentinels import NO_EPOCH
 
 Key = tuple[UUID, int]
 """A partition: topic id and index."""
@@ -39,7 +40,7 @@ class FollowerFetchSession:
         self._forgotten: dict[Key, None] = {}
         self._id = 0
         self._epoch = _INITIAL_EPOCH
-        self._broker_epoch = -1
+        self._broker_epoch = NO_EPOCH
 
     def __len__(self) -> int:
         return len(self._wanted)

@@ -10,6 +10,8 @@ same for all of them, is kept once, in a :class:`FetchClock`.
 
 from __future__ import annotations
 
+from parley.protocol.sentinels import NO_EPOCH
+
 NEVER_S = float("-inf")
 
 
@@ -44,7 +46,7 @@ class FollowerProgress:
     def __init__(self) -> None:
         self.log_end_offset = -1
         self.log_start_offset = -1
-        self.broker_epoch = -1
+        self.broker_epoch = NO_EPOCH
         self.is_close = False
         """Whether the high watermark waits for it although it is not in sync yet: it was caught up a short while ago,
         and could never reach a high watermark that does not wait."""

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from parley.broker.metadata.types import BrokerRegistration, PartitionState
 from parley.broker.replication.follower_progress import FollowerProgress
-
-ANY_EPOCH = -1
+from parley.protocol.sentinels import NO_EPOCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ class LeaderSnapshot:
 
 def is_eligible(broker: BrokerRegistration | None, fetched_with_epoch: int) -> bool:
     """Whether a broker may be in sync at all."""
-    return broker is not None and not broker.fenced and fetched_with_epoch in (ANY_EPOCH, broker.epoch)
+    return broker is not None and not broker.fenced and fetched_with_epoch in (NO_EPOCH, broker.epoch)
 
 
 def has_arrived(view: LeaderSnapshot, progress: FollowerProgress, now_s: float, lag_max_s: float) -> bool:
@@ -76,4 +75,4 @@ def epochs_of(view: LeaderSnapshot, isr: Iterable[int], own_epoch: int) -> list[
 
 
 def _epoch(progress: FollowerProgress | None) -> int:
-    return ANY_EPOCH if progress is None else progress.broker_epoch
+    return NO_EPOCH if progress is None else progress.broker_epoch

@@ -34,14 +34,12 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch_header import BatchHeader
 from parley.protocol.records.produce_validation import ProduceRules
 from parley.protocol.schema import Buffer
+from parley.protocol.sentinels import NO_EPOCH
 from parley.storage.log import AppendInfo, Log, LogRead
 from parley.storage.log_config import NEVER, LogConfig
 
 LOW_WATERMARK = "low watermark"
 """With the partition the key, in the purgatory of producers, of whoever waits for its low watermark."""
-
-NO_EPOCH = -1
-"""The leader epoch of a request that does not know one: it is not checked."""
 
 
 class Isolation(IntEnum):
@@ -132,7 +130,7 @@ class Partition:
         """What is counted of the topic at this broker."""
         self.followers: dict[int, FollowerProgress] = {}
         self.is_leader = False
-        self.leader_epoch = -1
+        self.leader_epoch = NO_EPOCH
         self._log: Log | None = None
         self._why_no_log = ErrorCode.NOT_LEADER_OR_FOLLOWER
         self._purgatories = purgatories

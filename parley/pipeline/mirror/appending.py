@@ -33,13 +33,8 @@ from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.produce import ProduceRequest
 from parley.protocol.records.batch import assemble
-from parley.protocol.records.batch_header import (
-    INT32_MAX,
-    NO_LEADER_EPOCH,
-    BatchHeader,
-    Buffer,
-    headers,
-)
+from parley.protocol.records.batch_header import INT32_MAX, BatchHeader, Buffer, headers
+from parley.protocol.sentinels import NO_EPOCH
 
 IN_FLIGHT: Final = 5
 """A log remembers the last five batches of a producer, so no more may need to be recognised."""
@@ -234,7 +229,7 @@ def stamped(batch: Batch, producer: ProducerId, sequence: int) -> bytes:
     """The batch as it is sent: of this producer, its first record with this number."""
     header = batch.header._replace(
         base_offset=0,
-        partition_leader_epoch=NO_LEADER_EPOCH,
+        partition_leader_epoch=NO_EPOCH,
         producer_id=producer.producer_id,
         producer_epoch=producer.epoch,
         base_sequence=sequence & INT32_MAX,

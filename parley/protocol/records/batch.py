@@ -17,11 +17,6 @@ from parley.protocol.records.batch_header import (
     HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC_V2,
-    NO_LEADER_EPOCH,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    NO_SEQUENCE,
-    NO_TIMESTAMP,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
     BatchHeader,
@@ -34,6 +29,7 @@ from parley.protocol.records.compression import PIECE_BYTES, Compression, compre
 from parley.protocol.records.crc import seal, verify_crc
 from parley.protocol.records.errors import CorruptRecord, InvalidRecord
 from parley.protocol.records.record import Record
+from parley.protocol.sentinels import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
 
 DECOMPRESSED_BYTES_MAX: Final = 1 << 30
 """What the records of one batch may come to by default. `validate` keeps no more than a piece of it in memory."""
@@ -180,9 +176,9 @@ def build(
     timestamp_type: TimestampType = TimestampType.CREATE,
     append_time: int | None = None,
     producer_id: int = NO_PRODUCER_ID,
-    producer_epoch: int = NO_PRODUCER_EPOCH,
+    producer_epoch: int = NO_EPOCH,
     base_sequence: int = NO_SEQUENCE,
-    partition_leader_epoch: int = NO_LEADER_EPOCH,
+    partition_leader_epoch: int = NO_EPOCH,
     transactional: bool = False,
     control: bool = False,
 ) -> bytearray:

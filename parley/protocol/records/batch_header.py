@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 from parley.protocol.records.compression import Compression
 from parley.protocol.records.errors import CorruptRecord, InvalidRecord
+from parley.protocol.sentinels import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
 
 Buffer = bytes | bytearray | memoryview
 
@@ -44,11 +45,6 @@ CONTROL_BIT: Final = 0x20
 DELETE_HORIZON_BIT: Final = 0x40
 """The base timestamp is the moment from which compaction may drop the batch's tombstones (KIP-534)."""
 
-NO_TIMESTAMP: Final = -1
-NO_PRODUCER_ID: Final = -1
-NO_PRODUCER_EPOCH: Final = -1
-NO_SEQUENCE: Final = -1
-NO_LEADER_EPOCH: Final = -1
 
 _V2: Final = struct.Struct(">qiiBIhiqqqhii")
 _PREFIX: Final = struct.Struct(">qi")
@@ -175,7 +171,7 @@ def _read_legacy(buf: Buffer, pos: int) -> BatchHeader:
     return BatchHeader(
         base_offset=offset,
         length=length,
-        partition_leader_epoch=NO_LEADER_EPOCH,
+        partition_leader_epoch=NO_EPOCH,
         magic=magic,
         crc=crc,
         attributes=attributes & (0x0F if magic == 1 else 0x07),
@@ -183,7 +179,7 @@ def _read_legacy(buf: Buffer, pos: int) -> BatchHeader:
         base_timestamp=timestamp,
         max_timestamp=timestamp,
         producer_id=NO_PRODUCER_ID,
-        producer_epoch=NO_PRODUCER_EPOCH,
+        producer_epoch=NO_EPOCH,
         base_sequence=NO_SEQUENCE,
         record_count=1,
     )

@@ -22,7 +22,6 @@ from parley.protocol.records.batch_header import (
     LEGACY_HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC_AT,
-    NO_TIMESTAMP,
     TIMESTAMP_TYPE_BIT,
     BatchHeader,
     Buffer,
@@ -31,6 +30,7 @@ from parley.protocol.records.batch_header import (
 from parley.protocol.records.compression import Compression, compress, decompress
 from parley.protocol.records.errors import CorruptRecord, InvalidRecord
 from parley.protocol.records.record import Record
+from parley.protocol.sentinels import NO_TIMESTAMP
 
 _PREFIX: Final = struct.Struct(">qiI")
 _FIELDS: Final = (struct.Struct(">bb"), struct.Struct(">bbq"))

@@ -41,8 +41,6 @@ from parley.protocol.records.batch_header import (
     LEGACY_HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC_V2,
-    NO_PRODUCER_ID,
-    NO_TIMESTAMP,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
     BatchHeader,
@@ -56,6 +54,7 @@ from parley.protocol.records.compression import Compression, compress
 from parley.protocol.records.crc import verify_crc
 from parley.protocol.records.errors import DecompressedTooLarge, InvalidRecord
 from parley.protocol.records.record import Record
+from parley.protocol.sentinels import NO_PRODUCER_ID, NO_TIMESTAMP
 
 ONE_BATCH_VERSION: Final = 3
 """From this version of the request on, records are exactly one v2 batch (KIP-98)."""

@@ -13,7 +13,6 @@ from parley.tools.cli.cluster import TopicPartition, by_leader, by_topic
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
-NO_OFFSET = -1
 
 
 @dataclass(frozen=True, slots=True)

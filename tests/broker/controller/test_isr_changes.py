@@ -7,11 +7,12 @@ from uuid import UUID
 
 import pytest
 
-from parley.broker.controller.isr_changes import ANY_EPOCH, IsrChange, IsrChangeOutcome, alter_partitions
+from parley.broker.controller.isr_changes import IsrChange, IsrChangeOutcome, alter_partitions
 from parley.broker.metadata.changes import PartitionChanged
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import PartitionState
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.sentinels import NO_EPOCH
 from tests.broker.controller.clusters import TOPIC_ID, epoch_of, image_with
 
 STATE = PartitionState((1, 2, 3), (1, 2), 1, leader_epoch=5, partition_epoch=7)
@@ -72,7 +73,7 @@ def test_a_member_that_is_fenced_does_not_join() -> None:
 
 
 def test_a_member_without_an_epoch_is_believed() -> None:
-    (outcome,), _ = asked(image_with(STATE), replace(wish(), isr=((1, 11), (3, ANY_EPOCH))))
+    (outcome,), _ = asked(image_with(STATE), replace(wish(), isr=((1, 11), (3, NO_EPOCH))))
     assert outcome.error is ErrorCode.NONE
 
 

@@ -9,14 +9,8 @@ import pytest
 from parley.broker.metadata.types import BrokerRegistration, PartitionState
 from parley.broker.replication.follower_decisions import Cut, StartAnew, into_range, parted_at
 from parley.broker.replication.follower_progress import FetchClock, FollowerProgress
-from parley.broker.replication.isr_decisions import (
-    ANY_EPOCH,
-    LeaderSnapshot,
-    epochs_of,
-    has_arrived,
-    is_eligible,
-    wanted_isr,
-)
+from parley.broker.replication.isr_decisions import LeaderSnapshot, epochs_of, has_arrived, is_eligible, wanted_isr
+from parley.protocol.sentinels import NO_EPOCH
 
 LAG_MAX_S = 10.0
 
@@ -133,7 +127,7 @@ def test_who_is_not_alive_as_he_fetched_stays_out() -> None:
     for changed in (broker(3, fenced=True), broker(3, epoch=2)):
         assert wanted_isr(view(followers), {**BROKERS, 3: changed}, 0.0, LAG_MAX_S) == (1, 2)
     assert not is_eligible(None, 1)
-    assert is_eligible(broker(3), ANY_EPOCH)
+    assert is_eligible(broker(3), NO_EPOCH)
 
 
 def test_who_fetches_no_more_is_not_asked_in() -> None:
@@ -153,4 +147,4 @@ def test_who_lags_goes_and_the_same_isr_is_the_same_object() -> None:
 
 def test_members_are_named_with_the_epochs_they_fetched_with() -> None:
     followers = {2: follower(20, 0.0, epoch=7), 3: FollowerProgress()}
-    assert epochs_of(view(followers), (1, 2, 3), 5) == [(1, 5), (2, 7), (3, ANY_EPOCH)]
+    assert epochs_of(view(followers), (1, 2, 3), 5) == [(1, 5), (2, 7), (3, NO_EPOCH)]

@@ -28,6 +28,7 @@ from parley.broker.replication.partition import Partition
 from parley.broker.runtime.purgatory import Purgatory
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse
+from parley.protocol.sentinels import NO_EPOCH
 
 PartitionData = FetchResponse.PartitionData
 
@@ -108,7 +109,7 @@ class Target:
 
     def is_news(self, data: PartitionData) -> bool:
         """Whether an incremental answer must hold ``data``; what it then tells the client is remembered."""
-        news = bool(data.records) or data.preferred_read_replica != -1 or data.diverging_epoch.epoch != -1
+        news = bool(data.records) or data.preferred_read_replica != -1 or data.diverging_epoch.epoch != NO_EPOCH
         if data.high_watermark != self.told_high_watermark or data.log_start_offset != self.told_log_start:
             news = True
             self.told_high_watermark = data.high_watermark

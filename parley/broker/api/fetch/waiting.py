@@ -28,6 +28,7 @@ from parley.broker.replication.partition import Partition
 from parley.broker.runtime.purgatory import Delayed, Purgatory
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse
+from parley.protocol.sentinels import NO_EPOCH
 
 if TYPE_CHECKING:
     from parley.broker.api.fetch.handler import FetchApi
@@ -212,9 +213,9 @@ class DelayedFetch(Delayed[Any]):
             log_start_offset=log.log_start_offset,
             records=b"",
         )
-        if target.last_fetched_epoch != -1 and not target.is_settled:
+        if target.last_fetched_epoch != NO_EPOCH and not target.is_settled:
             epoch, end = log.end_offset_for_epoch(target.last_fetched_epoch)
-            if epoch == -1:
+            if epoch == NO_EPOCH:
                 raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
             if epoch < target.last_fetched_epoch or end < target.offset:
                 data.diverging_epoch = FetchResponse.EpochEndOffset(epoch=epoch, end_offset=end)

@@ -24,6 +24,7 @@ from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage
 from parley.protocol.messages.stored import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
 from parley.protocol.records.batch import build
 from parley.protocol.records.record import Record
+from parley.protocol.sentinels import NO_EPOCH
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +129,7 @@ def offset_record(group_id: str, partition: TopicPartition, committed: Committed
         expire_timestamp=committed.expire_at_ms,
     )
     if committed.expire_at_ms >= 0:
-        value.leader_epoch = -1
+        value.leader_epoch = NO_EPOCH
         return _offset_key(group_id, partition), encode_stored(value, OFFSET_WITH_EXPIRY_VALUE_VERSION)
     return _offset_key(group_id, partition), encode_stored(value, OFFSET_VALUE_VERSION)
 
