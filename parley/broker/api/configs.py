@@ -18,9 +18,10 @@ from parley.broker.config.describe import (
     describe_cluster_default,
     describe_topic,
 )
+from parley.broker.config.dynamic_changes import EntryChange, Operation
 from parley.broker.config.dynamic_config import DynamicConfig
 from parley.broker.controller.administration import Administration
-from parley.broker.controller.configs import ConfigChange, ConfigOutcome, EntryChange, Operation
+from parley.broker.controller.configs import ConfigChange, ConfigOutcome
 from parley.broker.logging.levels import describe_loggers, set_logger_levels
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.topic_names import check_topic_name

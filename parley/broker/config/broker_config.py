@@ -17,70 +17,21 @@ from types import MappingProxyType
 from typing import Any, NoReturn
 
 from parley.broker.config import listeners as _listeners
-from parley.broker.config.definition import Key, closest, parse_all
+from parley.broker.config.broker_keys import LISTENER_PREFIX, BrokerKeys, base_key
+from parley.broker.config.definition import closest, parse_all
 from parley.broker.config.errors import ConfigError, Problem
-from parley.broker.config.keys.groups import GroupKeys
-from parley.broker.config.keys.identity import IdentityKeys
-from parley.broker.config.keys.log import LogKeys
-from parley.broker.config.keys.network import NetworkKeys
-from parley.broker.config.keys.observability import ObservabilityKeys
-from parley.broker.config.keys.quotas import QuotaKeys
-from parley.broker.config.keys.replication import ReplicationKeys
-from parley.broker.config.keys.security import SecurityKeys
-from parley.broker.config.keys.topic_defaults import TopicDefaultKeys
-from parley.broker.config.keys.transactions import TransactionKeys
 from parley.broker.config.listeners import ListenerAddress
 from parley.broker.config.retired import why_retired
 from parley.broker.config.validation import problems_between
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
-_LISTENER_PREFIX = "listener.name."
-_PER_MECHANISM = (
-    "sasl.jaas.config",
-    "sasl.login.class",
-    "sasl.login.callback.handler.class",
-    "sasl.client.callback.handler.class",
-    "sasl.server.callback.handler.class",
-    "connections.max.reauth.ms",
-)
-"""What may also be given for one way to log in: ``listener.name.<listener>.<mechanism>.<key>`` (KIP-86, KIP-368)."""
 
-
-class BrokerConfig(
-    IdentityKeys,
-    NetworkKeys,
-    TopicDefaultKeys,
-    LogKeys,
-    ReplicationKeys,
-    GroupKeys,
-    TransactionKeys,
-    QuotaKeys,
-    SecurityKeys,
-    ObservabilityKeys,
-):
+class BrokerConfig(BrokerKeys):
     """Every key as a typed attribute (``config.log_segment_bytes``), and what follows from several keys.
 
     Immutable. Make one with :meth:`from_properties`; ``BrokerConfig.from_properties({})`` has the defaults.
     """
-
-    static: Mapping[str, str]
-    """The properties the broker was started with, as written."""
-    cluster_default: Mapping[str, str]
-    """What was set for all brokers while they run."""
-    per_broker: Mapping[str, str]
-    """What was set for this broker while it runs."""
-    warnings: tuple[str, ...]
-    """What whoever runs the broker should be told: unknown keys, and keys without effect. Holds no secrets."""
-
-    bound: tuple[ListenerAddress, ...]
-    """Where to listen."""
-    advertised: tuple[ListenerAddress, ...]
-    """Where others are told to connect, as far as configured: see :meth:`advertised_at` for the real addresses."""
-    inter_broker_listener: str
-    """The name of the listener brokers talk to each other through."""
-    data_dirs: tuple[str, ...]
-    """The directories for data: log.dirs, else log.dir."""
 
     def __init__(self, static: Mapping[str, str], cluster_default: Mapping[str, str], per_broker: Mapping[str, str]):
         """Parse and check all layers. Raises ConfigError with everything that is wrong."""
@@ -116,7 +67,7 @@ class BrokerConfig(
 
     def for_listener(self, name: str) -> BrokerConfig:
         """This configuration as the listener sees it: ``listener.name.<name>.<key>`` stands for ``<key>`` (KIP-103)."""
-        prefix = f"{_LISTENER_PREFIX}{name.lower()}."
+        prefix = f"{LISTENER_PREFIX}{name.lower()}."
         own = {key.removeprefix(prefix): value for key, value in self.given.items() if key.startswith(prefix)}
         return BrokerConfig(self.static, self.cluster_default, {**self.per_broker, **own}) if own else self
 
@@ -144,11 +95,6 @@ class BrokerConfig(
         host, separator, port = self.metrics_listener.rpartition(":")
         return (host.strip("[]"), int(port)) if separator else None
 
-    @property
-    def given(self) -> dict[str, str]:
-        """What was written in any layer, the highest one's text of each key."""
-        return {**self.static, **self.cluster_default, **self.per_broker}
-
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"a configuration does not change: make another one instead of setting {name}")
 
@@ -159,22 +105,13 @@ class BrokerConfig(
         return f"<BrokerConfig of broker {self.broker_id}>"
 
 
-_DEFAULTS: Mapping[str, Any] = {key.attribute: key.default for key in BrokerConfig.KEYS.values()}
-
-
-def base_key(name: str) -> Key[Any] | None:
-    """The definition behind a name as it may be given: also ``listener.name.<listener>[.<mechanism>].<key>``."""
-    if not name.startswith(_LISTENER_PREFIX):
-        return BrokerConfig.KEYS.get(name)
-    own = name.removeprefix(_LISTENER_PREFIX).partition(".")[2]
-    for_mechanism = own.partition(".")[2]
-    return BrokerConfig.KEYS.get(for_mechanism if for_mechanism in _PER_MECHANISM else own)
+_DEFAULTS: Mapping[str, Any] = {key.attribute: key.default for key in BrokerKeys.KEYS.values()}
 
 
 def _listener_key_problems(given: Mapping[str, str]) -> list[Problem]:
     problems = []
     for name, text in given.items():
-        key = base_key(name) if name.startswith(_LISTENER_PREFIX) else None
+        key = base_key(name) if name.startswith(LISTENER_PREFIX) else None
         if key is not None:
             try:
                 key.parse(text)
@@ -189,7 +126,7 @@ def _warnings(given: Mapping[str, str]) -> tuple[str, ...]:
         key = base_key(name)
         if key is None:
             why = why_retired(name)
-            meant = None if why else closest(name, BrokerConfig.KEYS)
+            meant = None if why else closest(name, BrokerKeys.KEYS)
             warnings.append(
                 f"{name} has no effect: {why}"
                 if why
@@ -233,7 +170,7 @@ def _take_over(values: dict[str, Any], given: Mapping[str, str]) -> None:
                 values[f"log_message_timestamp_{side}_max_ms"] = values["log_message_timestamp_difference_max_ms"]
 
 
-_TAKING_OVER = tuple(key for key in BrokerConfig.KEYS.values() if key.or_else)
+_TAKING_OVER = tuple(key for key in BrokerKeys.KEYS.values() if key.or_else)
 
 
 def _resolve_listeners(values: dict[str, Any], given: Mapping[str, str]) -> None:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from parley.broker.config.broker_config import BrokerConfig, base_key
+from parley.broker.config.broker_config import BrokerConfig
+from parley.broker.config.broker_keys import base_key
 from parley.broker.config.definition import ConfigType, Dynamic, Key
 from parley.broker.config.topic_config import TopicConfig
 

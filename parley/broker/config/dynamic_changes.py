@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
 
-from parley.broker.config.broker_config import BrokerConfig, base_key
+from parley.broker.config.broker_config import BrokerConfig
+from parley.broker.config.broker_keys import base_key
 from parley.broker.config.definition import Dynamic, Key, Password
 from parley.broker.config.errors import ConfigError, Problem
 
 _OPENED_AT_START = ("listeners", "listener.security.protocol.map")
 """Keys that Kafka takes over while it runs, and that a change would not reach here."""
 _PER_LISTENER_ONLY = ("ssl.", "sasl.jaas.config")
+
+
+class Operation(IntEnum):
+    """The operations of IncrementalAlterConfigs on one entry, with the numbers of the API."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class EntryChange:
+    """One operation on one entry. ``value`` is None for DELETE only."""
+
+    name: str
+    operation: Operation
+    value: str | None
 
 
 def check_change(config: BrokerConfig, layer: Mapping[str, str], *, per_broker: bool) -> BrokerConfig:

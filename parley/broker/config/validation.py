@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from parley.broker.config.broker_keys import BrokerKeys
 from parley.broker.config.errors import Problem
 from parley.broker.config.keys.reasons import ACLS, SASL, TLS
-
-if TYPE_CHECKING:
-    from parley.broker.config.broker_config import BrokerConfig
 
 
 class Rule(NamedTuple):
     """One thing that has to hold. The key is the one to complain about; ``allowed`` may name others."""
 
     key: str
-    holds: Callable[[BrokerConfig], bool]
+    holds: Callable[[BrokerKeys], bool]
     allowed: str
 
 
-def _same_id(config: BrokerConfig) -> bool:
+def _same_id(config: BrokerKeys) -> bool:
     return config.broker_id == config.node_id
 
 
-def _dirs_exist(config: BrokerConfig) -> bool:
+def _dirs_exist(config: BrokerKeys) -> bool:
     cordoned = config.cordoned_log_dirs
     return cordoned == ("*",) or set(cordoned) <= set(config.data_dirs)
 
 
-def _admits(config: BrokerConfig, name: str) -> bool:
+def _admits(config: BrokerKeys, name: str) -> bool:
     """Whether a limit lets anybody in, for all listeners and for each that has its own."""
     own = (text for key, text in config.given.items() if key.startswith("listener.name.") and key.endswith(f".{name}"))
     return all(int(text) > 0 for text in (config.given.get(name, "1"), *own))
@@ -115,12 +113,12 @@ RULES = (
 )
 
 
-def problems_between(config: BrokerConfig) -> list[Problem]:
+def problems_between(config: BrokerKeys) -> list[Problem]:
     """Every rule that a configuration whose values are each allowed breaks."""
     return [Problem(rule.key, _value(config, rule.key), rule.allowed) for rule in RULES if not rule.holds(config)]
 
 
-def _value(config: BrokerConfig, name: str) -> str:
+def _value(config: BrokerKeys, name: str) -> str:
     given = config.given
     if name in given:
         return given[name]

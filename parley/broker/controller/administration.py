@@ -13,7 +13,7 @@ from typing import NoReturn
 from uuid import UUID
 
 from parley.broker.config import ConfigError, ConfigType
-from parley.broker.config.broker_config import base_key
+from parley.broker.config.broker_keys import base_key
 from parley.broker.config.dynamic_changes import check_change
 from parley.broker.config.dynamic_config import DynamicConfig
 from parley.broker.config.topic_config import TopicConfig, check_topic

@@ -4,31 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 
+from parley.broker.config.dynamic_changes import EntryChange, Operation
 from parley.broker.controller.decision import Decision
 from parley.broker.metadata.changes import Change, ConfigReplaced
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_ENTRIES, ConfigResource, ResourceType
 from parley.protocol.errors import ErrorCode, KafkaError
-
-
-class Operation(IntEnum):
-    """What IncrementalAlterConfigs does to one entry, with the API's numbers."""
-
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
-
-
-@dataclass(frozen=True, slots=True)
-class EntryChange:
-    """One operation on one entry; ``value`` is None for DELETE only."""
-
-    name: str
-    operation: Operation
-    value: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from parley.broker.config.definition import ConfigType
 from parley.broker.config.describe import ConfigSource, Entry
-from parley.broker.controller.configs import EntryChange, Operation
+from parley.broker.config.dynamic_changes import EntryChange, Operation
 from parley.protocol.errors import ErrorCode, KafkaError
 
 ROOT = "root"

@@ -26,7 +26,8 @@ from traceback import format_exception
 from typing import Any, TextIO
 from urllib.parse import unquote
 
-from parley.broker.config.broker_config import BrokerConfig, base_key
+from parley.broker.config.broker_config import BrokerConfig
+from parley.broker.config.broker_keys import base_key
 from parley.broker.config.definition import Password
 
 WAITING_MAX = 10_000

@@ -6,11 +6,11 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from parley.broker.metrics.observation import Observed, watch
 from parley.broker.network.dispatch import Dispatcher
 from parley.broker.network.listener import Listener
 from parley.broker.startup.binding import Bound
 from parley.broker.startup.composition import Parts
+from parley.broker.startup.observation import Observed, watch
 from parley.broker.startup.routes import routes
 from parley.broker.startup.surroundings import Surroundings
 

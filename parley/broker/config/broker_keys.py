@@ -1,0 +1,77 @@
+"""Every key of a broker's configuration in one class, and the values that follow from several keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from parley.broker.config.definition import Key
+from parley.broker.config.keys.groups import GroupKeys
+from parley.broker.config.keys.identity import IdentityKeys
+from parley.broker.config.keys.log import LogKeys
+from parley.broker.config.keys.network import NetworkKeys
+from parley.broker.config.keys.observability import ObservabilityKeys
+from parley.broker.config.keys.quotas import QuotaKeys
+from parley.broker.config.keys.replication import ReplicationKeys
+from parley.broker.config.keys.security import SecurityKeys
+from parley.broker.config.keys.topic_defaults import TopicDefaultKeys
+from parley.broker.config.keys.transactions import TransactionKeys
+from parley.broker.config.listeners import ListenerAddress
+
+LISTENER_PREFIX = "listener.name."
+_PER_MECHANISM = (
+    "sasl.jaas.config",
+    "sasl.login.class",
+    "sasl.login.callback.handler.class",
+    "sasl.client.callback.handler.class",
+    "sasl.server.callback.handler.class",
+    "connections.max.reauth.ms",
+)
+"""Keys that may be set per SASL mechanism: ``listener.name.<listener>.<mechanism>.<key>`` (KIP-86, KIP-368)."""
+
+
+class BrokerKeys(
+    IdentityKeys,
+    NetworkKeys,
+    TopicDefaultKeys,
+    LogKeys,
+    ReplicationKeys,
+    GroupKeys,
+    TransactionKeys,
+    QuotaKeys,
+    SecurityKeys,
+    ObservabilityKeys,
+):
+    """The attributes of a configuration. ``BrokerConfig`` fills them in; the rules between keys read them."""
+
+    static: Mapping[str, str]
+    """The properties the broker was started with, as written."""
+    cluster_default: Mapping[str, str]
+    """What was set for all brokers while they run."""
+    per_broker: Mapping[str, str]
+    """What was set for this broker while it runs."""
+    warnings: tuple[str, ...]
+    """What whoever runs the broker should be told: unknown keys, and keys without effect. Holds no secrets."""
+
+    bound: tuple[ListenerAddress, ...]
+    """Where to listen."""
+    advertised: tuple[ListenerAddress, ...]
+    """Where others are told to connect, as far as configured: see :meth:`advertised_at` for the real addresses."""
+    inter_broker_listener: str
+    """The name of the listener brokers talk to each other through."""
+    data_dirs: tuple[str, ...]
+    """The directories for data: log.dirs, else log.dir."""
+
+    @property
+    def given(self) -> dict[str, str]:
+        """What was written in any layer, the highest one's text of each key."""
+        return {**self.static, **self.cluster_default, **self.per_broker}
+
+
+def base_key(name: str) -> Key[Any] | None:
+    """The definition behind a name as it may be given: also ``listener.name.<listener>[.<mechanism>].<key>``."""
+    if not name.startswith(LISTENER_PREFIX):
+        return BrokerKeys.KEYS.get(name)
+    own = name.removeprefix(LISTENER_PREFIX).partition(".")[2]
+    for_mechanism = own.partition(".")[2]
+    return BrokerKeys.KEYS.get(for_mechanism if for_mechanism in _PER_MECHANISM else own)
