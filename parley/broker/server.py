@@ -168,7 +168,7 @@ class BrokerServer:
         config = self.parts.config()
         if config.controlled_shutdown_enable:
             try:
-                await self.parts.liveness.leave(
+                await self.parts.lifecycle.leave(
                     retries=config.controlled_shutdown_max_retries,
                     pause_s=config.controlled_shutdown_retry_backoff_ms / 1000,
                 )
@@ -189,7 +189,7 @@ class BrokerServer:
         surroundings.undo.pop_all()
         for listener in serving.listeners:
             listener.stop_accepting()
-        await parts.moves.abandon()
+        await parts.store_move.abandon()
         await asyncio.gather(*(listener.close(0) for listener in serving.listeners))
         for tasks in (surroundings.tasks, surroundings.membership):
             await tasks.close()

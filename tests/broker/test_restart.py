@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from parley import Broker
-from parley.broker.membership.identity import STORE_FILE
+from parley.broker.membership.known_stores import STORE_FILE
 from parley.consensus.errors import WrongStore
 from parley.protocol.client import Client
 from parley.protocol.messages.fetch import FetchRequest

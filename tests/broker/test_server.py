@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from parley.broker.config import BrokerConfig
-from parley.broker.membership.identity import STORE_FILE
+from parley.broker.membership.known_stores import STORE_FILE
 from parley.broker.server import BrokerServer
 from parley.broker.startup.composition import limit_connections
 from parley.protocol.client import Client

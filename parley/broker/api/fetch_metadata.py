@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parley.broker.controller.metadata_publisher import FollowerProgress, MetadataPublisher
-from parley.broker.membership.controller_silence import Silence
+from parley.broker.membership.controller_silence import ControllerSilence
 from parley.broker.metadata.current import Metadata
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.runtime.purgatory import Delayed, Purgatory
@@ -14,7 +14,9 @@ from parley.protocol.messages.cluster_metadata import FetchMetadataRequest, Fetc
 class FetchMetadataApi:
     """Answers brokers with what is new, or once something is."""
 
-    def __init__(self, metadata: Metadata, publisher: MetadataPublisher, waiting: Purgatory, silence: Silence) -> None:
+    def __init__(
+        self, metadata: Metadata, publisher: MetadataPublisher, waiting: Purgatory, silence: ControllerSilence
+    ) -> None:
         """``silence`` is that of the controller, for this broker."""
         self.metadata = metadata
         self._silence = silence

@@ -22,7 +22,7 @@ from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import ResourceType
 from parley.broker.network.dispatch import Answer, Handler, RequestContext
 from parley.broker.network.peers import Peers
-from parley.broker.store_move.participant import Moves
+from parley.broker.store_move.participant import StoreMoveParticipant
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.configs import AlterConfigsRequest, IncrementalAlterConfigsRequest
 from parley.protocol.messages.coordination import MigrateCoordinationRequest
@@ -70,11 +70,13 @@ Holds: TypeAlias = Callable[[MetadataImage], bool]
 class Forwarding:
     """Puts itself before the handlers of such requests."""
 
-    def __init__(self, controller: Controller, metadata: Metadata, peers: Peers, moves: Moves) -> None:
+    def __init__(
+        self, controller: Controller, metadata: Metadata, peers: Peers, store_move: StoreMoveParticipant
+    ) -> None:
         self._controller = controller
         self._metadata = metadata
         self._peers = peers
-        self._moves = moves
+        self._store_move = store_move
 
     def around(self, routes: Mapping[int, Handler]) -> dict[int, Handler]:
         """The same routes, where requests for the controller find it."""
@@ -92,7 +94,7 @@ class Forwarding:
         patience_s = 0.0
         if not isinstance(request, MigrateCoordinationRequest):  # who asks how a move stands asks again by himself
             patience_s = ELECTED_MAX_S
-            await self._moves.until_settled()
+            await self._store_move.until_settled()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + patience_s
         while True:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from parley.broker.network.dispatch import Handler, RequestContext
-from parley.broker.store_move.participant import Moves
+from parley.broker.store_move.driver import StoreMoveDriver
+from parley.broker.store_move.participant import StoreMoveParticipant
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.coordination import (
     ABORT,
@@ -17,8 +18,9 @@ from parley.protocol.messages.coordination import (
 class CoordinationApi:
     """What is asked about the coordination store."""
 
-    def __init__(self, moves: Moves) -> None:
-        self._moves = moves
+    def __init__(self, store_move: StoreMoveParticipant, driver: StoreMoveDriver) -> None:
+        self._store_move = store_move
+        self._driver = driver
 
     def routes(self) -> dict[int, Handler]:
         return {MigrateCoordinationRequest.API_KEY: self.migrate_coordination}
@@ -29,12 +31,12 @@ class CoordinationApi:
         """Do what is asked for, and say how the latest move stands."""
         try:
             if request.action == START:
-                await self._moves.start(request.url or "")
+                await self._driver.start(request.url or "")
             elif request.action == ABORT:
-                self._moves.abort()
+                self._driver.abort()
             elif request.action != STATUS:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"There is no action {request.action}.")
-            progress = await self._moves.progress()
+            progress = await self._driver.progress()
         except KafkaError as error:
             return MigrateCoordinationResponse(error_code=error.code, error_message=error.message)
         return MigrateCoordinationResponse(
@@ -42,5 +44,5 @@ class CoordinationApi:
             state=progress.state,
             step=progress.step,
             detail=progress.detail,
-            store=self._moves.store.url,
+            store=self._store_move.store.url,
         )

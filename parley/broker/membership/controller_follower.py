@@ -1,9 +1,9 @@
-"""Where this broker gets its metadata from: the controller that the store names, whichever that is.
+"""Pulls this broker's metadata from the controller that the store names, and notices when that controller is gone.
 
-A controller whose process is gone is deposed: this broker campaigns in its place without waiting for the end of its
-session. That is safe whatever it does, since its writes are guarded (``controller``). One that merely does not answer
-is deposed where most brokers have not heard of it (``silence``), and else left to the store: maybe only the two of us
-cannot reach each other, and then deposing would go to and fro.
+A controller whose process has ended is deposed: this broker campaigns in its place without waiting for its session to
+expire. That is always safe, because the writes of a deposed controller are refused (``controller``). A controller that
+merely does not respond is deposed only if most brokers have not heard from it (``controller_silence``). Otherwise its
+session decides: perhaps only these two brokers cannot reach each other, and then they would depose each other in turn.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import logging
 import math
 from collections.abc import Callable
 
-from parley.broker.membership.controller_silence import ASK_S, Silence, is_silent_for_most
+from parley.broker.logging.growing_interval import GrowingInterval
+from parley.broker.membership.controller_silence import ASK_S, ControllerSilence, is_silent_for_most
 from parley.broker.membership.watchdog import RETRY_S, is_gone
 from parley.broker.metadata import pulling as follower
 from parley.broker.metadata.current import Metadata
@@ -23,18 +24,20 @@ from parley.broker.network.peers import Peers
 from parley.consensus.recipes.elections import Leader
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.sentinels import NO_EPOCH
 
 FAILURE_PAUSE_S = 1.0
-"""After a failure of our own, which the next answer may well lead to again."""
+"""The pause after a failure in this broker, which the next response may well cause again."""
 DEPOSE_PAUSE_S = 1.0
-"""Between two controllers found gone: where it is a firewall that refuses, no storm of elections comes of it."""
+"""The pause between two controllers found gone: if it is a firewall that refuses connections, this prevents a storm of
+elections."""
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
-_NO_ANSWER = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT)
+_NO_RESPONSE = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT)
 
 
-class Following:
+class ControllerFollower:
     """Pulls the metadata from one controller after another."""
 
     def __init__(
@@ -48,14 +51,17 @@ class Following:
         broker_epoch: Callable[[], int],
         depose: Callable[[Leader, bool], None],
         stale: Callable[[], None],
-        silence: Silence,
+        silence: ControllerSilence,
+        why_no_election: Callable[[], str],
         heartbeat_s: float,
         silence_s: float,
+        monotonic: Callable[[], float],
     ) -> None:
-        """``candidate`` is what this broker says of itself as a candidate.
+        """``candidate`` is this broker's own data in elections.
 
-        ``depose(leader, is_silent)`` is called when that one is dead, or silent for most brokers, ``stale()`` when
-        this broker must register anew. ``silence_s`` is how long a controller may say nothing.
+        ``depose(leader, is_silent)`` is called when that controller is dead, or silent for most brokers; ``stale()``
+        when this broker must register again. ``why_no_election()`` gives the reason, if known, why no controller can be
+        elected at present. ``silence_s`` is how long a controller may fail to respond.
         """
         self._broker_id = broker_id
         self._candidate = candidate
@@ -66,14 +72,17 @@ class Following:
         self._depose = depose
         self._stale = stale
         self._silence = silence
+        self._why_no_election = why_no_election
+        self._no_election_interval = GrowingInterval(monotonic)
         self._heartbeat_s = heartbeat_s
         self._silence_s = silence_s
         self._leader: Leader | None = None
+        self._deposed: Leader | None = None
         self._last_deposed = -math.inf
         self._changed = asyncio.Event()
 
     def controller_is(self, leader: Leader | None) -> None:
-        """The store names another controller, or none."""
+        """Follow this controller from now on: the store names it. None if the store names no controller."""
         if leader != self._leader:
             self._leader = leader
             self._changed.set()
@@ -82,7 +91,7 @@ class Following:
         """Follow until cancelled."""
         while True:
             self._changed.clear()
-            self._silence.begin(-1 if self._leader is None else self._leader.epoch)
+            self._silence.begin(NO_EPOCH if self._leader is None else self._leader.epoch)
             following = None if self._leader is None else asyncio.ensure_future(self._follow(self._leader))
             try:
                 await self._changed.wait()
@@ -95,7 +104,7 @@ class Following:
         registration = registration_from_bytes(leader.candidate)
         endpoint = registration.endpoint(self._listener)
         if registration.broker_id == self._broker_id and leader.candidate != self._candidate:
-            self._depose(leader, False)  # it was this broker in an earlier life
+            self._depose(leader, False)  # an earlier incarnation of this broker
         if registration.broker_id == self._broker_id or endpoint is None:
             return
         client = self._peers.client_at(endpoint, "metadata")
@@ -105,16 +114,16 @@ class Following:
                 try:
                     await self._pull_from(client, leader, endpoint, is_whole=is_whole)
                 except Exception:
-                    log.exception("metadata cannot be followed", extra={"controller": registration.broker_id})
+                    _log.exception("metadata cannot be followed", extra={"controller": registration.broker_id})
                 is_whole = True
                 await asyncio.sleep(FAILURE_PAUSE_S)
         finally:
             await client.close()
 
     async def _pull_from(self, client: Client, leader: Leader, endpoint: Endpoint, *, is_whole: bool) -> None:
-        """Pull, at first a whole image if ``is_whole``, until cancelled. Each failure is followed by a pause."""
+        """Pull until cancelled, with a pause after each failure; begin with a whole image if ``is_whole``."""
         while True:
-            is_due = self._silence.lasts_s >= self._silence_s  # to be judged as soon as it says nothing once more
+            is_due = self._silence.lasts_s >= self._silence_s  # one more request without a response decides
             self._silence.asking()
             try:
                 await follower.pull(
@@ -131,9 +140,9 @@ class Following:
                 continue
             except KafkaError as error:
                 reason = error
-            if reason.code in _NO_ANSWER:
+            if reason.code in _NO_RESPONSE:
                 self._silence.unanswered()
-                await self._look_at_silent(leader, endpoint)
+                await self._judge_silent(leader, endpoint)
             else:
                 self._silence.answered(news=False)
                 is_whole = reason.code is ErrorCode.CORRUPT_MESSAGE
@@ -141,10 +150,10 @@ class Following:
                     self._stale()
             await asyncio.sleep(RETRY_S)
 
-    async def _look_at_silent(self, leader: Leader, endpoint: Endpoint) -> None:
-        """It does not answer: is it gone, or silent for the others too?"""
+    async def _judge_silent(self, leader: Leader, endpoint: Endpoint) -> None:
+        """Depose a controller that does not respond if its process is gone, or if it is silent for most brokers."""
         if await is_gone(endpoint, timeout_s=RETRY_S):
-            await self._depose_one(leader, endpoint, "it is gone", is_silent=False)
+            await self._depose_after_pause(leader, endpoint, "its process is gone", is_silent=False)
         elif self._silence.lasts_s >= self._silence_s and await is_silent_for_most(
             self._peers,
             self._metadata.image,
@@ -153,13 +162,23 @@ class Following:
             leader.epoch,
             self._silence_s,
         ):
-            reason = f"most brokers have not heard of it for {self._silence_s:g} s"
-            await self._depose_one(leader, endpoint, reason, is_silent=True)
+            reason = f"most brokers have not heard from it for {self._silence_s:g} s"
+            await self._depose_after_pause(leader, endpoint, reason, is_silent=True)
 
-    async def _depose_one(self, leader: Leader, endpoint: Endpoint, reason: str, *, is_silent: bool) -> None:
+    async def _depose_after_pause(self, leader: Leader, endpoint: Endpoint, reason: str, *, is_silent: bool) -> None:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(self._last_deposed + DEPOSE_PAUSE_S - loop.time())
         self._last_deposed = loop.time()
-        facts = {"controller": f"{endpoint.host}:{endpoint.port}", "epoch": leader.epoch, "reason": reason}
-        log.warning("the controller is gone: another is elected", extra=facts)
+        self._log_deposed(leader, {"controller": f"{endpoint.host}:{endpoint.port}", "epoch": leader.epoch}, reason)
         self._depose(leader, is_silent)
+
+    def _log_deposed(self, leader: Leader, facts: dict[str, object], reason: str) -> None:
+        """Log a deposed controller once; after that, at growing intervals, that no other one has been elected."""
+        if leader != self._deposed:
+            self._deposed = leader
+            self._no_election_interval.restart()
+            if self._no_election_interval.is_due():
+                _log.warning("the controller is gone: electing another", extra={**facts, "reason": reason})
+        elif self._no_election_interval.is_due():
+            why = self._why_no_election() or "no broker has won the election yet"
+            _log.warning("no controller can be elected", extra={**facts, "reason": why})

@@ -1,12 +1,8 @@
-"""Which cluster this is, and which broker: agreed on with the store and with what the data directories say.
+"""The ids of the cluster and of this broker, agreed on between the store and the data directories.
 
-The cluster's id (KIP-78) lives in the store, written once by the first broker. When the store has none, the cluster
-begins: with the id in the data directories if they come from elsewhere, else with a new one. A broker without
-``broker.id`` keeps the id its directories name, or takes the next one above ``reserved.broker.max.id``.
-
-Each data directory remembers which store knows its topics. A store that was wiped or replaced is refused at the start:
-it would look like a cluster without topics, and their logs like leftovers. One that took over from it, in a move that
-this broker slept through, is not.
+The cluster's id (KIP-78) is in the store; the first broker writes it once. If the store has none, a new cluster begins:
+under the id in the data directories if they come from another cluster, otherwise under a new one. A broker without
+``broker.id`` keeps the id in its directories, or takes the next one above ``reserved.broker.max.id``.
 """
 
 from __future__ import annotations
@@ -20,25 +16,21 @@ from uuid import UUID
 
 from parley.broker.controller.stored_metadata import CLUSTER
 from parley.consensus.backend import ABSENT
-from parley.consensus.errors import AlreadyExists, WrongStore
+from parley.consensus.errors import AlreadyExists
 from parley.consensus.recipes.keyvalue import KeyValue
-from parley.storage.checkpoints import write_atomically
 from parley.storage.meta_properties import DirectoryIdentity
 from parley.storage.partition_metadata import encode_id
 
 BROKER_IDS = "broker-ids"
-STORE_FILE = "coordination.identity"
-"""In each data directory: the identity of the coordination store that knows its topics, and of those before it."""
-STORES_KEPT = 100
 
 
 class NoBrokerId(ValueError):
-    """``broker.id`` is missing and must not be generated."""
+    """``broker.id`` is missing, and generating one is disabled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a broker is. ``is_new`` says that the cluster began with this very start."""
+    """The ids of a broker and its cluster. ``is_new`` is True if the cluster began with this very start."""
 
     cluster_id: str
     broker_id: int
@@ -46,7 +38,7 @@ class Identity:
 
 
 def read_identities(directories: Sequence[Path]) -> list[DirectoryIdentity]:
-    """What the data directories say of their owner; unreadable ones say nothing. Blocks for the disk.
+    """The owners that the data directories name; unreadable directories are left out. Blocks on the disk.
 
     Raises MalformedIdentity.
     """
@@ -61,44 +53,6 @@ def read_identities(directories: Sequence[Path]) -> list[DirectoryIdentity]:
     return found
 
 
-def read_stores(directories: Sequence[Path]) -> list[str]:
-    """The stores that these directories have belonged to, latest first; none where no broker has been.
-
-    Blocks for the disk.
-    """
-    longest: list[str] = []
-    for directory in directories:
-        try:
-            found = (directory / STORE_FILE).read_text().split()
-        except OSError:
-            continue
-        longest = max(longest, found, key=len)  # a directory that was away during a move knows less
-    return longest
-
-
-def remember_store(directories: Sequence[Path], identity: str) -> None:
-    """Note in each directory that works which store knows its topics now. Blocks for the disk."""
-    stores = [identity, *(each for each in read_stores(directories) if each != identity)][:STORES_KEPT]
-    text = "".join(f"{each}\n" for each in stores).encode()
-    for directory in directories:
-        path = directory / STORE_FILE
-        try:
-            if not path.exists() or path.read_bytes() != text:
-                write_atomically(path, text)
-        except OSError:
-            continue  # the directory's own troubles are told where its logs are opened
-
-
-def refusal(wrong: WrongStore, directories: Sequence[Path]) -> WrongStore:
-    """The same error with what a person can do about it."""
-    files = " and ".join(str(directory / STORE_FILE) for directory in directories)
-    return WrongStore(
-        f"{wrong}. The data belongs to another coordination store, or this one has lost its contents: restore the "
-        "store from a backup, or correct coordination.url. To begin a new cluster with the topics found on disk, "
-        f"remove {files}"
-    )
-
-
 async def identify(
     store: KeyValue,
     found: Sequence[DirectoryIdentity],
@@ -108,10 +62,9 @@ async def identify(
     may_generate: bool,
     rng: Random,
 ) -> Identity:
-    """Agree with the store on the cluster's id, and settle the broker's; ``broker_id`` < 0 means none is configured.
+    """Agree with the store on the cluster's id, and settle this broker's; ``broker_id`` < 0 means none is configured.
 
-    The directories are checked against the answer when they are opened. Raises :class:`NoBrokerId`,
-    CoordinationError.
+    The directories are checked against the result when they are opened. Raises NoBrokerId, CoordinationError.
     """
     kept = next((identity.cluster_id for identity in found if identity.cluster_id), None)
     cluster_id, is_new = await _cluster_id(store, kept or encode_id(UUID(int=rng.getrandbits(128), version=4)))

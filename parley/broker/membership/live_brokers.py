@@ -1,18 +1,17 @@
-"""The controller's view of who is alive: turns the members of the group of brokers into registrations, and fences.
+"""The controller's view of which brokers are alive: it registers the members of the group of brokers, and fences.
 
 A broker is fenced
 
-* at once, when its process is known to be gone (``watchdog``), or when it is no member: its session has ended. Only
-  where our own session is new is a broker without one given time to appear: the store, and with it every session, may
-  have been away;
-* after a silence: when it has not asked for metadata for as long, be it a member or not. One that cannot hear of
-  changes must not lead. The silence of a controller that was deposed for it counts already. Where less than half of all
-  brokers are heard, ourselves included, it may be us whom the others cannot reach, and the store still can: fencing
-  them would leave nobody in sync but ourselves, and nobody to lead once they have deposed us (``silence``). Then it is
-  the sessions alone that tell who is gone. Exactly half are enough, since no other half can depose us.
+* at once, when its process has ended (``watchdog``), or when it is not a member: its session has expired. Only if the
+  controller's own session is new do brokers without a session get time to join: the store may have been down;
+* after a silence: when it has not requested metadata for ``silence_s``, member or not. A broker that does not learn of
+  changes must not lead. This holds only while the controller hears from at least half of all brokers, itself included.
+  Otherwise the controller may be the one that is cut off. Fencing all others would then make it the only in-sync
+  replica, and leave no leader once the others depose it (``controller_silence``). Half is enough: no other half can
+  depose the controller.
 
-Fencing is always safe, and never final: a broker that lives learns of it and comes back under a higher epoch. Where one
-comes back that was held for gone, something on the way refuses connections in its name: from then on only its silence
+Fencing is always safe and never final: a broker that is alive learns of it and joins again under a higher epoch. If a
+broker joins again whose connections were refused, something on the way refuses them: from then on only its silence
 counts.
 """
 
@@ -27,6 +26,7 @@ from uuid import UUID
 from parley.broker.controller.brokers import UncleanAllowed, fence_broker, register_broker
 from parley.broker.controller.controller import Controller
 from parley.broker.controller.metadata_publisher import MetadataPublisher
+from parley.broker.membership.registration import BROKERS_GROUP
 from parley.broker.membership.watchdog import until_gone
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.encoding import registration_from_bytes
@@ -35,14 +35,13 @@ from parley.broker.runtime.tasks import TaskSet, race
 from parley.consensus.recipes.groups import Groups, Member
 from parley.protocol.errors import ErrorCode, KafkaError
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
-BROKERS_GROUP = "brokers"
 CHECKS_PER_SILENCE = 10
 
 
-class Members:
-    """Follows the members while this broker is in office."""
+class LiveBrokers:
+    """Registers and fences brokers while this broker is the controller."""
 
     def __init__(
         self,
@@ -64,18 +63,18 @@ class Members:
         self._unclean = unclean
         self._silence_s = silence_s
         self._monotonic = monotonic
-        self._present: set[int] | None = None  # the members, once they are known
-        self._seen: set[int] = set()  # who has been a member in this term
-        self._trusted_s = 0.0  # from when on who is no member counts as gone
-        self._since: dict[tuple[int, int], float] = {}  # (broker, epoch) -> when its silence began to count
+        self._present: set[int] | None = None  # the group's members, once they are known
+        self._seen: set[int] = set()  # brokers that have been members during this term
+        self._trusted_s = 0.0  # from then on, brokers that are not members are fenced
+        self._since: dict[tuple[int, int], float] = {}  # (broker, epoch) -> start of the time that counts as silence
         self._watched: dict[tuple[int, int], asyncio.Task[None]] = {}
-        self._held_for_gone: set[UUID] = set()  # incarnations
-        self._distrusted: UUID | None = None  # the incarnation whose silence has made us the controller
+        self._refusing: set[UUID] = set()  # incarnations whose machine refused connections
+        self._distrusted: UUID | None = None  # the incarnation that was deposed as controller for its silence
 
     async def run(self, groups: Groups, session_since_s: float) -> None:
-        """Follow until cancelled. Raises what ends the watch of the members, and NOT_CONTROLLER.
+        """Follow the group until cancelled. ``session_since_s`` is when the controller's own session was opened.
 
-        Our own session with the store lasts since ``session_since_s``.
+        Raises CoordinationError if the watch of the group ends, KafkaError NOT_CONTROLLER at the end of the term.
         """
         watches = TaskSet()
         self._present = None
@@ -83,7 +82,7 @@ class Members:
         self._seen.clear()
         self._since.clear()
         self._watched.clear()
-        self._held_for_gone.clear()
+        self._refusing.clear()
         self._tend(watches)
         try:
             await race(self._follow(groups, watches), self._fence_the_silent(watches))
@@ -91,11 +90,11 @@ class Members:
             await watches.close()
 
     def distrust(self, incarnation_id: UUID) -> None:
-        """This broker was the controller, and is deposed for its silence. That counts once, where a term begins."""
+        """Count this incarnation, deposed as controller for its silence, as silent when the next term begins."""
         self._distrusted = incarnation_id
 
     def trust_all(self) -> None:
-        """Another broker is the controller now."""
+        """Forget the distrusted incarnation: another broker is the controller now."""
         self._distrusted = None
 
     async def _follow(self, groups: Groups, watches: TaskSet) -> None:
@@ -126,12 +125,12 @@ class Members:
 
     async def _fence(self, broker_id: int, epoch: int, reason: str) -> None:
         if await self._controller.submit(lambda image: fence_broker(image, broker_id, self._unclean, epoch=epoch)):
-            log.warning("broker fenced", extra={"broker": broker_id, "epoch": epoch, "reason": reason})
+            _log.warning("broker fenced", extra={"broker": broker_id, "epoch": epoch, "reason": reason})
 
-    # -- brokers whose process ends --------------------------------------------------------------------------------
+    # --- Brokers whose process ends ---
 
     def _tend(self, watches: TaskSet) -> None:
-        """Watch every living broker but this one, and nobody else."""
+        """Watch every live broker except this one; stop watching the others."""
         living = {(b.broker_id, b.epoch): b for b in self._metadata.image.live_brokers()}
         living.pop((self._broker_id, self._own_epoch()), None)
         for key in self._watched.keys() - living.keys():
@@ -151,20 +150,20 @@ class Members:
 
     async def _watch(self, broker: BrokerRegistration, watches: TaskSet) -> None:
         endpoint = broker.endpoint(self._listener)
-        if broker.incarnation_id in self._held_for_gone:
-            log.warning("a living broker cannot be reached from the controller", extra={"broker": broker.broker_id})
+        if broker.incarnation_id in self._refusing:
+            _log.warning("the controller cannot reach a broker that is alive", extra={"broker": broker.broker_id})
         elif endpoint is not None:
             await until_gone(endpoint)
-            self._held_for_gone.add(broker.incarnation_id)
+            self._refusing.add(broker.incarnation_id)
             try:
                 await self._fence(broker.broker_id, broker.epoch, "its process is gone: connections are refused")
             except KafkaError as error:
                 if error.code != ErrorCode.NOT_CONTROLLER:
                     raise
-                return  # the term is over, and its watches with it
+                return  # the term is over
             self._tend(watches)
 
-    # -- brokers that say nothing ----------------------------------------------------------------------------------
+    # --- Silent brokers ---
 
     async def _fence_the_silent(self, watches: TaskSet) -> None:
         pause_s = self._silence_s / CHECKS_PER_SILENCE
@@ -172,7 +171,7 @@ class Members:
         while True:
             await asyncio.sleep(pause_s)
             now = self._monotonic()
-            if now - before > 3 * pause_s:  # this process was stopped itself, and could not hear anybody
+            if now - before > 3 * pause_s:  # this process stood still itself, and could not hear the brokers
                 self._since = dict.fromkeys(self._since, now)
             before = now
             await self._fence_the_absent()
@@ -183,8 +182,8 @@ class Members:
     def _silent(self, now: float) -> list[tuple[int, int]]:
         """The brokers to fence for their silence, with their epochs.
 
-        Those that a cut parts from us at one moment do not fall silent at one moment, but within the time between two
-        of their questions, a third of the silence. So who counts as heard has asked in the last half of it.
+        Brokers that are cut off at the same moment do not become silent at the same moment, but within the interval
+        between two of their requests, a third of the silence. So only a request in the last half of it counts.
         """
         lasts = {broker: now - self._heard_s(*broker, since) for broker, since in self._since.items()}
         heard = 1 + sum(each <= self._silence_s / 2 for each in lasts.values())
@@ -193,7 +192,7 @@ class Members:
         return [broker for broker, each in lasts.items() if each > self._silence_s]
 
     def _heard_s(self, broker_id: int, epoch: int, since: float) -> float:
-        hearer = self._publisher.followers.get(broker_id)
-        if hearer is None or hearer.broker_epoch != epoch:
+        follower = self._publisher.followers.get(broker_id)
+        if follower is None or follower.broker_epoch != epoch:
             return since
-        return max(hearer.fetched_s, since)
+        return max(follower.fetched_s, since)

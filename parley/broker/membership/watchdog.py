@@ -1,8 +1,8 @@
-"""Noticing that another broker's process is gone, faster than any session ends.
+"""Detects that the process of another broker has ended, faster than its session expires.
 
-When a process dies its machine closes its connections, and refuses new ones. A connection that ends is a suspicion only
-(the network may have cut it); a refused connect confirms it. Silence (a machine that is gone, a process stopped)
-proves nothing here: for that there are the session's time to live and the heartbeats.
+When a process ends, its machine closes its connections and refuses new ones. A connection that ends is only a suspicion
+(the network may have cut it); a refused connect confirms it. Silence proves nothing here (the machine may be gone, or
+the process stopped): the session's TTL and the heartbeats cover that.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import socket
 from parley.broker.metadata.types import Endpoint
 
 RETRY_S = 0.1
-"""The pause before a broker is called again that does not answer, or ends what it has accepted."""
+"""The pause before the next attempt to connect, if the broker does not respond or closes the connection."""
 
 
 async def is_gone(endpoint: Endpoint, *, timeout_s: float) -> bool:
-    """Whether nobody listens at this address, as its machine says; False where there is no answer in time."""
+    """True if the machine at this address refuses connections; False if one is accepted, or none in time."""
     try:
         async with asyncio.timeout(timeout_s):
             _, writer = await _connect(endpoint)
@@ -30,7 +30,7 @@ async def is_gone(endpoint: Endpoint, *, timeout_s: float) -> bool:
 
 
 async def until_gone(endpoint: Endpoint) -> None:
-    """Hold a connection to a broker; returns once its process is known to be gone."""
+    """Keep a connection to a broker open; returns when its machine refuses connections."""
     loop = asyncio.get_running_loop()
     while True:
         began = loop.time()
@@ -42,7 +42,7 @@ async def until_gone(endpoint: Endpoint) -> None:
             await asyncio.sleep(RETRY_S)
             continue
         try:
-            await reader.read(1)  # a broker never speaks first: this ends with the connection
+            await reader.read(1)  # a broker never sends first: this returns when the connection ends
         except OSError:
             pass
         finally:
@@ -52,7 +52,7 @@ async def until_gone(endpoint: Endpoint) -> None:
 
 
 async def _connect(endpoint: Endpoint) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect to the first address of the host that answers. Raises ConnectionRefusedError if every one refuses."""
+    """Connect to the first address of the host that accepts. Raises ConnectionRefusedError if all refuse."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
     errors: list[OSError] = []

@@ -20,7 +20,7 @@ from parley.broker.coordinators.groups.group_records import OFFSETS_TOPIC, Group
 from parley.broker.coordinators.groups.offsets_topic import OffsetsTopic
 from parley.broker.coordinators.groups.offsets_topic_subscriber import OffsetsTopicSubscriber
 from parley.broker.membership.identity import Identity
-from parley.broker.membership.lifecycle import Liveness
+from parley.broker.membership.lifecycle import BrokerLifecycle
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import BrokerRegistration, ResourceType
@@ -38,7 +38,8 @@ from parley.broker.startup.binding import Bound
 from parley.broker.startup.logs import OpenedLogs
 from parley.broker.startup.store import Joined
 from parley.broker.startup.surroundings import Surroundings
-from parley.broker.store_move.participant import Moves
+from parley.broker.store_move.driver import StoreMoveDriver
+from parley.broker.store_move.participant import StoreMoveParticipant
 from parley.storage.log_config import LogConfig
 from parley.storage.log_manager import LogManager
 
@@ -48,7 +49,8 @@ class Parts:
     """The parts of one broker, except for its network side (``parley.broker.startup.serving``)."""
 
     identity: Identity
-    moves: Moves
+    store_move: StoreMoveParticipant
+    store_move_driver: StoreMoveDriver
     logs: LogManager
     metadata: Metadata
     config: DynamicConfig
@@ -62,7 +64,7 @@ class Parts:
     metadata_fetches: Purgatory
     """FetchMetadata requests that wait for a change."""
     publisher: MetadataPublisher
-    liveness: Liveness
+    lifecycle: BrokerLifecycle
     fetchers: ReplicaFetchers
     offline_replicas: OfflineReplicas
     isr: IsrMaintenance
@@ -88,14 +90,15 @@ def compose(surroundings: Surroundings, bound: Bound, joined: Joined, opened: Op
     metadata_fetches = Purgatory()
     publisher = MetadataPublisher(metadata, metadata_fetches)
     unclean_allowed = _unclean_allowed(config)
-    liveness = _liveness(surroundings, bound, joined, config, metadata, publisher, peers, unclean_allowed)
+    lifecycle = _lifecycle(surroundings, bound, joined, config, metadata, publisher, peers, unclean_allowed)
 
     def broker_epoch() -> int:
-        return liveness.broker_epoch
+        return lifecycle.broker_epoch
 
     parts = Parts(
         identity=joined.identity,
-        moves=joined.moves,
+        store_move=joined.store_move,
+        store_move_driver=joined.store_move_driver,
         logs=opened.manager,
         metadata=metadata,
         config=config,
@@ -108,7 +111,7 @@ def compose(surroundings: Surroundings, bound: Bound, joined: Joined, opened: Op
         peers=peers,
         metadata_fetches=metadata_fetches,
         publisher=publisher,
-        liveness=liveness,
+        lifecycle=lifecycle,
         fetchers=ReplicaFetchers(
             broker_id, partitions, peers, config, surroundings.tasks, epoch=broker_epoch, rng=surroundings.rng
         ),
@@ -136,7 +139,7 @@ def _connect(parts: Parts, offsets_topic: OffsetsTopicSubscriber) -> None:
         parts.partitions.apply,
         offsets_topic.apply,
         parts.publisher.apply,
-        parts.liveness.apply,
+        parts.lifecycle.apply,
         parts.fetchers.apply,
         parts.offline_replicas.apply,
     ):
@@ -195,7 +198,7 @@ def _group_coordinator(
     )
 
 
-def _liveness(
+def _lifecycle(
     surroundings: Surroundings,
     bound: Bound,
     joined: Joined,
@@ -204,10 +207,11 @@ def _liveness(
     publisher: MetadataPublisher,
     peers: Peers,
     unclean_allowed: UncleanAllowed,
-) -> Liveness:
+) -> BrokerLifecycle:
     static, rng = surroundings.config, surroundings.rng
-    return Liveness(
-        joined.moves,
+    return BrokerLifecycle(
+        joined.store_move,
+        joined.store_move_driver,
         BrokerRegistration(
             broker_id=joined.identity.broker_id,
             epoch=0,

@@ -70,5 +70,5 @@ async def open_logs(surroundings: Surroundings, joined: Joined) -> OpenedLogs:
     surroundings.undo.push_async_callback(surroundings.maintenance.close)
     surroundings.undo.push_async_callback(manager.close)
     await manager.open(joined.identity.cluster_id, joined.identity.broker_id)
-    await remember_in(directories, joined.moves.store.identity)
+    await remember_in(directories, joined.store_move.store.identity)
     return OpenedLogs(manager, failures)

@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 async def register(surroundings: Surroundings, bound: Bound, parts: Parts) -> None:
     """Join the cluster, and wait until the metadata contains this broker as alive.
 
-    Raises what ends the membership before that, for example BadConfig if another live broker has this id.
+    Raises what ends the membership before that, for example DuplicateBrokerId if another live broker has this id.
     """
     surroundings.health.starting("registering with the controller")
     tasks, undo = surroundings.tasks, surroundings.undo
@@ -27,8 +27,8 @@ async def register(surroundings: Surroundings, bound: Bound, parts: Parts) -> No
     undo.push_async_callback(parts.peers.close)
     undo.push_async_callback(surroundings.membership.close)
     undo.push_async_callback(tasks.close)
-    life = surroundings.membership.start(parts.liveness.run(), name="membership")
-    registered = asyncio.ensure_future(parts.liveness.until_registered())
+    life = surroundings.membership.start(parts.lifecycle.run(), name="membership")
+    registered = asyncio.ensure_future(parts.lifecycle.until_registered())
     await asyncio.wait({life, registered}, return_when=asyncio.FIRST_COMPLETED)
     if not registered.done():
         registered.cancel()
@@ -57,7 +57,7 @@ async def adopt_topics(surroundings: Surroundings, parts: Parts) -> None:
     ]
     if not found:
         return
-    adopted = await parts.liveness.controller.submit(
+    adopted = await parts.lifecycle.controller.submit(
         lambda image: adopt_partitions(
             image,
             found,

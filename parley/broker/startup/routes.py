@@ -41,8 +41,8 @@ def routes(surroundings: Surroundings, parts: Parts) -> dict[int, Handler]:
     """Make every request handler, by API key. Requests for the controller are forwarded to it."""
     static, clock, tasks, threads = surroundings.config, surroundings.clock, surroundings.tasks, surroundings.threads
     broker_id, config, metadata = parts.identity.broker_id, parts.config, parts.metadata
-    partitions, purgatories, peers, liveness = parts.partitions, parts.purgatories, parts.peers, parts.liveness
-    controller, silence, publisher = liveness.controller, liveness.silence, parts.publisher
+    partitions, purgatories, peers, lifecycle = parts.partitions, parts.purgatories, parts.peers, parts.lifecycle
+    controller, silence, publisher = lifecycle.controller, lifecycle.silence, parts.publisher
 
     async def until_usable() -> None:
         """Wait until new partitions can be used at this broker and at those that follow the controller."""
@@ -53,7 +53,7 @@ def routes(surroundings: Surroundings, parts: Parts) -> dict[int, Handler]:
         return publisher.is_open or silence.is_in_touch
 
     def may_be_superseded() -> bool:
-        return liveness.may_be_superseded
+        return lifecycle.may_be_superseded
 
     administration = Administration(
         broker_id, controller, metadata, config, surroundings.rng, until_usable, parts.unclean_allowed
@@ -67,7 +67,7 @@ def routes(surroundings: Surroundings, parts: Parts) -> dict[int, Handler]:
         AlterPartitionApi(controller, metadata),
         ApiVersionsApi(lambda: handlers),
         ClusterApi(metadata),
-        CoordinationApi(parts.moves),
+        CoordinationApi(parts.store_move, parts.store_move_driver),
         ConfigsApi(broker_id, administration, metadata, config),
         BrokerLifecycleApi(controller, parts.unclean_allowed),
         ElectionsApi(controller),
@@ -97,10 +97,10 @@ def routes(surroundings: Surroundings, parts: Parts) -> dict[int, Handler]:
             threads=threads,
             may_be_superseded=may_be_superseded,
         ),
-        ProducersApi(partitions, ProducerIds(lambda: liveness.store)),
+        ProducersApi(partitions, ProducerIds(lambda: lifecycle.store)),
         ReassignmentApi(controller, parts.unclean_allowed),
         RecordsApi(partitions, purgatories.produce),
         TopicsApi(administration, metadata, config),
     )
     handlers = {key: handler for api in apis for key, handler in api.routes().items()}
-    return Forwarding(controller, metadata, peers, parts.moves).around(handlers)
+    return Forwarding(controller, metadata, peers, parts.store_move).around(handlers)

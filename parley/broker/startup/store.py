@@ -6,9 +6,11 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
-from parley.broker.membership.identity import Identity, identify, read_identities, read_stores, refusal, remember_store
+from parley.broker.membership.identity import Identity, identify, read_identities
+from parley.broker.membership.known_stores import read_known_stores, record_store, with_advice
 from parley.broker.startup.surroundings import Surroundings
-from parley.broker.store_move.participant import Moves
+from parley.broker.store_move.driver import StoreMoveDriver
+from parley.broker.store_move.participant import StoreMoveParticipant
 from parley.consensus.errors import WrongStore
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.consensus.registry import backend_factory, from_kafka_config
@@ -19,8 +21,10 @@ from parley.consensus.store_lookup import find_store
 class Joined:
     """This broker's identity, and the store in charge of its cluster."""
 
-    moves: Moves
+    store_move: StoreMoveParticipant
     """Holds the store that is in charge, and follows the cluster when it moves to another one."""
+    store_move_driver: StoreMoveDriver
+    """Moves the cluster to another store while this broker is the controller."""
     identity: Identity
 
 
@@ -34,19 +38,19 @@ async def join_store(surroundings: Surroundings) -> Joined:
     config, rng = surroundings.config, surroundings.rng
     directories = list(map(Path, config.data_dirs))
     loop = asyncio.get_running_loop()
-    known = await loop.run_in_executor(None, read_stores, directories)
-    url, open_url = from_kafka_config(config.given, config.data_dirs[0]), backend_factory(config.given)
+    known = await loop.run_in_executor(None, read_known_stores, directories)
+    url, backend_at = from_kafka_config(config.given, config.data_dirs[0]), backend_factory(config.given)
     try:
-        store = await find_store(url, open_url, known=known, rng=rng)
+        store = await find_store(url, backend_at, known=known, rng=rng)
     except WrongStore as wrong:
-        raise refusal(wrong, directories) from wrong
+        raise with_advice(wrong, directories) from wrong
     found = await loop.run_in_executor(None, read_identities, directories)
 
     async def remember(identity: str) -> None:
         await remember_in(directories, identity)
 
-    moves = Moves(store, open_url, remember, rng)
-    surroundings.undo.push_async_callback(moves.close)
+    store_move = StoreMoveParticipant(store, backend_at, remember, rng)
+    surroundings.undo.push_async_callback(store_move.close)
     identity = await identify(
         KeyValue(store, rng),
         found,
@@ -55,9 +59,9 @@ async def join_store(surroundings: Surroundings) -> Joined:
         may_generate=config.broker_id_generation_enable,
         rng=rng,
     )
-    return Joined(moves, identity)
+    return Joined(store_move, StoreMoveDriver(store_move, backend_at, rng), identity)
 
 
 async def remember_in(directories: list[Path], store: str) -> None:
     """Note in every data directory that the store with the identity ``store`` knows its topics."""
-    await asyncio.get_running_loop().run_in_executor(None, remember_store, directories, store)
+    await asyncio.get_running_loop().run_in_executor(None, record_store, directories, store)

@@ -1,11 +1,15 @@
-"""A broker's part in moving the cluster to another coordination store while it runs (``parley.consensus.migration``).
+"""A broker's part in a move to another coordination store: it follows the store that is in charge of the cluster.
 
-Every broker watches which store is in charge. When it is asked to connect to another one it tries that, and says how it
-went; when the store has moved it goes on in the other one: by then the move is done, whoever did it may be gone.
+Every broker watches which store is in charge. During a move it tests the connection to the new store and reports the
+result in the old one. When the store has moved, the broker continues in the new store: the move is complete by then,
+even if the controller that drove it has died. From the freeze until the broker knows a controller that was elected in
+the new store, requests for the controller wait instead of failing. The states, and what changes them::
 
-The controller drives a move that it is asked for. It is asked through the brokers (``MigrateCoordination``), not by a
-key in the store: so whoever moves a cluster needs no access to the store it is in, and hears at once of a mistake. A
-move ends with the term of the controller that drives it: the next one finds what is left of it, and gives it up.
+    SETTLED    --frozen--> FROZEN       a move is about to copy the rest: writes to the store wait
+    FROZEN     --writable--> SETTLED    the move was given up
+    any        --moved--> SEARCHING     the store in charge is another one: this broker looks for it
+    SEARCHING  --found--> ELECTING      the broker is in the new store, which has no controller yet
+    SEARCHING, ELECTING --elected--> SETTLED    a controller newer than the old store's is known
 """
 
 from __future__ import annotations
@@ -15,15 +19,12 @@ import json
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from enum import Enum, auto
 from random import Random
 
-from parley.broker.membership.live_brokers import BROKERS_GROUP
 from parley.broker.runtime.tasks import TaskSet
-from parley.consensus.backend import Backend, Put, Session
-from parley.consensus.errors import BadConfig, CoordinationError, Retriable, WrongStore
-from parley.consensus.migration import Migration, Step, give_up_left_over
-from parley.consensus.recipes.groups import Groups
+from parley.consensus.backend import Put, Session
+from parley.consensus.errors import CoordinationError, Retriable, WrongStore
 from parley.consensus.recipes.listeners import View
 from parley.consensus.recipes.settled_write import Writer
 from parley.consensus.registry import BackendFactory
@@ -39,37 +40,57 @@ from parley.consensus.store_record import (
     read_record,
     unfreeze,
 )
-from parley.protocol.errors import ErrorCode, KafkaError
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 RETRY_S = 0.1
 OPEN_MAX_S = 20.0
 """How long a broker tries to connect to the new store."""
 HOLD_MAX_S = 5.0
-"""How long requests for the controller are held back at most while it changes with the store."""
+"""How long requests for the controller wait at most while the store changes."""
 CLOSE_MAX_S = 2.0
-"""How long to take leave of the old store; its sessions end by themselves."""
+"""How long closing the old store may take; its sessions expire by themselves."""
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How a move stands. ``state`` is one of "none", "under way", "done", "failed"; ``detail`` is for people."""
+class MoveState(Enum):
+    """How this broker stands to a change of stores; the module docstring explains each state."""
 
-    move: str
-    state: str
-    step: str = ""
-    detail: str = ""
-
-
-@dataclass(slots=True)
-class _Request:
-    url: str
-    move: str
+    SETTLED = auto()
+    FROZEN = auto()
+    SEARCHING = auto()
+    ELECTING = auto()
 
 
-class Moves:
-    """Follows the store in charge, and drives a move while this broker is the controller."""
+class MoveEvent(Enum):
+    """What changes that state."""
+
+    STORE_FROZEN = auto()
+    STORE_WRITABLE = auto()
+    STORE_MOVED = auto()
+    STORE_FOUND = auto()
+    CONTROLLER_ELECTED = auto()
+    """The metadata names a controller of a later term than the old store's last one."""
+
+
+MOVE_TRANSITIONS: dict[tuple[MoveState, MoveEvent], MoveState] = {
+    (MoveState.SETTLED, MoveEvent.STORE_FROZEN): MoveState.FROZEN,
+    (MoveState.FROZEN, MoveEvent.STORE_FROZEN): MoveState.FROZEN,
+    (MoveState.ELECTING, MoveEvent.STORE_FROZEN): MoveState.FROZEN,  # the next move has begun already
+    (MoveState.SETTLED, MoveEvent.STORE_WRITABLE): MoveState.SETTLED,
+    (MoveState.FROZEN, MoveEvent.STORE_WRITABLE): MoveState.SETTLED,
+    (MoveState.ELECTING, MoveEvent.STORE_WRITABLE): MoveState.ELECTING,
+    (MoveState.SETTLED, MoveEvent.STORE_MOVED): MoveState.SEARCHING,
+    (MoveState.FROZEN, MoveEvent.STORE_MOVED): MoveState.SEARCHING,
+    (MoveState.ELECTING, MoveEvent.STORE_MOVED): MoveState.SEARCHING,
+    (MoveState.SEARCHING, MoveEvent.STORE_FOUND): MoveState.ELECTING,
+    (MoveState.SETTLED, MoveEvent.STORE_FOUND): MoveState.SETTLED,  # the controller was faster
+    (MoveState.SEARCHING, MoveEvent.CONTROLLER_ELECTED): MoveState.SETTLED,
+    (MoveState.ELECTING, MoveEvent.CONTROLLER_ELECTED): MoveState.SETTLED,
+}
+
+
+class StoreMoveParticipant:
+    """Follows the store in charge of the cluster."""
 
     def __init__(
         self,
@@ -78,28 +99,35 @@ class Moves:
         remember: Callable[[str], Awaitable[None]],
         rng: Random,
     ) -> None:
-        """``remember(identity)`` notes with the broker's data that it belongs to another store from now on."""
+        """``remember(identity)`` records in the data directories which store they belong to from now on."""
         self.store = store
         """The store in charge, as far as this broker knows."""
         self._backend_at = backend_at
         self._remember = remember
         self._rng = rng
         self._farewells = TaskSet()
+        self._state = MoveState.SETTLED
         self._settled = asyncio.Event()
         self._settled.set()
-        self._left_epoch: int | None = None  # of the controller in the store that was left, while there is no other
-        self._requests: asyncio.Queue[_Request] = asyncio.Queue()
-        self._is_busy = False
-        self._driving: asyncio.Task[None] | None = None
-        self._is_in_office = False
-        self._progress = Progress("", "none")
+        self._left_epoch = -1
+        """Epoch of the last controller known in the store that was left."""
 
-    # -- as any broker ---------------------------------------------------------------------------------------------
+    def _on(self, event: MoveEvent) -> None:
+        """Change the state; a step that the table does not have is a defect."""
+        if (self._state, event) not in MOVE_TRANSITIONS:
+            raise AssertionError(f"store move: {event.name} is not legal in state {self._state.name}")
+        self._state = MOVE_TRANSITIONS[self._state, event]
+        if self._state is MoveState.SETTLED:
+            self._settled.set()
+        else:
+            self._settled.clear()
+
+    # --- Following the store in charge ---
 
     async def follow(self, member: str, session: Session) -> None:
-        """Watch the store in charge until it has moved: raises Moved, or what ended the watch.
+        """Watch which store is in charge; raises Moved when it is another one, or whatever ends the watch.
 
-        ``member`` is what this broker is called in the group of brokers.
+        ``member`` is this broker's id in the group of brokers.
         """
         view, attempts, tried = View(), TaskSet(), ""
         try:
@@ -111,7 +139,8 @@ class Moves:
                         continue
                     record = StoreRecord.from_entry(entry)
                     self.store.require(record)
-                    self._note(record)
+                    is_frozen = record.state is StoreState.FROZEN
+                    self._on(MoveEvent.STORE_FROZEN if is_frozen else MoveEvent.STORE_WRITABLE)
                     if record.state is StoreState.PREPARING and record.move != tried and record.other is not None:
                         tried = record.move
                         work = self._try(record.move, record.other, member, session)
@@ -119,34 +148,29 @@ class Moves:
         finally:
             await attempts.close()
 
-    # Requests for the controller wait, rather than fail, from the freeze until a controller is known in the new store.
+    async def continue_in_new_store(self, controller_epoch: int) -> None:
+        """Find the store in charge and make it ``store``; tries until that store responds.
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether there is no change of stores going on, as far as this broker knows."""
-        return self._settled.is_set()
-
-    async def until_settled(self) -> None:
-        """Wait for that, though not for ever."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(HOLD_MAX_S):
-                await self._settled.wait()
-
-    def _note(self, record: StoreRecord) -> None:
-        if record.state is StoreState.FROZEN:
-            self._left_epoch = None
-            self._settled.clear()
-        elif self._left_epoch is None:
-            self._settled.set()
-
-    def controller_is(self, epoch: int) -> None:
-        """The metadata names a controller of this epoch."""
-        if self._left_epoch is not None and epoch > self._left_epoch:
-            self._left_epoch = None
-            self._settled.set()
+        ``controller_epoch`` is the highest known one: that of the last controller in the old store.
+        """
+        self._left_epoch = controller_epoch
+        self._on(MoveEvent.STORE_MOVED)
+        while True:
+            try:
+                found = await find_successor(self.store, self._backend_at, rng=self._rng)
+                break
+            except Retriable as error:
+                _log.warning("the new coordination store does not respond", extra={"reason": str(error)})
+                await asyncio.sleep(RETRY_S)
+        await self._remember(found.identity)
+        old, self.store = self.store, found
+        if found.backend is not old.backend:
+            self._farewells.start(self._leave(old), name="leave the old coordination store")
+        self._on(MoveEvent.STORE_FOUND)
+        _log.info("moved to another coordination store", extra={"from": old.identity, "to": found.identity})
 
     async def _try(self, move: str, other: StoreLocation, member: str, session: Session) -> None:
-        """Connect to the store that the cluster is to move to, and say in the present one how it went."""
+        """Connect to the store that the cluster is to move to, and report the result in the present store."""
         error = ""
         try:
             async with asyncio.timeout(OPEN_MAX_S):
@@ -157,45 +181,43 @@ class Moves:
                 finally:
                     await backend.close()
         except WrongStore as wrong:
-            error = (
-                f"it finds another store there than the controller ({wrong}); every broker has to reach the same one"
-            )
-            log.warning("the store to move to cannot be used", extra={"reason": error})
+            error = f"it finds another store there than the controller ({wrong}); every broker must reach the same one"
+            _log.warning("the store to move to cannot be used", extra={"reason": error})
         except (CoordinationError, TimeoutError) as wrong:
-            error = str(wrong) or f"no answer in {OPEN_MAX_S:g} s"
-            log.warning("the store to move to cannot be used", extra={"reason": error})
-        said = json.dumps({"move": move, "error": error}).encode()
-        with suppress(CoordinationError):  # it is the driver that waits for it, and gives up if it does not come
-            await self._say(Put(f"{READY_FOLDER}{member}", said, session))
+            error = str(wrong) or f"no response in {OPEN_MAX_S:g} s"
+            _log.warning("the store to move to cannot be used", extra={"reason": error})
+        report = json.dumps({"move": move, "error": error}).encode()
+        with suppress(CoordinationError):  # the driver waits for the report, and gives up if none arrives
+            await self._write_when_possible(Put(f"{READY_FOLDER}{member}", report, session))
 
-    async def _say(self, what: Put) -> None:
-        """Write it as soon as the store answers."""
+    async def _write_when_possible(self, put: Put) -> None:
+        """Write as soon as the store responds."""
         while True:
             try:
-                await Writer(self.store.backend, self._rng).commit([], [what])
+                await Writer(self.store.backend, self._rng).commit([], [put])
                 return
             except Retriable:
                 await asyncio.sleep(RETRY_S)
 
-    async def go_on_elsewhere(self, controller_epoch: int) -> None:
-        """The store has moved: from now on ``store`` is the one in charge. Tries until it answers.
+    # --- Requests for the controller ---
 
-        ``controller_epoch`` is the highest known: that of the controller that goes with the old store.
-        """
-        self._left_epoch = controller_epoch
-        self._settled.clear()
-        while True:
-            try:
-                found = await find_successor(self.store, self._backend_at, rng=self._rng)
-                break
-            except Retriable as error:
-                log.warning("the new coordination store does not answer", extra={"reason": str(error)})
-                await asyncio.sleep(RETRY_S)
-        await self._remember(found.identity)
-        old, self.store = self.store, found
-        if found.backend is not old.backend:
-            self._farewells.start(self._leave(old), name="leave the old coordination store")
-        log.info("moved to another coordination store", extra={"from": old.identity, "to": found.identity})
+    @property
+    def is_settled(self) -> bool:
+        """True if no change of stores is going on, as far as this broker knows."""
+        return self._settled.is_set()
+
+    async def until_settled(self) -> None:
+        """Wait until the change of stores is over, but for ``HOLD_MAX_S`` at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HOLD_MAX_S):
+                await self._settled.wait()
+
+    def controller_elected(self, epoch: int) -> None:
+        """Note that the metadata names a controller of this epoch."""
+        if self._state in (MoveState.SEARCHING, MoveState.ELECTING) and epoch > self._left_epoch:
+            self._on(MoveEvent.CONTROLLER_ELECTED)
+
+    # --- Leaving ---
 
     @staticmethod
     async def _leave(store: StoreInCharge) -> None:
@@ -204,126 +226,21 @@ class Moves:
                 await store.close()
 
     async def close(self) -> None:
-        """Leave the store in charge, and whichever was in charge before."""
+        """Close the store in charge, and the one before it if that is still open."""
         await self.store.close()
         await self._farewells.close()
 
     async def abandon(self) -> None:
-        """Let go of the stores as a process that is killed does."""
+        """Drop the connections to the stores without closing sessions, as when the process is killed."""
         await self.store.abandon()
         await self._farewells.close()
 
     async def unfreeze_after(self, epoch: int) -> None:
-        """The controller of this term is dead: if it was driving a move, others need not wait for its session."""
+        """Give up the move that the controller of this epoch was driving, since it is dead.
+
+        Writers then need not wait until that controller's session expires.
+        """
         with suppress(CoordinationError):
             record, revision = await read_record(self.store.backend)
             if record.state is StoreState.FROZEN and revision is not None:
                 await unfreeze(self.store.backend, record, revision, f"given up: controller {epoch} is gone")
-
-    # -- as the controller -----------------------------------------------------------------------------------------
-
-    async def start(self, url: str) -> str:
-        """Begin a move to the store at this address; the id of the move. How it goes, ``progress`` says.
-
-        Raises NOT_CONTROLLER, INVALID_REQUEST.
-        """
-        self._require_office()
-        try:
-            await self._backend_at(url)
-        except BadConfig as wrong:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"The address cannot be used: {wrong}") from wrong
-        self._require_office()
-        if self._is_busy:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "A move to another store is under way already.")
-        request = _Request(url, f"{self._rng.getrandbits(64):016x}")
-        self._progress = Progress(request.move, "under way", "begin")
-        self._is_busy = True
-        self._requests.put_nowait(request)
-        return request.move
-
-    def abort(self) -> None:
-        """Give up the move under way, if it is not too late. Raises NOT_CONTROLLER, INVALID_REQUEST."""
-        self._require_office()
-        if self._driving is None:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "No move is under way.")
-        self._driving.cancel()
-
-    async def progress(self) -> Progress:
-        """How the latest move stands. Raises NOT_CONTROLLER, COORDINATOR_NOT_AVAILABLE."""
-        self._require_office()
-        if self._progress.state != "none":
-            return self._progress
-        try:
-            record, _ = await read_record(self.store.backend)
-        except CoordinationError as error:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
-        if not record.move:
-            return self._progress
-        return Progress(record.move, "done" if record.is_move_done else "failed", detail=record.note)
-
-    def _require_office(self) -> None:
-        if not self._is_in_office:
-            raise KafkaError(ErrorCode.NOT_CONTROLLER, "This broker is not the controller of the cluster.")
-
-    async def drive(self, groups: Groups) -> None:
-        """Do what is asked for, one move after another, until cancelled: as long as this broker is the controller."""
-        await self._give_up_left_over()
-        self._requests = asyncio.Queue()
-        self._progress = Progress("", "none")
-        self._is_in_office, self._is_busy = True, False
-        tasks = TaskSet()
-        try:
-            while True:
-                request = await self._requests.get()
-                self._driving = tasks.start(self._move(request, groups), name="move to another store")
-                await asyncio.wait({self._driving})
-                self._driving, self._is_busy = None, False
-        finally:
-            self._is_in_office = False
-            self._driving = None
-            await tasks.close()
-
-    async def _give_up_left_over(self) -> None:
-        """What an earlier controller had begun: it can neither go on, nor be gone on with."""
-        if await give_up_left_over(self.store, "given up: another broker became the controller; begin again"):
-            log.warning("a move to another store is given up: the controller has changed")
-
-    async def _move(self, request: _Request, groups: Groups) -> None:
-        def on_step(step: Step, detail: str) -> None:
-            log.info("moving to another store", extra={"move": request.move, "step": step.value, "detail": detail})
-            self._progress = Progress(request.move, "under way", step.value, detail)
-
-        async def members() -> list[str]:
-            return list(await groups.members(BROKERS_GROUP))
-
-        target: Backend | None = None
-        migration: Migration | None = None
-        try:
-            target = await self._backend_at(request.url)
-            async with asyncio.timeout(OPEN_MAX_S):
-                await target.open()
-            migration = Migration(
-                self.store,
-                groups.session,
-                target,
-                request.url,
-                move=request.move,
-                members=members,
-                on_step=on_step,
-                rng=self._rng,
-            )
-            await migration.run()
-        except (CoordinationError, TimeoutError) as error:
-            self._progress = Progress(request.move, "failed", self._progress.step, str(error) or "no answer")
-        finally:
-            self._conclude(request.move, migration)
-            if target is not None:
-                await target.close()
-
-    def _conclude(self, move: str, migration: Migration | None) -> None:
-        if migration is not None and migration.is_committed:
-            return  # the controller that is elected in the other store tells of the end
-        if self._progress.state == "under way":
-            self._progress = Progress(move, "failed", self._progress.step, "given up")
-        reason = self._progress.detail
-        log.warning("the cluster has not moved to another store", extra={"move": move, "reason": reason})

@@ -275,4 +275,4 @@ def _image(machine: Machine) -> MetadataImage:
 
 def _controls(machine: Machine) -> bool:
     assert machine.server is not None
-    return machine.server.parts.liveness.controller.is_active
+    return machine.server.parts.lifecycle.controller.is_active

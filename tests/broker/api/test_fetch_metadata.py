@@ -6,7 +6,7 @@ import pytest
 
 from parley.broker.api.fetch_metadata import FetchMetadataApi
 from parley.broker.controller.metadata_publisher import MetadataPublisher
-from parley.broker.membership.controller_silence import Silence
+from parley.broker.membership.controller_silence import ControllerSilence
 from parley.broker.metadata.current import Metadata
 from parley.broker.runtime.purgatory import Purgatory
 from parley.protocol.errors import ErrorCode
@@ -23,7 +23,7 @@ async def test_only_the_registered_epoch_speaks_for_a_broker(broker_id: int, epo
     publisher = MetadataPublisher(metadata, waiting)
     metadata.subscribe(publisher.apply)
     publisher.open()
-    api = FetchMetadataApi(metadata, publisher, waiting, Silence(lambda: 0.0))
+    api = FetchMetadataApi(metadata, publisher, waiting, ControllerSilence(lambda: 0.0))
 
     def ask(broker_id: int, epoch: int) -> ErrorCode:
         request = FetchMetadataRequest(broker_id=broker_id, broker_epoch=epoch, max_wait_ms=0)

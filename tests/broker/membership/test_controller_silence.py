@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from parley.broker.membership.controller_silence import Silence, is_silent_for_most
+from parley.broker.membership.controller_silence import ControllerSilence, is_silent_for_most
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import BrokerRegistration
 from parley.protocol.codec import decode, encode
@@ -55,7 +55,7 @@ async def test_the_one_that_is_judged_is_not_asked_though_the_image_names_anothe
 def test_an_answer_is_as_old_as_its_question() -> None:
     """It may have lain unread while the process stood still."""
     now_s = 0.0
-    silence = Silence(lambda: now_s)
+    silence = ControllerSilence(lambda: now_s)
     silence.asking()
     now_s = 10.0
     silence.answered(news=True)

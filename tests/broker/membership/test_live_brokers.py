@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from parley.broker.membership.live_brokers import Members
+from parley.broker.membership.live_brokers import LiveBrokers
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import BrokerRegistration
@@ -44,7 +44,7 @@ def test_silence_is_theirs_only_where_half_of_all_are_heard(
     brokers = {
         n: BrokerRegistration(n, 1, UUID(int=n), (), fenced=silent_for.get(n, 0.0) is None) for n in (1, *silent_for)
     }
-    members = Members(
+    members = LiveBrokers(
         1,
         None,  # type: ignore[arg-type]
         Metadata(MetadataImage("c", controller_id=1, brokers=brokers)),

@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from parley import Broker
-from parley.broker.membership.lifecycle import Liveness
+from parley.broker.membership.registration import Registration
 from parley.broker.metadata.types import ResourceType
 from parley.broker.replication.hosted_partitions import OPENED_AT_ONCE
 from parley.broker.replication.partition import Partition
@@ -112,7 +112,7 @@ async def test_a_slow_registration_costs_no_records(tmp_path: Path, monkeypatch:
         await create(client, {"kept": 1}, retention_ms="-1")
         assert await produce(client, "kept", timestamp=SYSTEM_CLOCK.wall_ms() - 8 * DAY_MS) == ErrorCode.NONE
     checked, loop = asyncio.Event(), asyncio.get_running_loop()
-    join, delete_old_segments = Liveness._join, Log.delete_old_segments
+    join, delete_old_segments = Registration.join, Log.delete_old_segments
 
     async def slow_join(*args: Any) -> Membership:
         await checked.wait()
@@ -123,7 +123,7 @@ async def test_a_slow_registration_costs_no_records(tmp_path: Path, monkeypatch:
         loop.call_soon_threadsafe(checked.set)
         return removed
 
-    monkeypatch.setattr(Liveness, "_join", slow_join)
+    monkeypatch.setattr(Registration, "join", slow_join)
     monkeypatch.setattr(Log, "delete_old_segments", noted)
     again = Broker(data_dir=tmp_path, log_retention_check_interval_ms=1)
     async with again, Client(again.bootstrap_servers) as client:

@@ -96,7 +96,7 @@ async def test_the_last_replica_in_sync_has_no_disk_and_another_is_elected_on_de
         assert await first.metadata.until(lambda image: state_of(image).leader == NO_LEADER, PATIENCE_S)
         left = state_of(first.metadata.image)
         await started(3, tmp_path, stack)
-        await elect_possible_leaders(first.parts.liveness.controller, first.parts.unclean_allowed)
+        await elect_possible_leaders(first.parts.lifecycle.controller, first.parts.unclean_allowed)
         assert state_of(first.metadata.image) == left
         topics = [ElectLeadersRequest.TopicPartitions(topic="t", partitions=[0])]
         request = ElectLeadersRequest(election_type=ElectionType.UNCLEAN, topic_partitions=topics, timeout_ms=1000)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from inspect import isawaitable
 from pathlib import Path
@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-import parley.broker.store_move.participant as moving
+import parley.broker.store_move.driver as moving
 from parley import Cluster
-from parley.broker.membership.identity import STORE_FILE
+from parley.broker.membership.known_stores import STORE_FILE
 from parley.consensus.backend import Check, Op, TxnResult
 from parley.consensus.errors import Unavailable
 from parley.consensus.memory import MemoryBackend, MemoryStore
@@ -117,6 +117,10 @@ async def producer_id(client: Client, node: int) -> int:
     return int(answer.producer_id)
 
 
+def brokers(cluster: Cluster) -> Collection[Any]:
+    return cluster.brokers.values()
+
+
 async def all_at(cluster: Cluster, url: str) -> None:
     """Wait until every broker that runs has the store at this address, and knows the same living controller."""
 
@@ -124,9 +128,9 @@ async def all_at(cluster: Cluster, url: str) -> None:
         servers = [each.server for each in cluster.brokers.values() if each.is_running]
         images = [each.metadata.image for each in servers]
         return (
-            all(each.parts.moves.store.url == url for each in servers)
+            all(each.parts.store_move.store.url == url for each in servers)
             and len({(image.controller_id, image.controller_epoch) for image in images}) == 1
-            and any(each.parts.liveness.controller.is_active for each in servers)
+            and any(each.parts.lifecycle.controller.is_active for each in servers)
             and all(not images[0].brokers[each.identity.broker_id].fenced for each in servers)
         )
 
@@ -162,7 +166,7 @@ async def test_requests_for_the_controller_wait_for_the_one_in_the_new_store(tar
     async with running() as (cluster, client):
 
         async def create_meanwhile(broker_id: int) -> int:
-            moves = cluster.brokers[broker_id].server.parts.moves
+            moves = cluster.brokers[broker_id].server.parts.store_move
             wanted = CreateTopicsRequest.CreatableTopic(
                 name=f"by-{broker_id}", num_partitions=1, replication_factor=3, assignments=[], configs=[]
             )
@@ -176,21 +180,23 @@ async def test_requests_for_the_controller_wait_for_the_one_in_the_new_store(tar
         assert (await move(client, target)).state == "done"
         assert await asyncio.gather(*created) == [0, 0, 0]
         await all_at(cluster, target)
-        assert all(each.server.parts.moves.is_settled for each in cluster.brokers.values())
+        assert all(each.server.parts.store_move.is_settled for each in cluster.brokers.values())
 
 
 async def test_requests_wait_no_longer_than_the_freeze(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class Failing(Migration):
         async def _copy(self, step: Step) -> None:
             if step is Step.COPY_REST:
-                await until(lambda: not any(each.server.parts.moves.is_settled for each in cluster.brokers.values()))
+                await until(
+                    lambda: not any(each.server.parts.store_move.is_settled for each in cluster.brokers.values())
+                )
                 raise ConnectionError("the new store burns")
 
     monkeypatch.setattr(moving, "Migration", Failing)
     async with running() as (cluster, client):
-        origin = cluster.brokers[1].server.parts.moves.store.url
+        origin = cluster.brokers[1].server.parts.store_move.store.url
         assert (await move(client, target)).detail == "the new store burns"
-        await until(lambda: all(each.server.parts.moves.is_settled for each in cluster.brokers.values()))
+        await until(lambda: all(each.server.parts.store_move.is_settled for each in brokers(cluster)))
         await create(client, "after")
         await all_at(cluster, origin)
 
@@ -201,7 +207,7 @@ async def test_a_controller_that_dies_on_the_way_is_replaced(
 ) -> None:
     async with running() as (cluster, client):
         await create(client, "before")
-        origin = cluster.brokers[1].server.parts.moves.store.url
+        origin = cluster.brokers[1].server.parts.store_move.store.url
         deaths: list[asyncio.Future[None]] = []
         monkeypatch.setattr(moving, "Migration", _dying_at(step, _death_in(cluster, deaths)))
         await ask(client, START, target)
@@ -221,7 +227,7 @@ async def test_a_controller_that_dies_on_the_way_is_replaced(
 
 async def test_a_move_back_that_failed_is_not_taken_for_done(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running() as (cluster, client):
-        origin = cluster.brokers[1].server.parts.moves.store.url
+        origin = cluster.brokers[1].server.parts.store_move.store.url
         assert (await move(client, target)).state == "done"
         await all_at(cluster, target)
         deaths: list[asyncio.Future[None]] = []
@@ -246,7 +252,7 @@ def _death_in(cluster: Cluster, deaths: list[asyncio.Future[None]]) -> Callable[
             (dying,) = [
                 each
                 for each in cluster.brokers.values()
-                if each.is_running and each.server.parts.moves.store.backend is source
+                if each.is_running and each.server.parts.store_move.store.backend is source
             ]
             deaths.append(asyncio.ensure_future(cluster.kill(dying.id)))
 
@@ -277,7 +283,7 @@ async def test_a_broker_that_is_down_meanwhile_follows_with_its_old_configuratio
         await cluster.restart(3)
         await all_at(cluster, other)
         known = (tmp_path / "broker-3" / STORE_FILE).read_text().split()
-        assert (known[0], len(known)) == (cluster.brokers[1].server.parts.moves.store.identity, 2)
+        assert (known[0], len(known)) == (cluster.brokers[1].server.parts.store_move.store.identity, 2)
         await cluster.stop(2)
         cluster.brokers[2]._settings["coordination.url"] = other  # the one changed line
         await cluster.restart(2)
@@ -299,7 +305,7 @@ async def test_all_brokers_start_again_after_a_move_whatever_address_they_have(t
 
 async def test_a_store_that_one_broker_cannot_use_is_not_moved_to(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running() as (cluster, client):
-        lonely = cluster.brokers[2].server.parts.moves
+        lonely = cluster.brokers[2].server.parts.store_move
         opened = lonely._backend_at
         other = MemoryStore().known_as(f"moving-{next(_names)}")
 
@@ -341,7 +347,7 @@ async def test_a_move_is_given_up_on_demand(target: str, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(moving, "Migration", Waiting)
     async with running() as (cluster, client):
-        origin = cluster.brokers[1].server.parts.moves.store.url
+        origin = cluster.brokers[1].server.parts.store_move.store.url
         refused = await ask(client, ABORT)
         assert refused.error_code == ErrorCode.INVALID_REQUEST
         begun = await ask(client, START, target)

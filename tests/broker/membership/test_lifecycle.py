@@ -13,7 +13,8 @@ import pytest
 from parley.broker.config import BrokerConfig
 from parley.broker.controller.brokers import fence_broker
 from parley.broker.embedded.cluster import Cluster
-from parley.broker.membership.controller_follower import Following
+from parley.broker.membership.controller_follower import ControllerFollower
+from parley.broker.membership.registration import DuplicateBrokerId
 from parley.broker.metadata import pulling as follower
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.network.dispatch import RequestContext
@@ -21,7 +22,6 @@ from parley.broker.replication.follower_progress import FetchClock
 from parley.broker.replication.partition import Partition
 from parley.broker.runtime.purgatory import Delayed
 from parley.broker.server import BrokerServer
-from parley.consensus.errors import BadConfig
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.cluster_metadata import FetchMetadataRequest, FetchMetadataResponse
@@ -32,6 +32,8 @@ from parley.protocol.messages.topics import CreateTopicsRequest
 NEVER_MS = 600_000
 """A session timeout that no test waits for."""
 PATIENCE_S = 30
+SHORT_MS = "500"
+"""The session timeout of a broker that is to give up soon."""
 
 
 def servers(cluster: Cluster) -> list[BrokerServer]:
@@ -126,7 +128,7 @@ async def test_a_broker_that_is_fenced_although_it_lives_comes_back_under_a_high
         controller = cluster.brokers[controller_of(cluster)].server
         for victim in cluster.brokers:
             epoch = controller.metadata.image.brokers[victim].epoch
-            assert await controller.parts.liveness.controller.submit(
+            assert await controller.parts.lifecycle.controller.submit(
                 lambda image, victim=victim: fence_broker(image, victim, lambda *_: False)  # type: ignore[misc]
             )
             await everywhere(
@@ -141,11 +143,11 @@ async def test_a_broker_that_asks_for_no_metadata_is_fenced(monkeypatch: pytest.
     # Who hears of nothing would wait, when it is stopped, to hear that it may go.
     async with Cluster(brokers=2, coordination_session_timeout_ms=2000, controlled_shutdown_enable=False) as cluster:
         deaf = next(broker_id for broker_id in cluster.brokers if broker_id != controller_of(cluster))
-        following = cluster.brokers[deaf].server.parts.liveness._following
+        following = cluster.brokers[deaf].server.parts.lifecycle._controller_follower
         following.controller_is(None)  # it follows nobody from now on, and is a member all the same
         controller = cluster.brokers[controller_of(cluster)].server
         assert await controller.metadata.until(lambda image: image.brokers[deaf].fenced, PATIENCE_S)
-        assert isinstance(following, Following)
+        assert isinstance(following, ControllerFollower)
 
 
 async def test_a_broker_that_has_lost_its_controller_calls_no_topic_unknown() -> None:
@@ -159,7 +161,7 @@ async def test_a_broker_that_has_lost_its_controller_calls_no_topic_unknown() ->
         server = cluster.brokers[3 - controller_of(cluster)].server
         async with Client(server.bootstrap_servers) as client:
             assert (await client.send(question)).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            server.parts.liveness._following.controller_is(None)
+            server.parts.lifecycle._controller_follower.controller_is(None)
             while (said := (await client.send(question)).topics[0].error_code) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 pass
             assert said == ErrorCode.LEADER_NOT_AVAILABLE
@@ -167,8 +169,8 @@ async def test_a_broker_that_has_lost_its_controller_calls_no_topic_unknown() ->
 
 async def test_a_broker_may_be_superseded_until_it_has_caught_up(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Cluster(brokers=2, coordination_session_timeout_ms=NEVER_MS, broker_heartbeat_interval_ms=50) as cluster:
-        controller = cluster.brokers[controller_of(cluster)].server.parts.liveness
-        follower = cluster.brokers[3 - controller_of(cluster)].server.parts.liveness
+        controller = cluster.brokers[controller_of(cluster)].server.parts.lifecycle
+        follower = cluster.brokers[3 - controller_of(cluster)].server.parts.lifecycle
 
         def superseded() -> tuple[bool, bool]:
             return controller.may_be_superseded, follower.may_be_superseded
@@ -279,14 +281,19 @@ async def test_a_controller_that_is_silent_for_one_broker_stays() -> None:
 
 
 async def test_a_second_broker_with_the_same_id_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parley.broker.membership.lifecycle.PROBE_S", 0.02)
+    monkeypatch.setattr("parley.broker.membership.registration.PROBE_S", 0.02)
     store = f"local://{tmp_path}/store"
-    settings = {"broker.id": "5", "listeners": "PLAINTEXT://127.0.0.1:0", "coordination.url": store}
+    settings = {
+        "broker.id": "5",
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "coordination.url": store,
+        "coordination.session.timeout.ms": SHORT_MS,
+    }
     first = BrokerServer(BrokerConfig.from_properties({**settings, "log.dirs": f"{tmp_path}/a"}))
     second = BrokerServer(BrokerConfig.from_properties({**settings, "log.dirs": f"{tmp_path}/b"}))
     await first.start()
     try:
-        with pytest.raises(BadConfig, match=r"broker.id 5 belongs to a broker that lives, at 127.0.0.1:\d+: give each"):
+        with pytest.raises(DuplicateBrokerId, match=r"broker.id 5 is used .* that is alive, at 127.0.0.1:\d+"):
             await second.start()
         assert first.metadata.image.controller_id == 5
         assert not first.failed.is_set()
@@ -298,11 +305,16 @@ async def test_a_second_broker_with_the_same_id_fetches_nothing_in_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its folder is empty: the leader must not take that for the log of the broker that is registered."""
-    monkeypatch.setattr("parley.broker.membership.lifecycle.PROBE_S", 0.1)
+    monkeypatch.setattr("parley.broker.membership.registration.PROBE_S", 0.1)
     url = f"local://{tmp_path}/store"
     async with Cluster(brokers=2, data_dir=tmp_path, coordination_url=url) as cluster:
         assert await create(servers(cluster)[0], "t", factor=2) == ErrorCode.NONE
-        settings = {"broker.id": "2", "listeners": "PLAINTEXT://127.0.0.1:0", "coordination.url": url}
+        settings = {
+            "broker.id": "2",
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "coordination.url": url,
+            "coordination.session.timeout.ms": SHORT_MS,
+        }
         second = BrokerServer(BrokerConfig.from_properties({**settings, "log.dirs": f"{tmp_path}/other"}))
         fetched = Partition.follower_fetched
         epochs: list[int] = []
@@ -312,7 +324,7 @@ async def test_a_second_broker_with_the_same_id_fetches_nothing_in_its_name(
             fetched(partition, replica, at, start, clock, epoch)
 
         monkeypatch.setattr(Partition, "follower_fetched", noted)
-        with pytest.raises(BadConfig, match=r"broker.id 2 belongs to a broker that lives"):
+        with pytest.raises(DuplicateBrokerId, match=r"broker.id 2 is used by another broker that is alive"):
             await second.start()
         assert -1 not in epochs
 

@@ -1,0 +1,91 @@
+"""The states of a broker's membership in the cluster, and the events that change them.
+
+The states::
+
+    CONNECTING    no session with the coordination store; the broker opens one
+    JOINING       a session; the broker joins the group of brokers, or waits until its id is free
+    REGISTERING   a member under a new broker epoch; the controller has not registered it yet
+    ACTIVE        the metadata shows this registration as alive
+    FENCED        the metadata shows this registration as fenced, or the controller refuses its epoch: it joins again
+    LEAVING       controlled shutdown: the controller moves its leaderships, then fences it
+    STOPPED       the lifecycle has ended
+
+    CONNECTING -> JOINING -> REGISTERING -> ACTIVE -> FENCED -> JOINING under a higher epoch
+    any but STOPPED -> CONNECTING when the session is lost
+    any but STOPPED -> LEAVING, which only STOPPED follows; while it leaves, a broker keeps its membership alive
+
+Nothing here does I/O: ``lifecycle`` reports the events.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+
+class BrokerState(Enum):
+    """The states; the module docstring explains each one."""
+
+    CONNECTING = auto()
+    JOINING = auto()
+    REGISTERING = auto()
+    ACTIVE = auto()
+    FENCED = auto()
+    LEAVING = auto()
+    STOPPED = auto()
+
+
+class BrokerEvent(Enum):
+    """What changes the state."""
+
+    SESSION_OPENED = auto()
+    JOINED = auto()
+    REGISTERED = auto()
+    """The metadata shows the present registration as alive."""
+    FENCED = auto()
+    """The metadata shows the present registration as fenced, or the controller has refused its epoch."""
+    MEMBERSHIP_ENDED = auto()
+    """The present membership is over, or useless because the broker was fenced."""
+    SESSION_ENDED = auto()
+    LEAVE = auto()
+    STOP = auto()
+
+
+_S, _E = BrokerState, BrokerEvent
+
+_MEMBERSHIP: dict[tuple[BrokerState, BrokerEvent], BrokerState] = {
+    (_S.CONNECTING, _E.SESSION_OPENED): _S.JOINING,
+    (_S.JOINING, _E.JOINED): _S.REGISTERING,
+    (_S.REGISTERING, _E.REGISTERED): _S.ACTIVE,
+    (_S.ACTIVE, _E.REGISTERED): _S.ACTIVE,
+    (_S.REGISTERING, _E.FENCED): _S.FENCED,
+    (_S.ACTIVE, _E.FENCED): _S.FENCED,
+    (_S.REGISTERING, _E.MEMBERSHIP_ENDED): _S.JOINING,
+    (_S.ACTIVE, _E.MEMBERSHIP_ENDED): _S.JOINING,
+    (_S.FENCED, _E.MEMBERSHIP_ENDED): _S.JOINING,
+    # The controller's view of an earlier registration changes nothing.
+    **{
+        (state, event): state
+        for state in (_S.CONNECTING, _S.JOINING, _S.FENCED)
+        for event in (_E.REGISTERED, _E.FENCED)
+    },
+    **{(state, _E.SESSION_ENDED): _S.CONNECTING for state in (_S.JOINING, _S.REGISTERING, _S.ACTIVE, _S.FENCED)},
+}
+
+_IS_LEAVING: dict[tuple[BrokerState, BrokerEvent], BrokerState] = {
+    **{(state, _E.LEAVE): _S.LEAVING for state in _S if state is not _S.STOPPED},
+    **{(_S.LEAVING, event): _S.LEAVING for event in _E if event is not _E.STOP},
+}
+
+_END: dict[tuple[BrokerState, BrokerEvent], BrokerState] = {
+    **{(state, _E.STOP): _S.STOPPED for state in _S if state is not _S.STOPPED},
+    **{(_S.STOPPED, event): _S.STOPPED for event in (_E.LEAVE, _E.REGISTERED, _E.FENCED)},
+}
+
+TRANSITIONS: dict[tuple[BrokerState, BrokerEvent], BrokerState] = {**_MEMBERSHIP, **_IS_LEAVING, **_END}
+
+
+def next_state(state: BrokerState, event: BrokerEvent) -> BrokerState:
+    """The state after this event. Raises AssertionError for a step that the table does not have: it is a defect."""
+    if (state, event) not in TRANSITIONS:
+        raise AssertionError(f"broker membership: {event.name} is not legal in state {state.name}")
+    return TRANSITIONS[state, event]

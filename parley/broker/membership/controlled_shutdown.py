@@ -1,0 +1,70 @@
+"""Controlled shutdown: before a broker stops, the controller moves the partitions that it leads to other brokers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from parley.broker.controller.brokers import UncleanAllowed, hand_over_leadership
+from parley.broker.controller.controller import Controller
+from parley.broker.metadata.current import Metadata
+from parley.broker.network.peers import Peers
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.brokers import ControlledShutdownRequest, ControlledShutdownResponse
+
+_log = logging.getLogger(__name__)
+
+
+class ControlledShutdown:
+    """Asks the controller, which may be this broker, to let this broker leave the cluster."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        controller: Controller,
+        metadata: Metadata,
+        peers: Peers,
+        *,
+        broker_epoch: Callable[[], int],
+        unclean: UncleanAllowed,
+    ) -> None:
+        self._broker_id = broker_id
+        self._controller = controller
+        self._metadata = metadata
+        self._peers = peers
+        self._broker_epoch = broker_epoch
+        self._unclean = unclean
+
+    async def leave(self, *, retries: int, pause_s: float) -> None:
+        """Have the controller move this broker's leaderships, so that no client waits for it when it stops.
+
+        Nothing happens if no other broker is alive. If the controller does not respond, the request is repeated when
+        there is another controller, or after a pause. Raises KafkaError if the last attempt fails.
+        """
+        own = self._broker_id
+        for attempt in range(retries + 1):
+            image = self._metadata.image
+            known = image.brokers.get(own)
+            if known is None or known.fenced or all(broker.broker_id == own for broker in image.live_brokers()):
+                return
+            try:
+                await self._request()
+                await self._metadata.until(lambda image: image.brokers[own].fenced, pause_s)
+                return
+            except KafkaError as error:
+                if attempt == retries:
+                    raise
+                _log.info("controlled shutdown is tried again", extra={"reason": str(error)})
+            epoch = image.controller_epoch
+            await self._metadata.until(lambda image: image.controller_epoch != epoch, pause_s)  # noqa: B023
+
+    async def _request(self) -> None:
+        own, broker_epoch = self._broker_id, self._broker_epoch()
+        if self._controller.is_active:
+            await self._controller.submit(lambda image: hand_over_leadership(image, own, broker_epoch, self._unclean))
+            return
+        response: ControlledShutdownResponse = await self._peers.ask_controller(
+            ControlledShutdownRequest(broker_id=own, broker_epoch=broker_epoch)
+        )
+        if response.error_code:
+            raise KafkaError(ErrorCode(response.error_code))

@@ -1,0 +1,57 @@
+"""Which coordination store the data directories belong to: the file ``coordination.identity`` in each of them.
+
+A store that was wiped or replaced is refused at the start. It would look like a cluster without topics, and the logs on
+disk like leftovers. A store that took over from the recorded one, in a move during which this broker was down, is
+accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from parley.consensus.errors import WrongStore
+from parley.storage.checkpoints import write_atomically
+
+STORE_FILE = "coordination.identity"
+"""In each data directory: the identity of the store that knows its topics, then those of the stores before it."""
+STORES_KEPT = 100
+
+
+def read_known_stores(directories: Sequence[Path]) -> list[str]:
+    """The identities of the stores that these directories have belonged to, latest first; empty for new directories.
+
+    Blocks on the disk.
+    """
+    longest: list[str] = []
+    for directory in directories:
+        try:
+            found = (directory / STORE_FILE).read_text().split()
+        except OSError:
+            continue
+        longest = max(longest, found, key=len)  # a directory that was missing during a move knows fewer
+    return longest
+
+
+def record_store(directories: Sequence[Path], identity: str) -> None:
+    """Record in each usable directory which store knows its topics now. Blocks on the disk."""
+    stores = [identity, *(each for each in read_known_stores(directories) if each != identity)][:STORES_KEPT]
+    text = "".join(f"{each}\n" for each in stores).encode()
+    for directory in directories:
+        path = directory / STORE_FILE
+        try:
+            if not path.exists() or path.read_bytes() != text:
+                write_atomically(path, text)
+        except OSError:
+            continue  # opening the logs of this directory reports what is wrong with it
+
+
+def with_advice(wrong: WrongStore, directories: Sequence[Path]) -> WrongStore:
+    """The same error with what the operator can do about it."""
+    files = " and ".join(str(directory / STORE_FILE) for directory in directories)
+    return WrongStore(
+        f"{wrong}. The data belongs to another coordination store, or this one has lost its contents: restore the "
+        "store from a backup, or correct coordination.url. To begin a new cluster with the topics found on disk, "
+        f"remove {files}",
+        found=wrong.found,
+    )

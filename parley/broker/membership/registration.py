@@ -1,0 +1,92 @@
+"""Joining the group of brokers in the coordination store, under an id that no other living broker has.
+
+A broker takes the place of an earlier incarnation of itself at once: of one at its own address, or of one whose process
+is known to be gone. If another address accepts connections under this broker's id, a living broker may have that id, or
+a process that stands still and whose session is about to expire. So this broker waits for as long as a dead broker's
+session can last. If the id is still taken then, its owner is alive, and this broker gives up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from parley.broker.membership.watchdog import is_gone
+from parley.broker.metadata.encoding import registration_from_bytes, registration_to_bytes
+from parley.broker.metadata.types import BrokerRegistration
+from parley.consensus.errors import AlreadyExists
+from parley.consensus.recipes.groups import Groups, Member, Membership
+
+_log = logging.getLogger(__name__)
+
+BROKERS_GROUP = "brokers"
+PROBE_S = 1.0
+"""How long a broker with this broker's id may take to accept a connection, and the pause between two attempts."""
+
+
+class DuplicateBrokerId(Exception):
+    """Another living broker is registered under this broker's id."""
+
+
+class Registration:
+    """Registers this broker as a member of the group of brokers."""
+
+    def __init__(self, broker: BrokerRegistration, listener: str) -> None:
+        """``listener`` is the name of the listener that brokers use among themselves."""
+        self.broker = broker
+        self.data = registration_to_bytes(broker)
+        self._listener = listener
+        self._member_id = str(broker.broker_id)
+
+    async def join(self, groups: Groups) -> Membership:
+        """Join the group, and wait for the id to become free if necessary.
+
+        Raises DuplicateBrokerId if another broker holds the id and is alive; CoordinationError.
+        """
+        loop = asyncio.get_running_loop()
+        wait_s = groups.session.ttl_ms / 1000 * groups.backend.capabilities.expiry_factor_max
+        deadline: float | None = None
+        while True:
+            present = (await groups.members(BROKERS_GROUP)).get(self._member_id)
+            replaced = present if present is not None and await self._is_dead(present) else None
+            try:
+                return await groups.join(BROKERS_GROUP, self._member_id, self.data, replace=replaced)
+            except AlreadyExists:
+                address = self._address_of(present)
+            if deadline is None:
+                deadline = loop.time() + wait_s
+                facts = {"broker": self._member_id, "address": address, "wait_s": wait_s}
+                _log.warning(
+                    "another broker with this id is registered: waiting until its session expires", extra=facts
+                )
+            elif loop.time() >= deadline:
+                raise DuplicateBrokerId(
+                    f"broker.id {self._member_id} is used by another broker that is alive, at {address}: give this "
+                    "broker an id of its own, or stop the other one first"
+                )
+            await asyncio.sleep(PROBE_S)
+
+    async def refuse_successor(self, groups: Groups) -> None:
+        """Raise DuplicateBrokerId if another process has taken this broker's place, under its id and its address."""
+        present = (await groups.members(BROKERS_GROUP)).get(self._member_id)
+        if present is not None:
+            other = registration_from_bytes(present.data)
+            if other.incarnation_id != self.broker.incarnation_id:
+                raise DuplicateBrokerId(
+                    f"another process has registered as broker {other.broker_id} with the same address: "
+                    "give each broker an id and an advertised address of its own"
+                )
+
+    async def _is_dead(self, member: Member) -> bool:
+        """True if the member with this id is an earlier incarnation of this broker, or a process that has ended."""
+        other = registration_from_bytes(member.data)
+        if other.incarnation_id == self.broker.incarnation_id:
+            return True
+        endpoint = other.endpoint(self._listener)
+        if endpoint is None or endpoint == self.broker.endpoint(self._listener):
+            return True  # this broker has bound the address
+        return await is_gone(endpoint, timeout_s=PROBE_S)
+
+    def _address_of(self, member: Member | None) -> str:
+        endpoint = None if member is None else registration_from_bytes(member.data).endpoint(self._listener)
+        return "an unknown address" if endpoint is None else f"{endpoint.host}:{endpoint.port}"

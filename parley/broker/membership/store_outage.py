@@ -1,0 +1,48 @@
+"""Whether the coordination store responds to this broker, and since when it does not; logged as the operator needs it.
+
+An outage is logged when it begins, then after growing pauses, and once more when the store responds again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from parley.broker.logging.growing_interval import GrowingInterval
+
+_log = logging.getLogger(__name__)
+
+
+class StoreOutage:
+    """The outage of the store that this broker sees at present, if any."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._interval = GrowingInterval(monotonic)
+        self._since_s: float | None = None
+
+    @property
+    def lasts_s(self) -> float | None:
+        """For how long the store has not responded, in seconds; None if it responds."""
+        return None if self._since_s is None else self._monotonic() - self._since_s
+
+    @property
+    def description(self) -> str:
+        """The outage in a few words; empty if there is none."""
+        return "" if self.lasts_s is None else f"the coordination store has not responded for {self.lasts_s:.0f} s"
+
+    def continues(self, reason: str) -> None:
+        """Note that the store has just failed to respond."""
+        if self._since_s is None:
+            self._since_s = self._monotonic()
+            self._interval.restart()
+        if self._interval.is_due():
+            facts = {"reason": reason, "for_s": round(self._monotonic() - self._since_s, 1)}
+            _log.warning("the coordination store does not respond", extra=facts)
+
+    def ends(self) -> None:
+        """Note that the store has just responded."""
+        if self._since_s is not None:
+            after_s = round(self._monotonic() - self._since_s, 1)
+            self._since_s = None
+            _log.info("the coordination store responds again", extra={"after_s": after_s})

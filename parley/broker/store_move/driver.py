@@ -1,0 +1,215 @@
+"""The controller's part in a move to another coordination store: it carries out one move after another on request.
+
+A move is requested through the brokers (``MigrateCoordination``), not through a key in the store. So the operator
+needs no access to the store, and sees a mistake at once. A move ends with the term of the controller that drives it:
+the next controller finds what is left of the move and gives it up. The states of the driver::
+
+    OUT_OF_OFFICE   this broker is not the controller                    IDLE        no move is under way
+    REQUESTED       a move was requested and has not begun               DRIVING     a move is being carried out
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from enum import Enum, auto
+from random import Random
+
+from parley.broker.membership.registration import BROKERS_GROUP
+from parley.broker.runtime.tasks import TaskSet
+from parley.broker.store_move.participant import OPEN_MAX_S, StoreMoveParticipant
+from parley.consensus.backend import Backend
+from parley.consensus.errors import BadConfig, CoordinationError
+from parley.consensus.migration import Migration, Step, give_up_left_over
+from parley.consensus.recipes.groups import Groups
+from parley.consensus.registry import BackendFactory
+from parley.consensus.store_record import read_record
+from parley.protocol.errors import ErrorCode, KafkaError
+
+_log = logging.getLogger(__name__)
+
+
+class DriverState(Enum):
+    """What the driver is doing; the module docstring explains each state."""
+
+    OUT_OF_OFFICE = auto()
+    IDLE = auto()
+    REQUESTED = auto()
+    DRIVING = auto()
+
+
+class DriverEvent(Enum):
+    """What changes the driver's state."""
+
+    TERM_BEGAN = auto()
+    TERM_ENDED = auto()
+    MOVE_REQUESTED = auto()
+    MOVE_BEGAN = auto()
+    MOVE_ENDED = auto()
+
+
+DRIVER_TRANSITIONS: dict[tuple[DriverState, DriverEvent], DriverState] = {
+    (DriverState.OUT_OF_OFFICE, DriverEvent.TERM_BEGAN): DriverState.IDLE,
+    (DriverState.IDLE, DriverEvent.MOVE_REQUESTED): DriverState.REQUESTED,
+    (DriverState.REQUESTED, DriverEvent.MOVE_BEGAN): DriverState.DRIVING,
+    (DriverState.DRIVING, DriverEvent.MOVE_ENDED): DriverState.IDLE,
+    (DriverState.IDLE, DriverEvent.TERM_ENDED): DriverState.OUT_OF_OFFICE,
+    (DriverState.REQUESTED, DriverEvent.TERM_ENDED): DriverState.OUT_OF_OFFICE,
+    (DriverState.DRIVING, DriverEvent.TERM_ENDED): DriverState.OUT_OF_OFFICE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How a move stands. ``state`` is "none", "under way", "done" or "failed"; ``detail`` is text for the operator."""
+
+    move: str
+    state: str
+    step: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    url: str
+    move: str
+
+
+class StoreMoveDriver:
+    """Carries out moves while this broker is the controller."""
+
+    def __init__(self, participant: StoreMoveParticipant, backend_at: BackendFactory, rng: Random) -> None:
+        self._participant = participant
+        self._backend_at = backend_at
+        self._rng = rng
+        self._state = DriverState.OUT_OF_OFFICE
+        self._requests: asyncio.Queue[_Request] = asyncio.Queue()
+        self._driving: asyncio.Task[None] | None = None
+        self._progress = Progress("", "none")
+
+    def _on(self, event: DriverEvent) -> None:
+        """Change the state; a step that the table does not have is a defect."""
+        if (self._state, event) not in DRIVER_TRANSITIONS:
+            raise AssertionError(f"store move driver: {event.name} is not legal in state {self._state.name}")
+        self._state = DRIVER_TRANSITIONS[self._state, event]
+
+    # --- Requests of operators ---
+
+    async def start(self, url: str) -> str:
+        """Request a move to the store at this address and return the id of the move; ``progress`` reports on it.
+
+        Raises KafkaError: NOT_CONTROLLER; INVALID_REQUEST if the address is wrong or a move is under way.
+        """
+        self._require_office()
+        try:
+            await self._backend_at(url)
+        except BadConfig as wrong:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"The address cannot be used: {wrong}") from wrong
+        self._require_office()
+        if self._state is not DriverState.IDLE:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "A move to another store is under way already.")
+        request = _Request(url, f"{self._rng.getrandbits(64):016x}")
+        self._progress = Progress(request.move, "under way", "begin")
+        self._on(DriverEvent.MOVE_REQUESTED)
+        self._requests.put_nowait(request)
+        return request.move
+
+    def abort(self) -> None:
+        """Give up the move under way, unless the store has already been switched.
+
+        Raises KafkaError: NOT_CONTROLLER; INVALID_REQUEST if no move is under way.
+        """
+        self._require_office()
+        if self._driving is None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "No move is under way.")
+        self._driving.cancel()
+
+    async def progress(self) -> Progress:
+        """How the latest move stands.
+
+        Raises KafkaError: NOT_CONTROLLER; COORDINATOR_NOT_AVAILABLE if the store does not respond.
+        """
+        self._require_office()
+        if self._progress.state != "none":
+            return self._progress
+        try:
+            record, _ = await read_record(self._participant.store.backend)
+        except CoordinationError as error:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
+        if not record.move:
+            return self._progress
+        return Progress(record.move, "done" if record.is_move_done else "failed", detail=record.note)
+
+    def _require_office(self) -> None:
+        if self._state is DriverState.OUT_OF_OFFICE:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, "This broker is not the controller of the cluster.")
+
+    # --- Carrying them out ---
+
+    async def run(self, groups: Groups) -> None:
+        """Carry out the requested moves, one after another, until cancelled: runs during each term as controller."""
+        await self._give_up_left_over()
+        self._requests = asyncio.Queue()
+        self._progress = Progress("", "none")
+        self._on(DriverEvent.TERM_BEGAN)
+        tasks = TaskSet()
+        try:
+            while True:
+                request = await self._requests.get()
+                self._on(DriverEvent.MOVE_BEGAN)
+                self._driving = tasks.start(self._move(request, groups), name="move to another store")
+                await asyncio.wait({self._driving})
+                self._driving = None
+                self._on(DriverEvent.MOVE_ENDED)
+        finally:
+            self._on(DriverEvent.TERM_ENDED)
+            self._driving = None
+            await tasks.close()
+
+    async def _give_up_left_over(self) -> None:
+        """Give up a move that an earlier controller began: it can no longer be completed."""
+        note = "given up: another broker became the controller; begin again"
+        if await give_up_left_over(self._participant.store, note):
+            _log.warning("a move to another store is given up: the controller has changed")
+
+    async def _move(self, request: _Request, groups: Groups) -> None:
+        def on_step(step: Step, detail: str) -> None:
+            _log.info("moving to another store", extra={"move": request.move, "step": step.value, "detail": detail})
+            self._progress = Progress(request.move, "under way", step.value, detail)
+
+        async def members() -> list[str]:
+            return list(await groups.members(BROKERS_GROUP))
+
+        target: Backend | None = None
+        migration: Migration | None = None
+        try:
+            target = await self._backend_at(request.url)
+            async with asyncio.timeout(OPEN_MAX_S):
+                await target.open()
+            migration = Migration(
+                self._participant.store,
+                groups.session,
+                target,
+                request.url,
+                move=request.move,
+                members=members,
+                on_step=on_step,
+                rng=self._rng,
+            )
+            await migration.run()
+        except (CoordinationError, TimeoutError) as error:
+            reason = str(error) or "the new store does not respond"
+            self._progress = Progress(request.move, "failed", self._progress.step, reason)
+        finally:
+            self._conclude(request.move, migration)
+            if target is not None:
+                await target.close()
+
+    def _conclude(self, move: str, migration: Migration | None) -> None:
+        if migration is not None and migration.is_committed:
+            return  # the controller that is elected in the new store reports the end
+        if self._progress.state == "under way":
+            self._progress = Progress(move, "failed", self._progress.step, "given up")
+        reason = self._progress.detail
+        _log.warning("the cluster has not moved to another store", extra={"move": move, "reason": reason})
