@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from parley.broker.config.broker_config import BrokerConfig
+from parley.broker.config.broker_keys import BrokerKeys
 from parley.broker.config.definition import ConfigType, Dynamic, Key, Keys
 from parley.broker.config.keys.topic_level import TopicKeys
 from parley.broker.config.presets import COMMAND, EMBEDDED
@@ -69,7 +70,7 @@ _NOTES = {
 def configuration_page() -> str:
     """The whole page, in Markdown."""
     parts = [_INTRODUCTION, _contents(), _presets()]
-    parts += [_section(keys) for keys in BrokerConfig.__bases__]
+    parts += [_section(keys) for keys in BrokerKeys.__bases__]
     parts += [_TOPICS, *(_entry(key) for key in _sorted(TopicKeys.KEYS))]
     rows = (f"| `{name}{'*' if name.endswith('.') else ''}` | {why} |" for name, why in RETIRED.items())
     parts.append(_RETIRED + "\n".join(rows) + "\n")
