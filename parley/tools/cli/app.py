@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from parley.tools.cli.running import with_values
-
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
@@ -52,7 +50,7 @@ class App(typer.Typer):
 
     def prepared(self, arguments: Sequence[str]) -> list[str]:
         """The arguments as the option parser wants them."""
-        return with_values(arguments, self._optional_values, self._many_values)
+        return _with_values(arguments, self._optional_values, self._many_values)
 
     def invoke(self, name: str, arguments: Sequence[str]) -> None:
         """Run with these arguments; ends with SystemExit, as the option parser does."""
@@ -134,3 +132,30 @@ def _width() -> int:
     """The columns a help text may have, on the terminal there is now."""
     columns = os.environ.get("COLUMNS", "")
     return min(int(columns), _HELP_WIDTH) if columns.isdecimal() and int(columns) > 0 else _HELP_WIDTH
+
+
+def _with_values(words: Sequence[str], optional: Mapping[str, str], many: frozenset[str]) -> list[str]:
+    """The words of a command line, so written that every option takes exactly one value.
+
+    Kafka's tools have options whose value may be left out (``optional``: option -> the value that stands for that),
+    and options that take all values up to the next option (``many``), which become one option for each value.
+    """
+    prepared: list[str] = []
+    at = 0
+    while at < len(words):
+        word = words[at]
+        at += 1
+        if word in optional:
+            has_value = at < len(words) and not words[at].startswith("--")
+            prepared += [word, words[at] if has_value else optional[word]]
+            at += has_value
+        elif word in many:
+            end = at
+            while end < len(words) and not words[end].startswith("--"):
+                end += 1
+            # Without a value the option stays alone, for the parser to complain about.
+            prepared += [part for value in words[at:end] for part in (word, value)] or [word]
+            at = end
+        else:
+            prepared.append(word)
+    return prepared

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -77,7 +77,9 @@ def leave_to_log() -> None:
     """What a store's client says of each of its attempts is for a log: a command says once what failed."""
     import logging
 
-    logging.getLogger("consensus").addHandler(logging.NullHandler())  # else Python prints warnings that nobody handles
+    logging.getLogger("parley.consensus").addHandler(
+        logging.NullHandler()
+    )  # else Python prints warnings that nobody handles
 
 
 def open_streams() -> None:
@@ -85,33 +87,6 @@ def open_streams() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - open as long as the process
-
-
-def with_values(words: Sequence[str], optional: Mapping[str, str], many: frozenset[str]) -> list[str]:
-    """The words of a command line, so written that every option takes exactly one value.
-
-    Kafka's tools have options whose value may be left out (``optional``: option -> the value that stands for that),
-    and options that take all values up to the next option (``many``), which become one option for each value.
-    """
-    prepared: list[str] = []
-    at = 0
-    while at < len(words):
-        word = words[at]
-        at += 1
-        if word in optional:
-            has_value = at < len(words) and not words[at].startswith("--")
-            prepared += [word, words[at] if has_value else optional[word]]
-            at += has_value
-        elif word in many:
-            end = at
-            while end < len(words) and not words[end].startswith("--"):
-                end += 1
-            # Without a value the option stays alone, for the parser to complain about.
-            prepared += [part for value in words[at:end] for part in (word, value)] or [word]
-            at = end
-        else:
-            prepared.append(word)
-    return prepared
 
 
 def pairs(texts: Sequence[str], option: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import Self
 
 from parley.tools.simulation.processes import CURRENT
 
-LOGGERS = ("protocol", "storage", "consensus", "broker")
+LOGGERS = ("parley",)
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
