@@ -9,7 +9,7 @@ SOURCES := $(shell $(PYTHON) -c "import tomllib; print(*tomllib.load(open('pypro
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help build spark pipeline server quickstart cluster test test-fast lint bench dist docs peers clean
+.PHONY: help build spark pipeline server quickstart cluster test test-fast soak lint bench dist docs peers clean
 
 help:  ## what can be done here
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -60,6 +60,9 @@ peers: build  ## the real clients and servers the system tests drive (kcat, Java
 test: lint peers $(VENV)/.plot  ## everything
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not spark"
 	$(BIN)/python -m pytest -m spark
+
+soak: peers $(VENV)/.plot  ## what takes long: chaos, many seeds, many examples, every version and store
+	$(BIN)/python -m pytest -n 3 --dist worksteal --hypothesis-profile soak -m "(soak or hypothesis) and not spark"
 
 test-fast: build  ## what starts no servers: a minute or two
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not system and not spark"

@@ -35,6 +35,7 @@ from parley.consensus.store_record import (
     StoreState,
     read_record,
 )
+from tests.support.proportion import examples
 
 _numbers = itertools.count()
 Hook = Callable[[Step], None]
@@ -484,7 +485,7 @@ def test_parts_hold_everything_in_order_within_the_limits(sizes: list[int], ops_
         limits.admit([Check("c" * 50, ABSENT)], part)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     crash=st.sampled_from([None, *Step]),
     seed=st.integers(0, 1 << 30),

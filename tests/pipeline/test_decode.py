@@ -26,6 +26,7 @@ from parley.protocol.records.compression import Compression
 from parley.protocol.records.control_batch import ControlMarker, ControlType, build_marker
 from parley.protocol.records.crc import seal
 from parley.protocol.records.record import Record
+from tests.support.proportion import examples
 
 PARTITION = TopicPartition("töpic", 3)
 EXTREMES = (b"\xff" * 8, b"\x7f" + b"\xff" * 7, bytes(8))
@@ -107,7 +108,7 @@ def test_rows_are_what_reading_record_by_record_gives(log: tuple[bytes, list[dic
     assert table(fetched(batches)).to_pylist() == rows
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(logs(), st.data())
 def test_only_the_offsets_asked_for(log: tuple[bytes, list[dict[str, Any]]], data: st.DataObject) -> None:
     batches, rows = log
@@ -116,7 +117,7 @@ def test_only_the_offsets_asked_for(log: tuple[bytes, list[dict[str, Any]]], dat
     assert table(fetched(batches), start, end).to_pylist() == [one for one in rows if start <= one["offset"] < end]
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(logs())
 def test_small_pieces_make_the_same_rows(log: tuple[bytes, list[dict[str, Any]]]) -> None:
     batches, rows = log
@@ -187,7 +188,7 @@ def wire_bytes(draw: st.DrawFn) -> bytes:
     return bytes(log)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(wire_bytes(), st.booleans(), st.integers(-1, 1 << 63))
 def test_any_bytes_are_decoded_or_refused(log: bytes, aborted: bool, start: int) -> None:
     """Nothing but our own error is raised, and nothing of what is decoded lies outside the bytes."""

@@ -19,6 +19,7 @@ from parley.protocol.messages.produce import ProduceRequest, ProduceResponse
 from parley.protocol.records.batch import build, records
 from parley.protocol.records.batch_header import read_header
 from parley.protocol.records.record import Record
+from tests.support.proportion import examples
 
 PLACE = TopicPartition("t", 0)
 WRITTEN, UNANSWERED, LOST = "written", "unanswered", "lost"
@@ -76,7 +77,7 @@ async def sent(leader: Leader, count: int) -> None:
     await sender.drain()
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @example(fates=[UNANSWERED, UNANSWERED, *[WRITTEN] * 4, *[UNANSWERED] * 5])
 @given(st.lists(st.sampled_from((WRITTEN, UNANSWERED, LOST)), max_size=30))
 def test_each_batch_is_written_once_and_in_order(fates: list[str]) -> None:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from parley import compiled
 from parley.protocol.records import _walk
+from tests.support.proportion import examples
 
 ROOT = Path(__file__).parents[2]
 MODULE = "parley.protocol.records._walk"
@@ -104,7 +105,7 @@ def test_encoding_agrees(some: list[Any], base_offset: int | None, base_timestam
 
 
 @needs_compiled
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(anything, st.lists(st.integers(0, 80), max_size=4), st.integers(0, 10), EDGES | INT64, st.booleans())
 @example(b"\x80", [], 1, 0, True)
 @example(b"\x14\x00\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01\x00", [], 1, -1, True)
@@ -115,7 +116,7 @@ def test_checking_agrees(data: bytes, pieces: list[int], count_max: int, base: i
 
 
 @needs_compiled
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(anything, st.integers(0, 10), EDGES | INT64, EDGES | INT64, st.none() | INT64)
 def test_reading_agrees(data: bytes, count: int, base_offset: int, base_timestamp: int, fixed: int | None) -> None:
     def make(record: object, fields: object) -> object:

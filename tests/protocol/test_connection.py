@@ -18,6 +18,7 @@ from parley.protocol.messages.fetch import FetchRequest
 from parley.protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
 from parley.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from parley.protocol.messages.produce import ProduceRequest
+from tests.support.proportion import examples
 
 LIMIT = 8 * 1024 * 1024
 
@@ -41,7 +42,7 @@ def feed(reader: Any, data: bytes, step: int = 2**30) -> list[Any]:
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     sizes=st.lists(
         st.one_of(st.integers(0, 300), st.sampled_from([4092, 4096, 131068, 131072, 131073, 300_000])), max_size=8
@@ -149,7 +150,7 @@ def test_malformed_headers(frame: bytes) -> None:
         parse_request_header(frame)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(key=st.sampled_from(sorted(APIS)), version=st.integers(-1, 20), rest=st.binary(max_size=40))
 def test_any_header_is_read_or_refused(key: int, version: int, rest: bytes) -> None:
     frame = struct.pack(">hhi", key, version, 1) + rest

@@ -18,6 +18,7 @@ from parley.protocol.records.control_batch import ControlMarker, ControlType, bu
 from parley.storage.log import Log, Origin
 from parley.storage.log_config import LogConfig
 from tests.storage.logs import NOW, append, check, open_log
+from tests.support.proportion import examples
 
 CONFIG = LogConfig(segment_bytes=3000, segment_index_bytes=1024, index_interval_bytes=200)
 HINTS = (".index", ".timeindex", ".txnindex", ".snapshot", "leader-epoch-checkpoint")
@@ -86,7 +87,7 @@ def open_damaged(filled: Path, directory: Path, seed: int, *, clean: bool, hints
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(seed=st.integers(0, 2**32), clean=st.booleans())
 def test_no_damage_to_hints_changes_a_record(
     filled: Path, tmp_path_factory: pytest.TempPathFactory, seed: int, clean: bool
@@ -104,7 +105,7 @@ def test_no_damage_to_hints_changes_a_record(
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(seed=st.integers(0, 2**32), clean=st.booleans())
 def test_any_damage_is_an_answer_or_an_error(
     filled: Path, tmp_path_factory: pytest.TempPathFactory, seed: int, clean: bool

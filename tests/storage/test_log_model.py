@@ -17,6 +17,7 @@ from parley.protocol.records.batch_header import headers
 from parley.storage.log import Log
 from parley.storage.log_config import LogConfig
 from tests.storage.logs import NOW, batch_of, check, open_log, reopened
+from tests.support.proportion import examples
 
 SMALL_CONFIG = LogConfig(segment_bytes=1500, segment_index_bytes=200, index_interval_bytes=150)
 
@@ -245,5 +246,5 @@ class LogModel(RuleBasedStateMachine):
 
 
 TestLogModel = LogModel.TestCase
-TestLogModel.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestLogModel.settings = settings(max_examples=examples(200), stateful_step_count=40, deadline=None)
 TestLogModel = pytest.mark.slow(TestLogModel)

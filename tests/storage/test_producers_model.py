@@ -17,6 +17,7 @@ from parley.protocol.records.control_batch import ControlMarker
 from parley.storage.producer_snapshots import ProducerEntry
 from parley.storage.producer_state import MAX_SEQUENCE, Duplicate, ProducerState
 from tests.storage.producer_batches import NOW, abort, batch, commit
+from tests.support.proportion import examples
 
 EXPIRATION_MS = 1000
 
@@ -334,5 +335,5 @@ class Producers(RuleBasedStateMachine):
 
 
 TestProducers = Producers.TestCase
-TestProducers.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+TestProducers.settings = settings(max_examples=examples(240), stateful_step_count=50, deadline=None)
 TestProducers = pytest.mark.slow(TestProducers)

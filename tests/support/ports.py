@@ -1,19 +1,42 @@
-"""Ports of the loopback address for servers that a test starts, and starts again."""
+"""Ports of the loopback address for servers that a test starts, and starts again.
+
+Each process of a test run takes a range of ports for itself, by a lock that ends with the process: several runs on one
+machine never meet. The ranges lie below the ports that the system assigns to clients.
+"""
 
 from __future__ import annotations
 
-import os
+import fcntl
 import socket
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
 
-_FIRST_PORT, _PORTS_PER_WORKER = 20_000, 500  # below the range that the system gives to whoever asks for any port
+_FIRST_PORT, _PORTS_PER_PROCESS, _RANGES = 12_000, 400, 50
+_held: list[IO[bytes]] = []
+
+
+def _own_range() -> int:
+    """The first port of a range that no other process has. Raises RuntimeError if all are taken."""
+    folder = Path(tempfile.gettempdir(), "parley-tests-ports")
+    folder.mkdir(exist_ok=True)
+    for number in range(_RANGES):
+        lock = (folder / str(number)).open("wb")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            continue
+        _held.append(lock)
+        return _FIRST_PORT + number * _PORTS_PER_PROCESS
+    raise RuntimeError(f"{_RANGES} test processes run on this machine: no range of ports is left for another")
 
 
 def _ports() -> Iterator[int]:
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    first = _FIRST_PORT + worker % 20 * _PORTS_PER_WORKER
+    first = _own_range()
     while True:
-        for port in range(first, first + _PORTS_PER_WORKER):
+        for port in range(first, first + _PORTS_PER_PROCESS):
             with socket.socket() as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 try:
@@ -27,5 +50,5 @@ _free_ports = _ports()
 
 
 def free_port() -> int:
-    """A port of the loopback address that nobody has, and that stays free while a server of ours is down."""
+    """A port of the loopback address that no process uses, and that stays free while its server is down."""
     return next(_free_ports)

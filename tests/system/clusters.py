@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,8 +21,14 @@ from tests.system.cutting import Cuts
 from tests.system.running import BrokerProcess
 
 WAIT_SECONDS = 60
+POLL_S = 0.1
+"""How often a broker is asked about the state of the cluster: asking without a pause takes the CPU that it needs."""
 IMPATIENT = {"socket.timeout.ms": 3000}
 """Settings of clients that do not wait long for a broker that stands still."""
+
+RATE = 100
+"""Records per second of each producer: enough that every fault meets some on their way. Soaks send more."""
+SOAK_RATE = 500
 
 SETTINGS = {
     "offsets.topic.num.partitions": "5",
@@ -100,12 +107,16 @@ class ClusterOfProcesses:
                 self.metadata(topic).topics[topic].partitions
             )  # none, if who is asked has not heard of the topic yet
             leader = known[partition].leader if partition in known else -1
+            if leader < 0:
+                time.sleep(POLL_S)
         return leader
 
     def controller(self) -> int:
         controller = -1
         while controller < 0:
             controller = self.metadata().controller_id
+            if controller < 0:
+                time.sleep(POLL_S)
         return controller
 
     def create_topic(self, name: str, partitions: int = 1, **config: str) -> str:
@@ -137,7 +148,7 @@ class ClusterOfProcesses:
         """Until each broker says so itself: one that stood still tells for a moment what was before."""
         for broker in self.brokers.values():
             while not asyncio.run(_says_all_is_in_sync(broker)):
-                pass
+                time.sleep(POLL_S)
 
 
 async def _says_all_is_in_sync(broker: BrokerProcess) -> bool:
@@ -152,14 +163,14 @@ async def _says_all_is_in_sync(broker: BrokerProcess) -> bool:
 
 @contextmanager
 def losing_nothing(
-    cluster: ClusterOfProcesses, topic: str, *, done: Sequence[str] = (), **arguments: Any
+    cluster: ClusterOfProcesses, topic: str, *, done: Sequence[str] = (), rate: float = RATE, **arguments: Any
 ) -> Iterator[Trial]:
     """Producers on a new topic of three partitions; after them no client has failed, and all acknowledged is there.
 
     :param done: what is done to the cluster meanwhile, shown with what went wrong.
     :param arguments: for ``Trial``.
     """
-    trial = Trial(cluster.bootstrap_servers, topic, partitions=3, producers=2, **arguments)
+    trial = Trial(cluster.bootstrap_servers, topic, partitions=3, producers=2, rate=rate, **arguments)
     trial.create_topic(3, {"min.insync.replicas": "2"})
     with trial:
         yield trial

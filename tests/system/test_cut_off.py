@@ -12,13 +12,13 @@ import pytest
 
 from parley.tools.faults import FaultProxy
 from tests.support.stores.etcd import etcd_servers
-from tests.system.clusters import IMPATIENT, ClusterOfProcesses, losing_nothing
+from tests.system.clusters import IMPATIENT, SOAK_RATE, ClusterOfProcesses, losing_nothing
 from tests.system.conftest import watched
 from tests.system.test_cluster import cut_off_controller, cut_off_leader, freeze_leader, kill_leader, others_take_over
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cut off")]
 
-ROUNDS = 5
+ROUNDS = 10
 
 
 @pytest.fixture(scope="module")
@@ -48,13 +48,14 @@ def test_others_take_over(
     assert cluster.brokers[number].alive
 
 
+@pytest.mark.soak
 def test_again_and_again(
     cluster: ClusterOfProcesses, new_name: Callable[..., str], request: pytest.FixtureRequest
 ) -> None:
     seed = request.config.getoption("--chaos-seed")
     rng = random.Random(seed)
     done = [f"seed {seed}"]
-    with losing_nothing(cluster, new_name(), done=done, client=IMPATIENT) as running:
+    with losing_nothing(cluster, new_name(), done=done, client=IMPATIENT, rate=SOAK_RATE) as running:
         for _ in range(ROUNDS):
             running.wait_for_acknowledged(rng.randrange(100, 500))
             hurt = rng.choice((cut_off_leader, cut_off_controller, cut_off_leader, kill_leader, freeze_leader))

@@ -83,7 +83,7 @@ def test_only_its_partitions_go_offline(
     cluster: ClusterOfProcesses, new_name: Callable[..., str], fail: Callable[[BrokerProcess, Path], str]
 ) -> None:
     with losing_nothing(cluster, new_name("d"), client=IMPATIENT) as running:
-        running.wait_for_acknowledged(300)
+        running.wait_for_acknowledged(60)
         number = cluster.leader(running.topic)
         broker = cluster.brokers[number]
         failing = next(each for each in directories(broker) if 0 in partitions_in(each, running.topic))
@@ -96,18 +96,18 @@ def test_only_its_partitions_go_offline(
         )
         for said in (f"{failing} is offline", error, "and start the broker again"):
             wait_until_logged(broker, said)
-        running.wait_for_acknowledged(500)
+        running.wait_for_acknowledged(100)
         assert broker.alive
         broker.kill()
         given_back(failing)
         cluster.heal()
-        running.wait_for_acknowledged(300)
+        running.wait_for_acknowledged(60)
 
 
 def test_a_log_that_may_not_grow(cluster: ClusterOfProcesses, new_name: Callable[..., str]) -> None:
     """As on a disk that is full, or whose quota is used up: the append fails, not only a checkpoint."""
     with losing_nothing(cluster, new_name("d"), client=IMPATIENT, record_bytes=1000) as running:
-        running.wait_for_acknowledged(300)
+        running.wait_for_acknowledged(60)
         number = cluster.leader(running.topic)
         broker = cluster.brokers[number]
         resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (FILE_BYTES_MAX, FILE_BYTES_MAX))
@@ -115,8 +115,8 @@ def test_a_log_that_may_not_grow(cluster: ClusterOfProcesses, new_name: Callable
             lambda: all(number not in isr for isr in isrs(cluster, running.topic).values()),
             lambda: f"in an ISR still: {isrs(cluster, running.topic)}",
         )
-        running.wait_for_acknowledged(500)
+        running.wait_for_acknowledged(100)
         wait_until_logged(broker, "File too large")
         broker.kill()
         cluster.heal()
-        running.wait_for_acknowledged(300)
+        running.wait_for_acknowledged(60)

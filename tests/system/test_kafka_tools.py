@@ -89,7 +89,7 @@ class Tools:
         self._process.wait()
 
 
-@pytest.fixture(scope="module", params=[KAFKA_4, KAFKA_3])
+@pytest.fixture(scope="module", params=[KAFKA_4, pytest.param(KAFKA_3, marks=pytest.mark.soak)])
 def tools(request: pytest.FixtureRequest, broker: BrokerProcess) -> Iterator[Tools]:
     made = Tools(request.param, broker.bootstrap_servers)
     yield made

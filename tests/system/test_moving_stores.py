@@ -22,7 +22,7 @@ from tests.system.running import BrokerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("moving stores")]
 
-ROUNDS = 6
+ROUNDS = 6  # in tests/broker/store_move one dies at each step; this one at any moment
 MOVE_SECONDS = 120
 SETTINGS = {"coordination.session.timeout.ms": "6000"}
 """Brokers import a client library while they move, and a machine that runs tests may be slow at it."""
@@ -68,42 +68,43 @@ def test_a_cluster_goes_through_every_store(
     cluster = ClusterOfProcesses(tmp_path, overrides={**SETTINGS, "coordination.url": way[0]})
     with cluster.running(), watched(*cluster.brokers.values()):
         with losing_nothing(cluster, new_name(), client=IMPATIENT) as trial:
-            trial.wait_for_acknowledged(300)
+            trial.wait_for_acknowledged(60)
             for url in way[1:]:
                 move(cluster, url)
-                trial.wait_for_acknowledged(300)
+                trial.wait_for_acknowledged(60)
                 cluster.create_topic(new_name())
         print(f"longest pause {longest_pause(trial):.2f} s")
         cluster.brokers[1].kill()
         cluster.heal()
 
 
-@pytest.mark.parametrize("away", ["frozen", "stopped"])
+@pytest.mark.parametrize("away", ["frozen", pytest.param("stopped", marks=pytest.mark.soak)])
 def test_a_broker_that_was_away_follows(
     stores: dict[str, str], tmp_path: Path, new_name: Callable[..., str], away: str
 ) -> None:
     cluster = ClusterOfProcesses(tmp_path, overrides=SETTINGS)
     with cluster.running(), watched(*cluster.brokers.values()):
         with losing_nothing(cluster, new_name(), client=IMPATIENT) as trial:
-            trial.wait_for_acknowledged(300)
+            trial.wait_for_acknowledged(60)
             number = cluster.controller() if away == "frozen" else 1 + cluster.controller() % 3
             broker = cluster.brokers[number]
             if away == "frozen":
                 broker.freeze()
             else:
                 broker.kill()
-            trial.wait_for_acknowledged(300)
+            trial.wait_for_acknowledged(60)
             others = ",".join(each.bootstrap_servers for each in cluster.brokers.values() if each is not broker)
             url = f"{stores['etcd']}/{away}"
             moved = parley("coordination", "migrate", "--to", url, "--bootstrap-server", others)
             assert moved.returncode == 0, moved.stdout + moved.stderr
-            trial.wait_for_acknowledged(300)
+            trial.wait_for_acknowledged(60)
             cluster.heal()
-            trial.wait_for_acknowledged(300)
+            trial.wait_for_acknowledged(60)
         members = json.loads(parley("coordination", "status", url, "--json").stdout)["members"]
         assert [each["broker"] for each in members] == [1, 2, 3]
 
 
+@pytest.mark.soak
 def test_a_controller_killed_at_any_moment_leaves_one_store_in_charge(
     tmp_path: Path, new_name: Callable[..., str]
 ) -> None:
@@ -115,7 +116,7 @@ def test_a_controller_killed_at_any_moment_leaves_one_store_in_charge(
         watched(*cluster.brokers.values()),
         losing_nothing(cluster, new_name(), client=IMPATIENT) as trial,
     ):
-        trial.wait_for_acknowledged(300)
+        trial.wait_for_acknowledged(60)
         for _ in range(ROUNDS):
             (here,) = [url for url in ends if state(url) == "in charge"]
             (there,) = [url for url in ends if url != here]
@@ -126,10 +127,10 @@ def test_a_controller_killed_at_any_moment_leaves_one_store_in_charge(
             )
             assert tool.stdout is not None
             controller = _wait_for_begin(logged)
-            trial.wait_for_acknowledged(rng.randrange(1, 60))
+            trial.wait_for_acknowledged(rng.randrange(1, 12))
             controller.kill()
             tool.communicate(timeout=MOVE_SECONDS)
-            trial.wait_for_acknowledged(300)
+            trial.wait_for_acknowledged(60)
             cluster.heal()
             assert sorted(state(url) == "in charge" for url in ends) == [False, True]
 

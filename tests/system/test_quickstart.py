@@ -39,7 +39,9 @@ def test_the_story(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("store", KINDS)
+@pytest.mark.parametrize(
+    "store", [each if each == "etcd" else pytest.param(each, marks=pytest.mark.soak) for each in KINDS]
+)
 def test_the_story_on_another_store_differs_in_one_setting(store: str, tmp_path: Path) -> None:
     def settings(story: str) -> set[str]:
         start = next(line for line in story.splitlines() if line.startswith("$ parley start"))

@@ -22,6 +22,7 @@ from parley.storage.producer_snapshots import ProducerEntry, encode_snapshot
 from parley.storage.transaction_index import AbortedTransaction, TransactionIndex
 from parley.tools.cli.dump_log import dump
 from parley.tools.cli.dump_log.line import Options
+from tests.support.proportion import examples
 from tests.tools.conftest import Parley
 
 LOG = "00000000000000000000.log"
@@ -160,7 +161,7 @@ def test_records_that_disagree_with_their_batch_are_found_in_depth_only(parley: 
     assert "at byte 0" in deep.err
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(position=st.integers(0, 700), junk=st.binary(min_size=1, max_size=40), deep=st.booleans())
 def test_no_bytes_are_too_bad(segment: Path, position: int, junk: bytes, deep: bool) -> None:
     for suffix in (".log", ".index", ".timeindex"):

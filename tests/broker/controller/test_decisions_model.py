@@ -39,6 +39,7 @@ from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, ConfigResource, PartitionState, ResourceType
 from parley.protocol.errors import ErrorCode, KafkaError
 from tests.broker.controller.clusters import never
+from tests.support.proportion import examples
 
 T = TypeVar("T")
 
@@ -295,4 +296,4 @@ class Controlling(RuleBasedStateMachine):
 
 
 TestControlling = Controlling.TestCase
-TestControlling.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+TestControlling.settings = settings(max_examples=examples(120), stateful_step_count=50, deadline=None)

@@ -49,6 +49,7 @@ from parley.storage.log import Log
 from parley.storage.log_config import LogConfig
 from tests.broker.api.bench import Logs, context
 from tests.broker.replication.bench import batch, values_of
+from tests.support.proportion import examples
 
 C = TypeVar("C")
 TOPIC, TOPIC_ID = "t", UUID(int=7)
@@ -430,4 +431,4 @@ class Replicas(RuleBasedStateMachine):
 
 
 TestReplicas = Replicas.TestCase
-TestReplicas.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestReplicas.settings = settings(max_examples=examples(120), stateful_step_count=40, deadline=None)

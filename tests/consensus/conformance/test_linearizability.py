@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parley.consensus.conformance.linearizability import Operation, State, judge
+from tests.support.proportion import examples
 
 
 def write(called: float, returned: float | None, value: str | None, held: bool | None = True) -> Operation:
@@ -108,7 +109,7 @@ def operations(draw: st.DrawFn) -> Operation:
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.lists(operations(), max_size=5))
 def test_it_agrees_with_trying_every_order(history: list[Operation]) -> None:
     assert judge(history).linearizable == explained_by_some_order(history)

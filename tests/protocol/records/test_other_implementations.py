@@ -22,6 +22,7 @@ from parley.protocol.records.compression import Compression
 from parley.protocol.records.crc import verify_crc
 from parley.protocol.records.record import Record
 from tests.protocol.records.record_strategies import CODECS, LEGACY_CODECS, record_lists, without_timestamps
+from tests.support.proportion import examples
 
 Read = list[Record]
 
@@ -107,14 +108,14 @@ WRITERS = [aiokafka_writes, kafka_python_writes]
 
 
 @pytest.mark.parametrize("read", READERS)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(some=record_lists(), codec=st.sampled_from(CODECS))
 def test_others_read_our_batches(read: Callable[[bytes], Read], some: Read, codec: Compression) -> None:
     assert read(bytes(build(some, compression=codec))) == some
 
 
 @pytest.mark.parametrize("write", WRITERS)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(some=record_lists(), codec=st.sampled_from(CODECS))
 def test_we_read_the_batches_of_others(
     write: Callable[[Read, int, Compression], bytes], some: Read, codec: Compression
@@ -133,7 +134,7 @@ def known_to(other: Callable[..., Any], magic: int, codec: Compression) -> bool:
 
 @pytest.mark.parametrize("read", READERS)
 @pytest.mark.parametrize("magic", [0, 1])
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(some=record_lists(base_offset=9, gaps=True, headers=False), codec=st.sampled_from(LEGACY_CODECS))
 def test_others_read_our_old_messages(
     read: Callable[[bytes], Read], magic: int, some: Read, codec: Compression
@@ -145,7 +146,7 @@ def test_others_read_our_old_messages(
 
 @pytest.mark.parametrize("write", WRITERS)
 @pytest.mark.parametrize("magic", [0, 1])
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(some=record_lists(headers=False), codec=st.sampled_from(LEGACY_CODECS))
 def test_we_read_the_old_messages_of_others(
     write: Callable[[Read, int, Compression], bytes], magic: int, some: Read, codec: Compression

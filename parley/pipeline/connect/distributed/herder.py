@@ -70,7 +70,7 @@ _STALE: Final = (
     "Cannot complete request momentarily due to stale configuration (typically caused by a concurrent config change)"
 )
 _KINDS: Final = ("sink", "source", "transformation", "predicate", "converter", "header_converter")
-_CLONE: Final = Path(__file__).parents[3]
+_CLONE: Final = Path(__file__).parents[4]
 _log = logging.getLogger(__name__)
 
 

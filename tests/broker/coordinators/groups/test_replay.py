@@ -33,6 +33,7 @@ from parley.storage.log import Log, Origin
 from parley.storage.log_config import LogConfig
 from tests.broker.coordinators.groups.test_loading import Reader, coordinator
 from tests.broker.coordinators.groups.test_membership import Bench
+from tests.support.proportion import examples
 from tests.support.virtual_time import run
 
 GENERATION_MAX = (1 << 31) - 1
@@ -87,7 +88,7 @@ GOOD = Group("good", 0, offsets={("t", 0): CommittedOffset(5, -1, "", 0)})
 
 
 @given(st.lists(records(), max_size=10))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_whatever_the_records_are_the_good_ones_count_and_groups_live(written: list[KeyValue]) -> None:
     replay = GroupReplay(0)
     for key, value in written:

@@ -12,6 +12,7 @@ from parley.broker.coordinators.groups.group import GroupState
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.groups import JoinGroupResponse
 from tests.broker.coordinators.groups.test_membership import SESSION_MS, Bench
+from tests.support.proportion import examples
 from tests.support.virtual_time import run
 
 
@@ -74,7 +75,7 @@ class Robot:
 disturbance = st.sampled_from(["start", "kill", "leave", "change", "journal fails", "journal heals", "wait"])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(120))
 @given(st.lists(st.tuples(disturbance, st.integers(0, 20)), max_size=25), st.integers())
 def test_the_group_comes_to_rest(script: list[tuple[str, int]], seed: int) -> None:
     run(_play(script, Random(seed)))
