@@ -12,9 +12,10 @@ import pytest
 
 from parley import Broker
 from parley.tools.cli import COMMANDS
+from parley.tools.cli.app import with_values
 from parley.tools.cli.docs import TOOLS_PAGE, _parts_of, _root, help_of, tools_page
 from parley.tools.cli.options import one_action, required
-from parley.tools.cli.running import CommandError, pairs, with_values
+from parley.tools.cli.running import CommandError, pairs
 from tests.tools.conftest import Parley
 
 

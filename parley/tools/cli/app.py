@@ -50,7 +50,7 @@ class App(typer.Typer):
 
     def prepared(self, arguments: Sequence[str]) -> list[str]:
         """The arguments as the option parser wants them."""
-        return _with_values(arguments, self._optional_values, self._many_values)
+        return with_values(arguments, self._optional_values, self._many_values)
 
     def invoke(self, name: str, arguments: Sequence[str]) -> None:
         """Run with these arguments; ends with SystemExit, as the option parser does."""
@@ -134,7 +134,7 @@ def _width() -> int:
     return min(int(columns), _HELP_WIDTH) if columns.isdecimal() and int(columns) > 0 else _HELP_WIDTH
 
 
-def _with_values(words: Sequence[str], optional: Mapping[str, str], many: frozenset[str]) -> list[str]:
+def with_values(words: Sequence[str], optional: Mapping[str, str], many: frozenset[str]) -> list[str]:
     """The words of a command line, so written that every option takes exactly one value.
 
     Kafka's tools have options whose value may be left out (``optional``: option -> the value that stands for that),
