@@ -25,14 +25,14 @@ async def test_a_broker_that_lost_its_store_says_so_and_asks_to_be_stopped(tmp_p
 
 async def test_one_failed_answer_keeps_nobody_else_waiting() -> None:
     class Failing(Delayed[str]):
-        def on_news(self, key: object, amount: int) -> bool:
+        def on_change(self, key: object, amount: int) -> bool:
             raise RuntimeError("planted")
 
         def expired(self) -> None:
             self.complete("late")
 
     class Fine(Failing):
-        def on_news(self, key: object, amount: int) -> bool:
+        def on_change(self, key: object, amount: int) -> bool:
             self.complete("fine")
             return True
 

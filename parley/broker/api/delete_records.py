@@ -105,7 +105,7 @@ class DelayedDeletion(Delayed[DeleteRecordsResponse]):
             self._look_at(partition)
         return not self._waiting
 
-    def on_news(self, key: Hashable, amount: int) -> bool:
+    def on_change(self, key: Hashable, amount: int) -> bool:
         assert isinstance(key, tuple)
         if key[0] in self._waiting:
             self._look_at(key[0])

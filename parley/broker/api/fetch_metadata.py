@@ -61,7 +61,7 @@ class _Wait(Delayed[FetchMetadataResponse]):
         self._api = api
         self._request = request
 
-    def on_news(self, key: object, amount: int) -> bool:
+    def on_change(self, key: object, amount: int) -> bool:
         self.complete(self.answer())
         return True
 

@@ -354,9 +354,9 @@ class DelayedProduce(Delayed[ProduceResponse]):
     def look_at_all(self) -> None:
         """Look at every partition: one may have moved on before the watch began."""
         for partition in tuple(self._waiting):
-            self.on_news(partition, 0)
+            self.on_change(partition, 0)
 
-    def on_news(self, key: Hashable, amount: int) -> bool:
+    def on_change(self, key: Hashable, amount: int) -> bool:
         assert isinstance(key, Partition)
         found = self._waiting.get(key)
         if found is not None:

@@ -179,7 +179,7 @@ class Connection(asyncio.BufferedProtocol):
         owed = self._owed
         if owed and not (len(owed) < PIPELINED_MAX and owed[-1].pipelined and frame[:2] == PRODUCE_KEY):
             if isinstance(awaited := owed[-1].awaited, Delayed):
-                awaited.hurry()
+                awaited.next_request_arrived()
             return False
         if self._listener.load.is_full:
             self._wait_for_load()

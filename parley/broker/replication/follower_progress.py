@@ -65,7 +65,7 @@ class FollowerProgress:
         self._leader_end = leader_end
         self._clock = clock
 
-    def is_told_by(self, clock: FetchClock) -> bool:
+    def is_reported_by(self, clock: FetchClock) -> bool:
         """Whether the last word came from the session of this clock, not from another fetch in the follower's name."""
         return clock is self._clock
 

@@ -1,8 +1,8 @@
-"""Answers that wait for an event, keyed by what they wait for.
+"""Purgatory: responses that wait for an event, keyed by what they wait for.
 
-A produce request waits until its replicas have its records, a fetch until there is enough to send: each is one
-:class:`Delayed` future with one timer, watching the partitions it names. No coroutine is parked for it. Whoever changes
-a partition calls :meth:`Purgatory.notify`; a Delayed decides for itself whether it is done.
+A produce request waits until its replicas have its records; a fetch waits until there is enough to send. Each is one
+``Delayed`` future with one timer, which watches the partitions it names; no coroutine is parked for it. Code that
+changes a partition calls ``Purgatory.notify``; each ``Delayed`` then decides whether it is complete.
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 WAIT_MAX_S = 24 * 3600.0
-"""No client waits longer, whatever timeout it names: a wait must end even if the client is gone."""
+"""The longest wait, whatever timeout the client names: a wait must end even if its client has disconnected."""
 
 
 class Delayed(asyncio.Future[T]):
-    """An answer to come. A subclass says when in :meth:`on_news`, and what is answered in :meth:`expired`.
+    """A response to come. A subclass completes it in ``on_change`` or ``expired``.
 
-    Cancelling one (its client is gone) takes it out of its purgatory.
+    Cancelling it, because its client has disconnected, takes it out of its purgatory.
     """
 
     _purgatory: Purgatory | None = None
     _keys: tuple[Hashable, ...] = ()
     _timer: asyncio.TimerHandle | None = None
 
-    def on_news(self, key: Hashable, amount: int) -> bool:
-        """A key watched has changed; ``amount`` is what the notifier says of it (bytes, for fetches).
+    def on_change(self, key: Hashable, amount: int) -> bool:
+        """React to a change of a watched key: call ``complete`` if the response can be sent now.
 
-        Calls :meth:`complete` if the answer can be given now. Answers False where later watchers of the same key
-        need not be asked, since they cannot be further than this one.
+        ``amount`` is the notifier's (bytes, for fetches). Returns False if later watchers of the same key need not be
+        notified, because they wait for more than this one.
         """
         raise NotImplementedError
 
     def expired(self) -> None:
-        """The time is up: must call :meth:`complete`."""
+        """The time is up: must call ``complete``."""
         raise NotImplementedError
 
-    def hurry(self) -> None:
-        """The next request of the same connection has come: does nothing where an answer may let it wait."""
+    def next_request_arrived(self) -> None:
+        """The next request of the same connection has arrived. By default it waits for this response."""
 
     def complete(self, result: T) -> None:
-        """Give the answer and leave the purgatory; nothing happens if the answer was given before."""
+        """Set the response and leave the purgatory. Does nothing if the response is there already."""
         if not self.done():
             self._leave()
             self.set_result(result)
 
     def fail(self, error: Exception) -> None:
-        """End with an error and leave the purgatory; nothing happens if the answer was given before."""
+        """Set an error and leave the purgatory. Does nothing if the response is there already."""
         if not self.done():
             self._leave()
             self.set_exception(error)
@@ -73,25 +73,24 @@ class Delayed(asyncio.Future[T]):
 
 
 class Subscriber(Protocol):
-    """Who hears of every change of a key, for as long as it wants. Hashed by identity."""
+    """Notified of every change of a key until it unsubscribes. Hashed by identity."""
 
-    def on_news(self, key: Hashable, amount: int) -> None:
-        """A key subscribed to has changed; ``amount`` is what the notifier says of it."""
+    def on_change(self, key: Hashable, amount: int) -> None:
+        """React to a change of a key; ``amount`` is the notifier's."""
 
 
 class Purgatory:
-    """The delayed answers of one kind."""
+    """The delayed responses of one kind."""
 
     def __init__(self) -> None:
         self._watchers: dict[Hashable, dict[Delayed[Any], None]] = {}
         self._subscribers: dict[Hashable, dict[Subscriber, None]] = {}
         self._failures = FailureLog(_log)
         self.waiting = 0
-        """How many answers wait."""
+        """The number of delayed responses."""
 
     def watch(self, delayed: Delayed[T], keys: Iterable[Hashable], timeout_s: float) -> None:
-        """Hold ``delayed`` until it completes, at the latest after ``timeout_s``; a key must be hashed by identity
-        or value for as long."""
+        """Hold ``delayed`` until it completes or ``timeout_s`` is over. The hash of a key must not change meanwhile."""
         delayed._purgatory = self
         delayed._keys = tuple(keys)
         for key in delayed._keys:
@@ -100,11 +99,11 @@ class Purgatory:
         self.waiting += 1
 
     def subscribe(self, key: Hashable, subscriber: Subscriber) -> None:
-        """Tell ``subscriber`` of every change of ``key`` from now on: for who would watch it again and again."""
+        """Notify ``subscriber`` of every change of ``key`` from now on."""
         self._subscribers.setdefault(key, {})[subscriber] = None
 
     def unsubscribe(self, key: Hashable, subscriber: Subscriber) -> None:
-        """Tell ``subscriber`` no more of ``key``."""
+        """Notify ``subscriber`` of ``key`` no longer."""
         subscribers = self._subscribers.get(key)
         if subscribers is not None:
             subscribers.pop(subscriber, None)
@@ -112,26 +111,26 @@ class Purgatory:
                 del self._subscribers[key]
 
     def notify(self, key: Hashable, amount: int = 0) -> None:
-        """Tell those who watch ``key``, in the order in which they came, and those who subscribed to it."""
+        """Notify the subscribers of ``key``, then its watchers in the order of their arrival."""
         subscribers = self._subscribers.get(key)
         if subscribers is not None:
             for subscriber in tuple(subscribers):
-                subscriber.on_news(key, amount)
+                subscriber.on_change(key, amount)
         watchers = self._watchers.get(key)
         if watchers is None:
             return
         for delayed in tuple(watchers):
             try:
-                go_on = delayed.on_news(key, amount)
-            except Exception as error:  # whoever notifies has done its work, whatever becomes of one that waited for it
-                self._failures.report("an answer that waited has failed", error, delayed.get_loop().time())
+                go_on = delayed.on_change(key, amount)
+            except Exception as error:  # the notifier's own work is done, and must not fail because of it
+                self._failures.report("a delayed response failed", error, delayed.get_loop().time())
                 delayed.fail(error)
                 go_on = True
             if not go_on:
                 break
 
     def expire_all(self) -> None:
-        """End every wait now, as at a stop."""
+        """End every wait now, because the broker stops."""
         for delayed in dict.fromkeys(delayed for watchers in self._watchers.values() for delayed in watchers):
             delayed.expired()
 

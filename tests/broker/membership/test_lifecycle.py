@@ -195,7 +195,7 @@ async def test_a_broker_may_be_superseded_until_it_has_caught_up(monkeypatch: py
 class NeverAnswered(Delayed[FetchMetadataResponse]):
     """What a process that stands still says: nothing, over a connection that is well."""
 
-    def on_news(self, key: object, amount: int) -> bool:
+    def on_change(self, key: object, amount: int) -> bool:
         return False
 
     def expired(self) -> None: ...

@@ -18,7 +18,7 @@ class Counting(Delayed[str]):
         self.missing = target
         self.in_line = in_line
 
-    def on_news(self, key: Hashable, amount: int) -> bool:
+    def on_change(self, key: Hashable, amount: int) -> bool:
         self.missing -= amount
         if self.missing <= 0:
             self.complete(f"news of {key}")

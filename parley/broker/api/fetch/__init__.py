@@ -1,1 +1,1 @@
-"""fetch."""
+"""The Fetch API: a plan for each partition (``plan``), reading (``read``), the response (``render``), and waiting."""

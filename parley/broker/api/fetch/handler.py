@@ -1,11 +1,11 @@
-"""Fetch: reading what producers wrote, waiting for it if need be.
+"""The Fetch request: what producers wrote, for consumers and followers, at once or when there is enough of it.
 
 Rules of this module:
 
-* Partitions are served in the order the client gave (its session's order), until the answer has as many bytes as the
-  client or ``fetch.max.bytes`` allows; the first one that has records returns at least one batch (KIP-74).
-* A fetch that finds fewer than ``min_bytes`` waits (:mod:`parley.broker.api.fetch.waiting`).
-* A follower is answered only under the broker epoch it is registered with (KIP-903).
+* Partitions are served in the order of the request (of the session, if there is one), until the response has as many
+  bytes as the client or ``fetch.max.bytes`` allows (``plan``).
+* A fetch that finds fewer than ``min_bytes`` waits (``waiting``).
+* A follower must fetch with the broker epoch it is registered with (KIP-903).
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from parley.broker.api.fetch.params import TOPIC_IDS_VERSION, Reader, reader_of
+from parley.broker.api.fetch.params import TOPIC_IDS_VERSION, FetchParams, params_of
+from parley.broker.api.fetch.parts import FetchParts
 from parley.broker.api.fetch.sessions import FetchSessions, targets_of
-from parley.broker.api.fetch.waiting import DelayedFetch
+from parley.broker.api.fetch.waiting import WaitingFetch
 from parley.broker.api.leader_errors import MayBeSuperseded, never_superseded
 from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metadata.current import Metadata
@@ -35,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 class FetchApi:
-    """Serves consumers and followers from the logs this broker leads."""
+    """Serves consumers and followers from the logs of this broker."""
 
     def __init__(
         self,
@@ -51,48 +52,50 @@ class FetchApi:
         throttle: ReplicationThrottle | None = None,
         may_be_superseded: MayBeSuperseded = never_superseded,
     ) -> None:
-        """``max_bytes`` bounds every answer (``fetch.max.bytes``).
-
-        ``selector`` sends consumers to the replicas near them (``replica.selector.class``). Then followers are told at
-        once how far records are committed; otherwise it would only cost. ``throttle`` bounds what goes to followers.
-        """
-        self.partitions = partitions
-        self.metadata = metadata
-        self.sessions = sessions
-        self.tasks = tasks
-        self.max_bytes = max_bytes
-        self.threads = threads
-        self.selector = selector
-        self.throttle = throttle
-        self.may_be_superseded = may_be_superseded
-        self.failures = FailureLog(_log)
-        self.purgatory = purgatory
-        self.conversion = asyncio.Lock()
-        """Held while a partition's batches are converted: the threads are for all, and the memory is bounded by one."""
+        """The arguments are those of ``FetchParts``."""
+        self._parts = FetchParts(
+            partitions=partitions,
+            metadata=metadata,
+            sessions=sessions,
+            purgatory=purgatory,
+            tasks=tasks,
+            max_bytes=max_bytes,
+            threads=threads,
+            selector=selector,
+            throttle=throttle,
+            may_be_superseded=may_be_superseded,
+            failures=FailureLog(_log),
+            conversion=asyncio.Lock(),
+        )
 
     def routes(self) -> dict[int, Handler]:
+        """Return the handlers by API key."""
         return {FetchRequest.API_KEY: self.fetch}
 
     def fetch(
         self, context: RequestContext, request: FetchRequest
     ) -> FetchResponse | Delayed[FetchResponse] | Coroutine[Any, Any, FetchResponse]:
-        """Answer with what there is, or wait for more; errors of the session fill the whole answer."""
-        reader = reader_of(context, request)
-        self._check_epoch(reader)
-        session = self.sessions.resume(request, uses_ids=context.api_version >= TOPIC_IDS_VERSION)
-        targets = targets_of(request) if session is None else session.to_look_at()
-        fetch = DelayedFetch(self, context, request, session, reader)
-        fetch.look_at(targets)
+        """Return the response, or what becomes the response: a wait for more records, or work that needs the disk.
+
+        Raises KafkaError for the whole request: an error of the session, or STALE_BROKER_EPOCH.
+        """
+        params = params_of(context, request)
+        if params.is_follower:
+            self._check_broker_epoch(params)
+        sessions = self._parts.sessions
+        session = sessions.resume(request, uses_ids=context.api_version >= TOPIC_IDS_VERSION)
+        fetch = WaitingFetch(self._parts, params, session)
+        fetch.look_at(targets_of(request) if session is None else session.to_look_at())
         if fetch.is_ready:
-            return fetch.answer_now()
-        fetch.wait(self.purgatory, request.max_wait_ms / 1000)
+            return fetch.respond()
+        fetch.wait(request.max_wait_ms / 1000)
         return fetch
 
-    def _check_epoch(self, reader: Reader) -> None:
-        """Raise STALE_BROKER_EPOCH for a follower that a later run of the same broker has replaced (KIP-903)."""
-        if reader.is_follower and reader.broker_epoch >= 0:
-            broker = self.metadata.image.brokers.get(reader.replica)
-            if broker is not None and reader.broker_epoch < broker.epoch:
+    def _check_broker_epoch(self, params: FetchParams) -> None:
+        """Raise STALE_BROKER_EPOCH if the follower's broker has registered again since (KIP-903)."""
+        if params.broker_epoch >= 0:
+            broker = self._parts.metadata.image.brokers.get(params.replica_id)
+            if broker is not None and params.broker_epoch < broker.epoch:
                 raise KafkaError(
-                    ErrorCode.STALE_BROKER_EPOCH, f"Broker {reader.replica} is registered under epoch {broker.epoch}."
+                    ErrorCode.STALE_BROKER_EPOCH, f"Broker {params.replica_id} is registered with epoch {broker.epoch}."
                 )

@@ -1,45 +1,46 @@
-"""Who fetches, and what the version of the request says of them."""
+"""The parameters of one fetch: the request, the client that sent it, and what its version can express."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from parley.broker.network.dispatch import RequestContext
 from parley.broker.replication.partition import Isolation
 from parley.protocol.messages.fetch import FetchRequest
 
 BATCHES_VERSION = 4
-"""From this version on the client reads v2 batches; 2 and 3 read magic 1, older ones magic 0."""
+"""First version whose clients read v2 batches; 2 and 3 read message format 1, older ones format 0."""
 SESSIONS_VERSION = 7
 FOLLOWER_READS_VERSION = 11
-"""From this version on a consumer may read from a follower (KIP-392)."""
+"""First version with which a consumer may read from a follower (KIP-392)."""
 CURRENT_LEADER_VERSION = 12
 TOPIC_IDS_VERSION = 13
 REPLICA_STATE_VERSION = 15
 NODE_ENDPOINTS_VERSION = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Reader:
-    """Who fetches: a follower names its broker and that broker's epoch."""
+class FetchParams(NamedTuple):
+    """One fetch request. ``replica_id`` and ``broker_epoch`` are the follower's; consumers have a negative id."""
 
-    replica: int
+    context: RequestContext
+    request: FetchRequest
+    replica_id: int
     broker_epoch: int
     isolation: Isolation
+    is_follower: bool
+    """True if a follower fetches: the offset it asks for then counts for the high watermark."""
+    may_read_follower: bool
+    """True if the fetch may be served from a partition that this broker follows."""
 
-    @property
-    def is_follower(self) -> bool:
-        """Whether what it has counts for the high watermark."""
-        return self.replica >= 0
 
-
-def reader_of(context: RequestContext, request: FetchRequest) -> Reader:
-    """Who sends this request."""
-    if context.api_version >= REPLICA_STATE_VERSION:
-        replica, epoch = request.replica_state.replica_id, request.replica_state.replica_epoch
+def params_of(context: RequestContext, request: FetchRequest) -> FetchParams:
+    """Return the parameters of a request."""
+    version = context.api_version
+    if version >= REPLICA_STATE_VERSION:
+        replica_id, epoch = request.replica_state.replica_id, request.replica_state.replica_epoch
     else:
-        replica, epoch = request.replica_id, -1
-    if replica >= 0:
-        return Reader(replica, epoch, Isolation.LOG_END)
-    committed = request.isolation_level == 1
-    return Reader(replica, epoch, Isolation.READ_COMMITTED if committed else Isolation.READ_UNCOMMITTED)
+        replica_id, epoch = request.replica_id, -1
+    if replica_id >= 0:
+        return FetchParams(context, request, replica_id, epoch, Isolation.LOG_END, True, False)
+    isolation = Isolation.READ_COMMITTED if request.isolation_level == 1 else Isolation.READ_UNCOMMITTED
+    return FetchParams(context, request, replica_id, epoch, isolation, False, version >= FOLLOWER_READS_VERSION)

@@ -2,18 +2,14 @@
 
 Rules of this module:
 
-* A request with epoch -1 is outside any session; epoch 0 asks for a new one; a higher epoch continues the session of
-  the given id and must be the one expected next. An id given with epoch -1 or 0 ends that session.
-* An incremental answer holds only partitions that have records, an error, or a changed high watermark or log start.
-* A session subscribes to its partitions (:meth:`parley.broker.runtime.purgatory.Purgatory.subscribe`), so that a fetch looks
-  only at
-  those that have changed, and at those the client names: a session of thousands that are quiet costs nothing. What
-  nobody tells of (a log's start moves by retention) is found by a look at all of them from time to time.
+* Epoch -1 is a request outside any session, epoch 0 asks for a new session, and a higher epoch continues the session of
+  the given id and must be the next one. A session id together with epoch -1 or 0 ends that session.
+* An incremental response holds only partitions with records, an error, or a changed high watermark or log start.
 * A partition that returned records moves behind the others, so that all get their turn under a byte limit.
-* A partition is fetched once, however often it is named; what is said of it last counts.
-* What a session remembers is bounded; a request that would exceed it, or names more, is an INVALID_REQUEST.
-* The cache is bounded. A new session takes the place of one idle for ``EVICTION_S``, or else of a smaller one that is
-  not a follower's; failing that the client gets no session (id 0) and goes on with full requests.
+* If a request names a partition twice, the last entry counts.
+* Both the cache and each session are bounded. A request for too many partitions fails with INVALID_REQUEST.
+
+See docs/architecture.md, "How a fetch travels", for how a session notices changes and which session gives way to another.
 """
 
 from __future__ import annotations
@@ -33,32 +29,34 @@ from parley.protocol.sentinels import NO_EPOCH
 PartitionData = FetchResponse.PartitionData
 
 EVICTION_S = 120.0
-"""How long a session is safe from being evicted for a new one, as Kafka has it."""
+"""A session used within this time keeps its place, unless a new session outranks it. The value is Kafka's."""
 NO_SESSION = 0
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 _EPOCH_MAX = 2**31 - 1
 PARTITIONS_MAX = 20_000
-"""Partitions that one client may fetch at a time. A full request is looked at in one go."""
+"""Partitions that one client may fetch at a time. A full request looks at all of them without a pause."""
 LOOK_AT_ALL_S = 5.0
-"""How often every partition of a session is looked at, changed or not."""
-_NOT_TOLD = 2**63 - 1
-"""The high watermark in a request of a client that does not tell its own."""
+"""How often a session looks at all its partitions: retention moves a log start without a notification."""
+_UNKNOWN_HIGH_WATERMARK = 2**63 - 1
+"""The high watermark in a request whose client does not name its own."""
 
 
-class WaitingFetch(Protocol):
-    """A fetch of a session that waits for news."""
+class ChangeListener(Protocol):
+    """A fetch of a session that waits for changes."""
 
-    def news_of(self, target: Target, amount: int) -> None:
-        """A partition has changed; ``amount`` bytes have come, or something else has happened."""
+    def partition_changed(self, target: FetchTarget, amount: int) -> None:
+        """Note a change of a partition: ``amount`` bytes were appended, or something else happened if that is 0."""
 
 
-class Target:
-    """One partition a client fetches: where from, how much, and what it was last told."""
+class FetchTarget:
+    """One partition that a client fetches: from which offset, how much, and what the client knows of it."""
 
     __slots__ = (
         "index",
-        "is_settled",
+        "is_verified",
+        "known_high_watermark",
+        "known_log_start",
         "last_fetched_epoch",
         "leader_epoch",
         "log_start_offset",
@@ -66,8 +64,6 @@ class Target:
         "offset",
         "partition",
         "session",
-        "told_high_watermark",
-        "told_log_start",
         "topic",
         "topic_id",
     )
@@ -76,10 +72,10 @@ class Target:
         self.topic = topic
         self.topic_id = topic_id
         self.index = asked.partition
-        self.partition: Partition | None = None  # as last found
+        self.partition: Partition | None = None  # as last looked up
         self.session: FetchSession | None = None
-        self.told_high_watermark = -1 if asked.high_watermark == _NOT_TOLD else asked.high_watermark
-        self.told_log_start = -1
+        self.known_high_watermark = -1 if asked.high_watermark == _UNKNOWN_HIGH_WATERMARK else asked.high_watermark
+        self.known_log_start = -1
         self.update(asked)
 
     def update(self, asked: FetchRequest.FetchPartition) -> None:
@@ -89,40 +85,40 @@ class Target:
         self.leader_epoch = asked.current_leader_epoch
         self.last_fetched_epoch = asked.last_fetched_epoch
         self.log_start_offset = asked.log_start_offset
-        self.is_settled = False
-        """Whether the client's log agrees with ours up to ``offset``, as was found under its ``leader_epoch``."""
+        self.is_verified = False
+        """True once the client's log is known to agree with this one up to ``offset``, under its ``leader_epoch``."""
 
     def bind(self, partition: Partition | None) -> None:
-        """This is the partition meant, as far as is known; a session hears of its changes."""
+        """Remember the partition, whose changes the session then notices; None if it is no longer fetched."""
         if partition is not self.partition:
             if self.session is not None:
                 self.session.listen(self, self.partition, partition)
             self.partition = partition
 
-    def on_news(self, key: Hashable, amount: int) -> None:
-        """The partition has changed (as :class:`parley.broker.runtime.purgatory.Subscriber`)."""
+    def on_change(self, key: Hashable, amount: int) -> None:
+        """Note a change of the partition (as a ``Subscriber`` of the purgatory)."""
         session = self.session
         if session is not None:
             session.changed[self] = None
             if session.waiting is not None:
-                session.waiting.news_of(self, amount)
+                session.waiting.partition_changed(self, amount)
 
-    def is_news(self, data: PartitionData) -> bool:
-        """Whether an incremental answer must hold ``data``; what it then tells the client is remembered."""
-        news = bool(data.records) or data.preferred_read_replica != -1 or data.diverging_epoch.epoch != NO_EPOCH
-        if data.high_watermark != self.told_high_watermark or data.log_start_offset != self.told_log_start:
-            news = True
-            self.told_high_watermark = data.high_watermark
-            self.told_log_start = data.log_start_offset
+    def update_known(self, data: PartitionData) -> bool:
+        """Remember what the client learns from ``data``. Returns True if an incremental response must include it."""
+        is_new = bool(data.records) or data.preferred_read_replica != -1 or data.diverging_epoch.epoch != NO_EPOCH
+        if data.high_watermark != self.known_high_watermark or data.log_start_offset != self.known_log_start:
+            is_new = True
+            self.known_high_watermark = data.high_watermark
+            self.known_log_start = data.log_start_offset
         if data.error_code:
-            # The next answer without an error must be told, even if nothing else has changed.
-            self.told_high_watermark = -1
+            # The next response without an error must be sent, even if nothing else has changed.
+            self.known_high_watermark = -1
             return True
-        return news
+        return is_new
 
 
 class FetchSession:
-    """What one client fetches."""
+    """The partitions that one client fetches."""
 
     __slots__ = (
         "_looked_at_all_s",
@@ -141,7 +137,7 @@ class FetchSession:
     def __init__(
         self,
         session_id: int,
-        targets: Iterable[Target],
+        targets: Iterable[FetchTarget],
         purgatory: Purgatory,
         *,
         is_follower: bool,
@@ -154,43 +150,43 @@ class FetchSession:
         self.is_follower = is_follower
         self.uses_ids = uses_ids
         self.last_used = now_s
-        self.waiting: WaitingFetch | None = None
+        self.waiting: ChangeListener | None = None
         self._purgatory = purgatory
         self._looked_at_all_s = now_s
         self.targets = {_key(target.topic, target.topic_id, target.index, uses_ids): target for target in targets}
-        self.changed: dict[Target, None] = dict.fromkeys(self.targets.values())
-        """Those to be looked at, in the order in which they get their turn."""
+        self.changed: dict[FetchTarget, None] = dict.fromkeys(self.targets.values())
+        """The targets to look at next, in the order in which they get their turn."""
         for target in self.targets.values():
             target.session = self
             self.listen(target, None, target.partition)
 
-    def listen(self, target: Target, before: Partition | None, partition: Partition | None) -> None:
-        """Hear of the changes of ``partition``, no longer of those of the one before."""
+    def listen(self, target: FetchTarget, before: Partition | None, partition: Partition | None) -> None:
+        """Subscribe ``target`` to the changes of ``partition`` instead of those of ``before``."""
         if before is not None:
             self._purgatory.unsubscribe(before, target)
         if partition is not None:
             self._purgatory.subscribe(partition, target)
 
     def end(self) -> None:
-        """The client fetches no longer by this session."""
+        """End the session: forget its partitions."""
         for target in self.targets.values():
             self._forget(target)
         self.targets.clear()
         self.changed.clear()
 
-    def _forget(self, target: Target) -> None:
+    def _forget(self, target: FetchTarget) -> None:
         target.bind(None)
         target.session = None
         self.changed.pop(target, None)
 
     def update(self, request: FetchRequest) -> None:
-        """Take over the partitions that an incremental request adds, changes and forgets."""
+        """Take over the partitions that an incremental request adds, changes and forgets. Raises INVALID_REQUEST."""
         for topic in request.topics:
             for asked in topic.partitions:
                 key = _key(topic.topic, topic.topic_id, asked.partition, self.uses_ids)
                 target = self.targets.get(key)
                 if target is None:
-                    target = self.targets[key] = Target(topic.topic, topic.topic_id, asked)
+                    target = self.targets[key] = FetchTarget(topic.topic, topic.topic_id, asked)
                     target.session = self
                 else:
                     target.update(asked)
@@ -203,27 +199,29 @@ class FetchSession:
                     self._forget(target)
         _check_number(self.targets)
 
-    def to_look_at(self) -> list[Target]:
-        """The partitions that may have something to tell."""
+    def to_look_at(self) -> list[FetchTarget]:
+        """Return the partitions that may have something for the client."""
         if self.last_used - self._looked_at_all_s >= LOOK_AT_ALL_S:
             self._looked_at_all_s = self.last_used
             return [*self.changed, *(target for target in self.targets.values() if target not in self.changed)]
         return list(self.changed)
 
-    def select_news(self, answers: list[tuple[Target, PartitionData]]) -> list[tuple[Target, PartitionData]]:
-        """The part of ``answers`` that the client must be told; whoever got records goes to the end of the order."""
-        news = [(target, data) for target, data in answers if target.is_news(data)]
-        for target, data in news:
+    def select_changes(
+        self, data_of: list[tuple[FetchTarget, PartitionData]]
+    ) -> list[tuple[FetchTarget, PartitionData]]:
+        """Return the part of ``data_of`` that is new to the client. Partitions with records move to the end."""
+        changes = [(target, data) for target, data in data_of if target.update_known(data)]
+        for target, data in changes:
             if data.records and target.session is self:
                 self.changed.pop(target, None)
                 self.changed[target] = None
-        return news
+        return changes
 
 
-def targets_of(request: FetchRequest) -> list[Target]:
-    """The partitions that a full request names. Raises INVALID_REQUEST if they are too many."""
+def targets_of(request: FetchRequest) -> list[FetchTarget]:
+    """Return the partitions that a full request names. Raises INVALID_REQUEST if they are too many."""
     targets = {
-        (topic.topic, topic.topic_id, asked.partition): Target(topic.topic, topic.topic_id, asked)
+        (topic.topic, topic.topic_id, asked.partition): FetchTarget(topic.topic, topic.topic_id, asked)
         for topic in request.topics
         for asked in topic.partitions
     }
@@ -247,24 +245,24 @@ class FetchSessions:
         self._slots = slots
         self._rng = rng
         self._monotonic = monotonic
-        self._sessions: dict[int, FetchSession] = {}  # the least recently used first
+        self._sessions: dict[int, FetchSession] = {}  # least recently used first
         self.evictions = 0
 
     @property
     def sessions(self) -> int:
-        """How many sessions there are."""
+        """The number of sessions."""
         return len(self._sessions)
 
     @property
     def partitions(self) -> int:
-        """How many partitions all sessions together remember."""
+        """The number of partitions in all sessions together."""
         return sum(len(session.targets) for session in self._sessions.values())
 
     def resume(self, request: FetchRequest, *, uses_ids: bool) -> FetchSession | None:
-        """The session that an incremental request continues, updated; None if the request is a full one.
+        """Return the session that an incremental request continues, updated; None if the request is a full one.
 
-        Raises FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR: the client
-        then begins anew with a full request.
+        Raises FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR. The client then
+        sends a full request.
         """
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._end(request.session_id)
@@ -291,8 +289,8 @@ class FetchSessions:
         if session is not None:
             session.end()
 
-    def create(self, targets: list[Target], purgatory: Purgatory, *, is_follower: bool, uses_ids: bool) -> int:
-        """A new session over the partitions of a full request: its id, or 0 if there is no room for it."""
+    def create(self, targets: list[FetchTarget], purgatory: Purgatory, *, is_follower: bool, uses_ids: bool) -> int:
+        """Begin a session over the partitions of a full request. Returns its id, ``NO_SESSION`` if there is no room."""
         now = self._monotonic()
         if len(self._sessions) >= self._slots and not self._evict(now, len(targets), is_follower):
             return NO_SESSION
@@ -305,7 +303,7 @@ class FetchSessions:
         return session_id
 
     def _evict(self, now: float, size: int, is_follower: bool) -> bool:
-        """Make room for a session of ``size`` partitions, if there is one whose place it may take."""
+        """End a session that must give way to a new one of ``size`` partitions. Returns False if there is none."""
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None:
             return False

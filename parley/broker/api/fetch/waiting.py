@@ -1,75 +1,123 @@
-"""One fetch: looking at its partitions, and waiting until there is enough for an answer.
+"""One fetch from its first look at the partitions to its response, and its wait in between.
 
-Rules of this module:
+The states::
 
-* News of a partition makes a waiting fetch look at that partition again, once the bytes that came add up to what is
-  missing; the others keep what was found. It looks when the loop has handled what it is at, so that several appends of
-  one moment are answered together.
-* In a session the partitions that have nothing to tell are passed over, and stay so until they change.
-* A follower is told of a new high watermark with the next records; at once where consumers read from followers. One
-  that sends the next request before it has its answer wants it now, to fetch other partitions than these.
+    LOOKING      the partitions are looked at for the first time
+    WAITING      too few bytes: the fetch is in the purgatory
+    WOKEN        enough has changed: it looks again as soon as the loop is free
+    RESPONDING   the response is made (final)
+    CANCELLED    the client has disconnected (final)
+
+A change of a partition counts its bytes. When they add up to what is missing, the fetch looks at the changed partitions
+again; the others keep what was found. The look comes after what the loop is doing now, so that one response holds all
+appends of one moment. A follower that sends its next request early wants the response now, in order to fetch other
+partitions.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Coroutine, Hashable, Iterable
-from typing import TYPE_CHECKING, Any
+from enum import IntEnum
+from typing import Any
 
-from parley.broker.api.fetch.params import FOLLOWER_READS_VERSION, TOPIC_IDS_VERSION, Reader
-from parley.broker.api.fetch.preferred_replica import NOT_ELSEWHERE, preferred_replica
-from parley.broker.api.fetch.render import FetchAnswer
-from parley.broker.api.fetch.sessions import FetchSession, PartitionData, Target
-from parley.broker.network.dispatch import RequestContext
-from parley.broker.replication import ConsumerView
+from parley.broker.api.fetch.params import TOPIC_IDS_VERSION, FetchParams
+from parley.broker.api.fetch.parts import FetchParts
+from parley.broker.api.fetch.plan import (
+    Diverging,
+    Omit,
+    Read,
+    Redirect,
+    can_wait,
+    check_access,
+    is_at_end,
+    plan_fetch,
+    plan_omission,
+)
+from parley.broker.api.fetch.read import FetchReads, Found
+from parley.broker.api.fetch.render import error_data, partition_data, render
+from parley.broker.api.fetch.sessions import FetchSession, FetchTarget, PartitionData
 from parley.broker.replication.follower_progress import FetchClock
 from parley.broker.replication.partition import Partition
-from parley.broker.runtime.purgatory import Delayed, Purgatory
+from parley.broker.runtime.purgatory import Delayed
+from parley.broker.runtime.states import IllegalStep
 from parley.protocol.errors import ErrorCode, KafkaError
-from parley.protocol.messages.fetch import FetchRequest, FetchResponse
-from parley.protocol.sentinels import NO_EPOCH
-
-if TYPE_CHECKING:
-    from parley.broker.api.fetch.handler import FetchApi
-
-_log = logging.getLogger(__name__)
+from parley.protocol.messages.fetch import FetchResponse
 
 
-class DelayedFetch(Delayed[Any]):
-    """What one fetch asks, what has been found so far, and the answer made of it."""
+class FetchState(IntEnum):
+    """What a fetch is doing."""
 
-    def __init__(
-        self,
-        api: FetchApi,
-        context: RequestContext,
-        request: FetchRequest,
-        session: FetchSession | None,
-        reader: Reader,
-    ) -> None:
+    LOOKING = 0
+    WAITING = 1
+    WOKEN = 2
+    RESPONDING = 3
+    CANCELLED = 4
+
+
+class FetchEvent(IntEnum):
+    """What happens to a fetch."""
+
+    WAIT = 0
+    """There are too few bytes."""
+    ENOUGH = 1
+    """The changes since the last look may be enough."""
+    RESPOND = 2
+    """There are enough bytes, there is an error, or the time is up."""
+    CANCEL = 3
+    """The client has disconnected."""
+
+
+_STEPS: dict[tuple[FetchState, FetchEvent], FetchState] = {
+    (FetchState.LOOKING, FetchEvent.WAIT): FetchState.WAITING,
+    (FetchState.LOOKING, FetchEvent.RESPOND): FetchState.RESPONDING,
+    (FetchState.WAITING, FetchEvent.ENOUGH): FetchState.WOKEN,
+    (FetchState.WAITING, FetchEvent.RESPOND): FetchState.RESPONDING,
+    (FetchState.WAITING, FetchEvent.CANCEL): FetchState.CANCELLED,
+    (FetchState.WOKEN, FetchEvent.WAIT): FetchState.WAITING,
+    (FetchState.WOKEN, FetchEvent.RESPOND): FetchState.RESPONDING,
+    (FetchState.WOKEN, FetchEvent.CANCEL): FetchState.CANCELLED,
+}
+
+
+_LOOKING, _WAITING, _WOKEN, _RESPONDING = (  # an attribute of an enum costs more than a global
+    FetchState.LOOKING,
+    FetchState.WAITING,
+    FetchState.WOKEN,
+    FetchState.RESPONDING,
+)
+_WAIT, _ENOUGH, _RESPOND = FetchEvent.WAIT, FetchEvent.ENOUGH, FetchEvent.RESPOND
+
+
+class WaitingFetch(Delayed[Any]):
+    """One fetch. It is a future of its response, and is in the purgatory only if it has to wait."""
+
+    def __init__(self, parts: FetchParts, params: FetchParams, session: FetchSession | None) -> None:
         super().__init__()
-        self._api = api
-        self._context = context
-        self._request = request
+        self._parts = parts
+        self._params = params
         self._session = session
-        self._reader = reader
-        self._isolation = reader.isolation
+        self._consumers_read_here = parts.selector is not None
+        self._fetch_state = _LOOKING
         self._clock = FetchClock() if session is None else session.clock
-        self._clock.fetched(context.received_at)
-        self._answer = FetchAnswer(api, context, request, session, reader)
-        self._found = self._answer.found
-        self._awaited_bytes = 0
-        self._is_urgent = request.max_wait_ms <= 0
-        self._is_waiting = False
-        self._is_answering = False
-        self._looks_again = False  # soon
-        self._changed: dict[Target, None] = {}
-        self._watched: dict[Partition, Target] = {}  # outside of a session
+        self._clock.fetched(params.context.received_at)
+        self._reads = FetchReads(params, parts)
+        self._found: Found = {}
+        self._missing_bytes = 0
+        self._is_urgent = params.request.max_wait_ms <= 0
+        self._changed: dict[FetchTarget, None] = {}
+        self._watched: dict[Partition, FetchTarget] = {}  # outside of a session
 
-    # Finding.
+    def _step(self, event: FetchEvent) -> None:
+        try:
+            self._fetch_state = _STEPS[self._fetch_state, event]
+        except KeyError:
+            raise IllegalStep("fetch", self._fetch_state, event) from None
 
-    def look_at(self, targets: Iterable[Target]) -> None:
-        """Look at partitions, in this order."""
+    # --- Looking ---
+
+    def look_at(self, targets: Iterable[FetchTarget]) -> None:
+        """Look at partitions in this order: plan what each gets, and find the batches."""
         for target in targets:
             self._look_at(target)
         if not (self._found if self._session is None else self._session.targets):
@@ -77,231 +125,193 @@ class DelayedFetch(Delayed[Any]):
 
     @property
     def is_ready(self) -> bool:
-        """Whether the client need not wait: there are bytes enough, an error, or it does not want to wait."""
-        return self._is_urgent or self._answer.bytes >= self._request.min_bytes
+        """True if there are enough bytes, there is an error, or the client does not want to wait."""
+        return self._is_urgent or self._reads.bytes >= self._params.request.min_bytes
 
-    def wait(self, purgatory: Purgatory, timeout_s: float) -> None:
-        """Wait for news, for at most ``timeout_s``."""
-        self._is_waiting = True
-        self._awaited_bytes = self._request.min_bytes - self._answer.bytes
-        if self._session is not None:
-            self._session.waiting = self
-            purgatory.watch(self, (self._session,), timeout_s)
-        else:
-            self._watched = {target.partition: target for target in self._found if target.partition is not None}
-            purgatory.watch(self, self._watched, timeout_s)
+    def _look_at(self, target: FetchTarget) -> None:
+        try:
+            session = self._session
+            if session is None or not target.is_verified or not self._omits(target, session):
+                self._found[target] = self._look(target)
+        except KafkaError as error:
+            self._fail(target, error)
+        except Exception as error:
+            facts = {"topic": target.topic, "partition": target.index}
+            self._parts.failures.report("Fetch failed", error, self._params.context.received_at, **facts)
+            self._fail(target, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
 
-    def on_news(self, key: Hashable, amount: int) -> bool:
-        assert isinstance(key, Partition)
-        self.news_of(self._watched[key], amount)
-        return True
+    def _fail(self, target: FetchTarget, error: KafkaError) -> None:
+        self._is_urgent = True
+        self._found[target] = error_data(target, error, self._params, self._parts)
 
-    def news_of(self, target: Target, amount: int) -> None:
-        """A partition has changed: ``amount`` bytes have come, or something else has happened."""
-        self._changed[target] = None
-        self._awaited_bytes -= amount
-        if not self._looks_again and (not self._may_wait(target) if not amount else self._awaited_bytes <= 0):
-            self._looks_again = True
-            self.get_loop().call_soon(self._look_again)
+    def _omits(self, target: FetchTarget, session: FetchSession) -> bool:
+        """Leave out a partition of the session that has nothing for the client. Returns False if it has something."""
+        if self._params.is_follower and self._fetch_state is _LOOKING:
+            self._repeat_progress(target)
+        omit = plan_omission(
+            target,
+            self._params,
+            may_defer=self._fetch_state is not _RESPONDING,
+            consumers_read_here=self._consumers_read_here,
+        )
+        if omit is Omit.UNCHANGED:
+            session.changed.pop(target, None)
+            self._found.pop(target, None)
+        elif omit is Omit.CAN_WAIT:
+            self._changed[target] = None
+        return omit is not None
 
-    def _may_wait(self, target: Target) -> bool:
-        """Whether what is no record can be told later: to a follower, that the high watermark has moved. (Not the start
-        of the log, for which somebody waits who deletes.)"""
+    def _repeat_progress(self, target: FetchTarget) -> None:
+        """Count the follower's progress again if a fetch outside of its session has said something else.
+
+        The follower names a partition to its session only when something changes, so it would never correct that.
+        """
         partition = target.partition
-        return (
-            self._reader.is_follower
-            and self._api.selector is None
-            and partition is not None
-            and partition.is_leader
-            and target.leader_epoch in (-1, partition.leader_epoch)
+        progress = None if partition is None else partition.followers.get(self._params.replica_id)
+        if partition is None or progress is None or progress.is_reported_by(self._clock):
+            return
+        if is_at_end(target, partition, self._params):
+            self._count_progress(target, partition)
+
+    def _look(self, target: FetchTarget) -> PartitionData:
+        """Carry out a partition's plan, but for the reading of its records."""
+        params, reads = self._params, self._reads
+        partition = self._find(target)
+        check_access(partition, target, params)
+        log = partition.log
+        if not params.is_follower:
+            partition.counters.fetch_requests += 1
+        plan = plan_fetch(target, partition, params, self._parts, reads.bytes, reads.max_bytes)
+        if type(plan) is Diverging:
+            data = partition_data(target.index, log)
+            data.diverging_epoch = FetchResponse.EpochEndOffset(epoch=plan.epoch, end_offset=plan.end_offset)
+            self._is_urgent = True
+            return data
+        target.is_verified = True
+        if params.is_follower:
+            if self._fetch_state is _LOOKING:  # its log agrees with this one up to the offset it asks for
+                self._count_progress(target, partition)
+            if self._consumers_read_here:
+                self._is_urgent |= target.known_high_watermark != log.high_watermark
+        data = partition_data(target.index, log)
+        if type(plan) is Redirect:
+            data.preferred_read_replica = plan.replica_id
+            self._is_urgent = True
+        elif type(plan) is Read and not reads.locate(target, partition, plan):
+            self._is_urgent = True
+        return data
+
+    def _find(self, target: FetchTarget) -> Partition:
+        """Return the partition that the target names, by name or topic id, and remember it in the target.
+
+        Raises KafkaError UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID, and what ``HostedPartitions.find`` raises.
+        """
+        uses_ids = self._params.context.api_version >= TOPIC_IDS_VERSION
+        if uses_ids:
+            name = self._parts.metadata.image.topic_names.get(target.topic_id)
+            if name is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+            target.topic = name
+        partition = self._parts.partitions.find(target.topic, target.index)
+        if uses_ids and partition.topic_id != target.topic_id:
+            raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID)
+        target.bind(partition)
+        return partition
+
+    def _count_progress(self, target: FetchTarget, partition: Partition) -> None:
+        """Count that the follower has everything before its offset. Raises OFFSET_OUT_OF_RANGE outside of the log."""
+        if not partition.log.log_start_offset <= target.offset <= partition.log.log_end_offset:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        params = self._params
+        partition.follower_fetched(
+            params.replica_id, target.offset, target.log_start_offset, self._clock, params.broker_epoch
         )
 
+    # --- Waiting ---
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for changes for at most ``timeout_s``."""
+        self._step(_WAIT)
+        self._missing_bytes = self._params.request.min_bytes - self._reads.bytes
+        if self._session is not None:
+            self._session.waiting = self
+            self._parts.purgatory.watch(self, (self._session,), timeout_s)
+        else:
+            self._watched = {target.partition: target for target in self._found if target.partition is not None}
+            self._parts.purgatory.watch(self, self._watched, timeout_s)
+
+    def on_change(self, key: Hashable, amount: int) -> bool:
+        assert isinstance(key, Partition)
+        self.partition_changed(self._watched[key], amount)
+        return True
+
+    def partition_changed(self, target: FetchTarget, amount: int) -> None:
+        """Note a change of a partition: ``amount`` bytes were appended, or something else happened if that is 0."""
+        self._changed[target] = None
+        self._missing_bytes -= amount
+        if self._fetch_state is _WAITING and (
+            self._missing_bytes <= 0
+            if amount
+            else not can_wait(target, self._params, consumers_read_here=self._consumers_read_here)
+        ):
+            self._step(_ENOUGH)
+            self.get_loop().call_soon(self._look_again)
+
     def _look_again(self) -> None:
-        self._looks_again = False
-        if self.done():
-            return
+        if self._fetch_state is not _WOKEN:
+            return  # the time was up first, or the client has disconnected
         self._look_at_changed()
         if self.is_ready:
             self._finish()
         else:
-            self._awaited_bytes = self._request.min_bytes - self._answer.bytes
+            self._step(_WAIT)
+            self._missing_bytes = self._params.request.min_bytes - self._reads.bytes
+
+    def _look_at_changed(self) -> None:
+        changed, self._changed = self._changed, {}
+        for target in changed:
+            self._reads.drop(target)
+            self._look_at(target)
 
     def expired(self) -> None:
         self._finish()
 
-    def hurry(self) -> None:
-        if self._reader.is_follower:
-            self.expired()
+    def next_request_arrived(self) -> None:
+        if self._params.is_follower and not self.done():
+            self._finish()
+
+    def cancel(self, msg: object = None) -> bool:
+        if not self.done():
+            self._step(FetchEvent.CANCEL)
+        return super().cancel(msg)
 
     def _leave(self) -> None:
         if self._session is not None and self._session.waiting is self:
             self._session.waiting = None
         super()._leave()
 
-    def _look_at_changed(self) -> None:
-        changed, self._changed = self._changed, {}
-        for target in changed:
-            self._answer.drop_read(target)
-            self._look_at(target)
+    # --- Responding ---
 
     def _finish(self) -> None:
         try:
-            answer = self.answer_now()
+            response = self.respond()
         except Exception as error:
             self.fail(error)
             return
-        if asyncio.iscoroutine(answer):
-            self.complete(self._api.tasks.start(answer, name="fetch from disk"))
+        if asyncio.iscoroutine(response):
+            self.complete(self._parts.tasks.start(response, name="fetch from disk"))
         else:
-            self.complete(answer)
+            self.complete(response)
 
-    def _look_at(self, target: Target) -> None:
-        """Look at one partition: note what the client may know of it, and plan the read."""
-        try:
-            if self._session is not None and self._is_at_end(target):
-                self._insist_on_progress(target)
-                if self._is_told(target):
-                    self._session.changed.pop(target, None)
-                    self._found.pop(target, None)
-                    return
-                if not self._is_answering and self._may_wait(target):
-                    self._changed[target] = None
-                    return
-            self._found[target] = self._look(target)
-        except KafkaError as error:
-            self._found[target] = self._failed(target, error)
-        except Exception as error:
-            facts = {"topic": target.topic, "partition": target.index}
-            self._api.failures.report("Fetch failed", error, self._context.received_at, **facts)
-            self._found[target] = self._failed(target, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
-
-    def _is_at_end(self, target: Target) -> bool:
-        """Whether a partition of a session, where nothing is wrong, has no records for the client."""
-        partition = target.partition
-        return (
-            target.is_settled
-            and partition is not None
-            and partition.is_open
-            and (partition.is_leader or self._may_read_follower)
-            and target.leader_epoch in (-1, partition.leader_epoch)
-            and target.offset == partition.end_visible(self._isolation)
-        )
-
-    def _is_told(self, target: Target) -> bool:
-        """Whether the client of a session knows how far a partition goes."""
-        assert target.partition is not None
-        log = target.partition.log
-        return target.told_high_watermark == log.high_watermark and target.told_log_start == log.log_start_offset
-
-    @property
-    def _may_read_follower(self) -> bool:
-        return not self._reader.is_follower and self._context.api_version >= FOLLOWER_READS_VERSION
-
-    def _look(self, target: Target) -> PartitionData:
-        partition = self._partition(target)
-        if self._may_read_follower:
-            partition.check_replica(target.leader_epoch)
-        else:
-            partition.check_leader(target.leader_epoch)
-        log = partition.log
-        if not self._reader.is_follower:
-            partition.counters.fetch_requests += 1
-        data = PartitionData(
-            partition_index=target.index,
-            high_watermark=log.high_watermark,
-            last_stable_offset=log.last_stable_offset,
-            log_start_offset=log.log_start_offset,
-            records=b"",
-        )
-        if target.last_fetched_epoch != NO_EPOCH and not target.is_settled:
-            epoch, end = log.end_offset_for_epoch(target.last_fetched_epoch)
-            if epoch == NO_EPOCH:
-                raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
-            if epoch < target.last_fetched_epoch or end < target.offset:
-                data.diverging_epoch = FetchResponse.EpochEndOffset(epoch=epoch, end_offset=end)
-                self._is_urgent = True
-                return data
-        target.is_settled = True
-        if self._reader.is_follower and not self._is_waiting:  # what it has is ours as well: the logs have not parted
-            self._count_progress(target, partition)
-            data.high_watermark = log.high_watermark
-        if self._api.selector is not None and self._goes_elsewhere(target, partition, data):
-            return data
-        # Most wait at the end, and there is nothing to read.
-        if target.offset != partition.end_visible(self._isolation) and not self._is_held_back(partition):
-            try:
-                self._answer.plan(target, partition, nowait=True)
-            except BlockingIOError:
-                self._answer.unplanned.append(target)
-                self._is_urgent = True
-        return data
-
-    def _is_held_back(self, partition: Partition) -> bool:
-        """Whether a follower that is not in sync has had its share for now (KIP-73)."""
-        throttle = self._api.throttle
-        return (
-            self._reader.is_follower
-            and throttle is not None
-            and throttle.is_set
-            and self._reader.replica not in partition.state.isr
-            and throttle.covers(self._api.metadata.image, partition.topic, partition.index)
-            and throttle.wait_s > 0
-        )
-
-    def _count_progress(self, target: Target, partition: Partition) -> None:
-        """A follower has everything before the offset it asks for, if that lies in our log."""
-        if not partition.log.log_start_offset <= target.offset <= partition.log.log_end_offset:
-            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        partition.follower_fetched(
-            self._reader.replica, target.offset, target.log_start_offset, self._clock, self._reader.broker_epoch
-        )
-
-    def _insist_on_progress(self, target: Target) -> None:
-        """Count once more what a follower's session knows, where a fetch outside of it has said otherwise: the follower
-        names a partition to its session when something changes, and would never correct that."""
-        assert target.partition is not None
-        progress = target.partition.followers.get(self._reader.replica) if self._reader.is_follower else None
-        if progress is not None and not self._is_waiting and not progress.is_told_by(self._clock):
-            self._count_progress(target, target.partition)
-
-    def _goes_elsewhere(self, target: Target, partition: Partition, data: PartitionData) -> bool:
-        """Whether a consumer is sent to a nearer replica. A follower hears at once how far records are committed, since
-        consumers may read from it."""
-        selector, rack = self._api.selector, self._request.rack_id
-        if self._reader.is_follower:
-            self._is_urgent |= target.told_high_watermark != data.high_watermark
-        elif selector is not None and rack and partition.is_leader and self._may_read_follower:
-            context = self._context
-            consumer = ConsumerView(rack, context.client_id, context.client_host, context.principal, context.listener)
-            image, now_s = self._api.metadata.image, context.received_at
-            replica = preferred_replica(selector, image, partition, consumer, target.offset, now_s)
-            if replica != NOT_ELSEWHERE:
-                data.preferred_read_replica = replica
-                self._is_urgent = True
-                return True
-        return False
-
-    def _partition(self, target: Target) -> Partition:
-        """The partition meant, by name or id; remembered in the target."""
-        if self._context.api_version >= TOPIC_IDS_VERSION:
-            name = self._api.metadata.image.topic_names.get(target.topic_id)
-            if name is None:
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-            target.topic = name
-        partition = self._api.partitions.find(target.topic, target.index)
-        if self._context.api_version >= TOPIC_IDS_VERSION and partition.topic_id != target.topic_id:
-            raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID)
-        target.bind(partition)
-        return partition
-
-    def _failed(self, target: Target, error: KafkaError) -> PartitionData:
-        self._is_urgent = True
-        return self._answer.failed(target, error)
-
-    # Answering.
-
-    def answer_now(self) -> FetchResponse | Coroutine[Any, Any, FetchResponse]:
-        """The answer, with all that could wait for it; or the work that leads to it, see :meth:`FetchAnswer.make`."""
-        self._is_answering = True
+    def respond(self) -> FetchResponse | Coroutine[Any, Any, FetchResponse]:
+        """Return the response with all that could wait for it, or the work that makes it if that needs a thread."""
+        self._step(_RESPOND)
         self._look_at_changed()
-        return self._answer.make()
+        filling = self._reads.fill(self._found)
+        if filling is not None:
+            return self._respond_after(filling)
+        return render(self._found, self._session, self._params, self._parts)
+
+    async def _respond_after(self, filling: Coroutine[Any, Any, None]) -> FetchResponse:
+        await filling
+        return render(self._found, self._session, self._params, self._parts)

@@ -31,7 +31,7 @@ class _Acknowledgement(Delayed[ErrorCode]):
         self._partition = partition
         self._offset = offset
 
-    def on_news(self, key: Hashable, amount: int) -> bool:
+    def on_change(self, key: Hashable, amount: int) -> bool:
         code = self._partition.is_acknowledged(self._offset)
         if code is None:
             return False  # nobody who waits for a later offset is further

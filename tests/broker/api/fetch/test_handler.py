@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from parley.broker.api.fetch.handler import FetchApi
-from parley.broker.api.fetch.render import SENT_FROM_FILE_BYTES
+from parley.broker.api.fetch.read import SENT_FROM_FILE_BYTES
 from parley.broker.api.fetch.sessions import LOOK_AT_ALL_S, FetchSessions
 from parley.broker.network.sending import FileSlice
 from parley.protocol.codec import response_frame

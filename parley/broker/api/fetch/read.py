@@ -1,0 +1,191 @@
+"""The reads of one fetch: finding the batches, and bringing them into the response.
+
+Rules of this module:
+
+* The batches of all partitions are found first (in memory, if possible), and read when the response is due.
+* Reads of ``SENT_FROM_FILE_BYTES`` or more are sent from the file. Smaller ones are copied.
+* What is not in memory is loaded in a thread, as is the conversion for clients older than KIP-98.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any
+
+from parley.broker.api.fetch.params import BATCHES_VERSION, FetchParams
+from parley.broker.api.fetch.parts import FetchParts
+from parley.broker.api.fetch.plan import Read, allowance
+from parley.broker.api.fetch.render import error_data
+from parley.broker.api.fetch.sessions import FetchTarget, PartitionData
+from parley.broker.network.sending import FileSlice
+from parley.broker.replication.partition import Isolation, Partition
+from parley.protocol.errors import KafkaError
+from parley.protocol.messages.fetch import FetchResponse
+from parley.protocol.records.down_conversion import to_legacy
+from parley.storage.log_reader import LogRead
+
+SENT_FROM_FILE_BYTES = 16 << 10
+"""Reads of this size or more are sent from the file; below it, a copy costs less than one more system call."""
+
+Found = dict[FetchTarget, PartitionData]
+"""What the response says about each partition. The records are added last."""
+
+
+class FetchReads:
+    """The reads of one fetch."""
+
+    __slots__ = ("_params", "_parts", "_reads", "_unlocated", "bytes", "max_bytes")
+
+    def __init__(self, params: FetchParams, parts: FetchParts) -> None:
+        self._params = params
+        self._parts = parts
+        self._reads: dict[FetchTarget, LogRead] = {}
+        self._unlocated: list[FetchTarget] = []
+        self.bytes = 0
+        """The size of all reads together."""
+        self.max_bytes = min(params.request.max_bytes, parts.max_bytes)
+        """The bound of the response."""
+
+    def locate(self, target: FetchTarget, partition: Partition, read: Read) -> bool:
+        """Find a partition's batches. Returns False if that needs the disk: the response then waits for it.
+
+        Raises KafkaError OFFSET_OUT_OF_RANGE, and what ``Partition.log`` raises.
+        """
+        try:
+            located = partition.read(
+                target.offset,
+                read.max_bytes,
+                isolation=self._params.isolation,
+                min_one_batch=read.min_one_batch,
+                nowait=True,
+            )
+        except BlockingIOError:
+            self._unlocated.append(target)
+            return False
+        self._add(target, located)
+        return True
+
+    def _add(self, target: FetchTarget, located: LogRead) -> None:
+        if located.size:
+            self._reads[target] = located
+            self.bytes += located.size
+
+    def drop(self, target: FetchTarget) -> None:
+        """Forget a partition's read, which is planned again."""
+        located = self._reads.pop(target, None)
+        if located is not None:
+            self.bytes -= located.size
+
+    def fill(self, found: Found) -> Coroutine[Any, Any, None] | None:
+        """Add the records to ``found``. Returns None if that is done, else the work that waits for a thread."""
+        if self._unlocated:
+            return self._locate_and_fill(found)
+        if not self._reads:
+            return None
+        self._count()
+        if self._params.context.api_version < BATCHES_VERSION:
+            return self._convert(found)
+        cold = self._fill_from_memory(found)
+        return self._load(cold, found) if cold else None
+
+    async def _locate_and_fill(self, found: Found) -> None:
+        """Find the batches that need the disk in a thread, then fill."""
+        loop = asyncio.get_running_loop()
+        targets, self._unlocated = self._unlocated, []
+        for target in targets:
+            partition, read = target.partition, allowance(target, self.bytes, self.max_bytes)
+            assert partition is not None
+            locate = partial(
+                partition.read,
+                target.offset,
+                read.max_bytes,
+                isolation=self._params.isolation,
+                min_one_batch=read.min_one_batch,
+            )
+            try:
+                self._add(target, await loop.run_in_executor(self._parts.threads.reads, locate))
+            except KafkaError as error:
+                found[target] = error_data(target, error, self._params, self._parts)
+        filling = self.fill(found)
+        if filling is not None:
+            await filling
+
+    def _count(self) -> None:
+        """Count what the response will hold, per topic and for the throttle."""
+        is_follower, throttle = self._params.is_follower, self._parts.throttle
+        is_converted = self._params.context.api_version < BATCHES_VERSION
+        for target, read in self._reads.items():
+            partition = target.partition
+            assert partition is not None
+            if is_follower:
+                partition.counters.replication_bytes_out += read.size
+                if throttle is not None and throttle.is_set:
+                    image = self._parts.metadata.image
+                    throttle.record_if_covered(image, partition.topic, partition.index, read.size)
+            else:
+                partition.counters.bytes_out += read.size
+            if is_converted:
+                partition.counters.fetch_conversions += 1
+
+    def _fill_from_memory(self, found: Found) -> dict[FetchTarget, FileSlice | None]:
+        """Add the records that are in memory. Returns the other partitions, large ones with the slice to load."""
+        cold: dict[FetchTarget, FileSlice | None] = {}
+        for target, read in self._reads.items():
+            data = found[target]
+            if self._params.isolation is Isolation.READ_COMMITTED:
+                data.aborted_transactions = self._aborted(target, read)
+            if read.size < SENT_FROM_FILE_BYTES:
+                try:
+                    data.records = read.try_read()
+                except BlockingIOError:
+                    cold[target] = None
+                continue
+            part = FileSlice(read.fd, read.position, read.size, read)
+            data.records = [part]  # type: ignore[list-item]  # written by the connection's sender, not by the codec
+            if not part.is_cached():
+                cold[target] = part
+        return cold
+
+    def _aborted(self, target: FetchTarget, read: LogRead) -> list[FetchResponse.AbortedTransaction]:
+        partition = target.partition
+        assert partition is not None
+        end = partition.end_visible(self._params.isolation) if read.next_offset is None else read.next_offset
+        return [
+            FetchResponse.AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
+            for aborted in partition.log.aborted_transactions(read.offset, end)
+        ]
+
+    async def _load(self, cold: dict[FetchTarget, FileSlice | None], found: Found) -> None:
+        """Read in a thread what is not in memory."""
+        loop, threads = asyncio.get_running_loop(), self._parts.threads.reads
+        for target, part in cold.items():
+            if part is not None:
+                await loop.run_in_executor(threads, part.load)
+                continue
+            try:
+                found[target].records = await loop.run_in_executor(threads, self._reads[target].read)
+            except KafkaError as error:
+                found[target] = error_data(target, error, self._params, self._parts)
+
+    async def _convert(self, found: Found) -> None:
+        """Convert the batches to the message format that a client older than KIP-98 reads."""
+        magic = 1 if self._params.context.api_version >= 2 else 0
+        loop = asyncio.get_running_loop()
+        room = self.max_bytes  # messages take more bytes than the batches they are made of
+        for target, read in self._reads.items():
+            if room <= 0:
+                break
+            try:
+                async with self._parts.conversion:
+                    convert = partial(_converted, read, magic, target.offset, min(room, target.max_bytes))
+                    records = await loop.run_in_executor(self._parts.threads.records, convert)
+                found[target].records = records
+                room -= len(records)
+            except KafkaError as error:
+                found[target] = error_data(target, error, self._params, self._parts)
+
+
+def _converted(read: LogRead, magic: int, offset: int, max_bytes: int) -> bytes:
+    return b"".join(to_legacy(read.read(), magic, first_offset=offset, max_bytes=max_bytes))
