@@ -32,7 +32,7 @@ class FetchMetadataApi:
         """Take note of the broker, and answer it: at once if there is news, else when there is, or the time is up."""
         publisher = self.publisher
         if not publisher.is_open:
-            answer = _failed(ErrorCode.NOT_CONTROLLER, "This broker is not the controller of the cluster.")
+            answer = _failed(ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_CONTROLLER.message)
             answer.controller_epoch = self._silence.epoch
             answer.silent_ms = int(self._silence.lasts_s * 1000)
             return answer

@@ -1,24 +1,19 @@
-"""Requests that only the controller can answer, at a broker that is not: handed on to it, and its answer handed back.
+"""Requests for the controller, at a broker that is not: forwarded to the controller, and its response returned.
 
-So a client may ask any broker, as it may since KIP-590. The request goes on as it came, in the same version. While
-another controller is being elected, be it in another coordination store, requests wait for it, as in Kafka: librdkafka
-and others hand NOT_CONTROLLER to their users. Where none comes, the broker answers for itself, and that is it. What a
-controller was doing when its term ended may have been done: then the one that is asked again says so in its own words,
-such as TOPIC_ALREADY_EXISTS.
+So a client may ask any broker (KIP-590). The request goes on as it came, in the same version. While another controller
+is being elected, be it in another coordination store, requests wait for it, as in Kafka: librdkafka and others pass
+NOT_CONTROLLER on to their users. If no controller is elected in time, this broker handles the request itself, and the
+client gets NOT_CONTROLLER. If this broker cannot use the coordination store, the client gets an error that says so.
 """
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Awaitable, Callable, Mapping
 from inspect import isawaitable
-from typing import Any, TypeAlias
+from typing import Any
 
 from parley.broker.controller.controller import Controller
-from parley.broker.metadata.current import Metadata
-from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import ResourceType
 from parley.broker.network.dispatch import Answer, Handler, RequestContext
 from parley.broker.network.peers import Peers
@@ -51,35 +46,29 @@ FORWARDED = frozenset(
     )
 )
 ELECTED_MAX_S = 5.0
-"""How long a request waits for another controller. An election takes a fraction of a second where there can be one."""
-LAST_WORD_S = 1.0
-"""How long a controller that another has replaced may take to answer: if it did what it was asked, it says so."""
-RETRY_S = 0.1
+"""How long a request waits for another controller. An election takes a fraction of a second if one can be held."""
 PURPOSE = "forwarding"
 _HANDED_ON = re.compile(rf"broker-\d+-{PURPOSE}")  # as parley.broker.network.peers names its clients
-UNREACHABLE = (
-    ErrorCode.NOT_CONTROLLER,
-    ErrorCode.BROKER_NOT_AVAILABLE,
-    ErrorCode.NETWORK_EXCEPTION,
-    ErrorCode.REQUEST_TIMED_OUT,
-)
-
-Holds: TypeAlias = Callable[[MetadataImage], bool]
 
 
 class Forwarding:
-    """Puts itself before the handlers of such requests."""
+    """Wraps the handlers of such requests."""
 
     def __init__(
-        self, controller: Controller, metadata: Metadata, peers: Peers, store_move: StoreMoveParticipant
+        self,
+        controller: Controller,
+        peers: Peers,
+        store_move: StoreMoveParticipant,
+        store_error: Callable[[], KafkaError | None],
     ) -> None:
+        """``store_error()`` returns the error for clients while this broker cannot use the coordination store."""
         self._controller = controller
-        self._metadata = metadata
         self._peers = peers
         self._store_move = store_move
+        self._store_error = store_error
 
     def around(self, routes: Mapping[int, Handler]) -> dict[int, Handler]:
-        """The same routes, where requests for the controller find it."""
+        """Return the same routes; those for the controller now reach it."""
         return {key: self._forwarded(handler) if key in FORWARDED else handler for key, handler in routes.items()}
 
     def _forwarded(self, handler: Handler) -> Handler:
@@ -92,48 +81,34 @@ class Forwarding:
 
     async def _ask_until_elected(self, handler: Handler, context: RequestContext, request: Any) -> Answer:
         patience_s = 0.0
-        if not isinstance(request, MigrateCoordinationRequest):  # who asks how a move stands asks again by himself
+        if not isinstance(request, MigrateCoordinationRequest):  # its client asks again by itself
             patience_s = ELECTED_MAX_S
             await self._store_move.until_settled()
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + patience_s
-        while True:
-            is_led_by_another = partial(_is_led_after, self._metadata.image.controller_epoch)
-            try:
-                answer = await self._ask(handler, context, request, is_led_by_another)
-            except KafkaError as error:
-                if error.code is ErrorCode.UNSUPPORTED_VERSION:
-                    break
-                if error.code not in UNREACHABLE:
-                    raise
-            else:
-                if not _is_from_no_controller(answer):
-                    return answer
-            # The same one is asked again, too: it may merely have cut the connection.
-            if not await self._metadata.until(is_led_by_another, RETRY_S) and loop.time() >= deadline:
-                break
-        return await _answer_of(handler, context, request)
 
-    async def _ask(self, handler: Handler, context: RequestContext, request: Any, is_led_by_another: Holds) -> Answer:
-        """The controller's answer. Where there is another controller by now, it is not waited for much longer.
+        def local() -> Awaitable[Answer] | None:
+            return _answer_of(handler, context, request) if self._controller.is_active else None
 
-        Raises ``KafkaError``: NOT_CONTROLLER then, and as ``Peers.ask_controller``.
-        """
-        if self._controller.is_active:
-            return await _answer_of(handler, context, request)
-        asking = asyncio.ensure_future(
-            self._peers.ask_controller(request, version=context.api_version, purpose=PURPOSE)
-        )
-        another = asyncio.ensure_future(self._metadata.until(is_led_by_another, None))
         try:
-            await asyncio.wait({asking, another}, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait({asking}, timeout=LAST_WORD_S)
-            if not asking.done():
-                raise KafkaError(ErrorCode.NOT_CONTROLLER, "Another controller was elected.")
-            answer: Answer = asking.result()
-        finally:
-            asking.cancel()
-            another.cancel()
+            answer: Answer = await self._peers.ask_elected_controller(
+                request, local, patience_s=patience_s, version=context.api_version, purpose=PURPOSE
+            )
+        except KafkaError as error:
+            if error.code not in (ErrorCode.NOT_CONTROLLER, ErrorCode.UNSUPPORTED_VERSION):
+                raise
+        else:
+            return answer
+        return await self._handle_without_controller(handler, context, request)
+
+    async def _handle_without_controller(self, handler: Handler, context: RequestContext, request: Any) -> Answer:
+        store_error = self._store_error()
+        try:
+            answer = await _answer_of(handler, context, request)
+        except KafkaError as error:
+            if error.code is ErrorCode.NOT_CONTROLLER and store_error is not None:
+                raise store_error from error
+            raise
+        if store_error is not None:
+            _replace_not_controller(answer, store_error)
         return answer
 
 
@@ -145,24 +120,28 @@ async def _answer_of(handler: Handler, context: RequestContext, request: Any) ->
     return whole
 
 
-def _is_led_after(epoch: int, image: MetadataImage) -> bool:
-    """Whether a controller is known that was elected after the one of this epoch."""
-    return image.controller_epoch > epoch and image.controller_id >= 0
-
-
-def _is_from_no_controller(answer: Any) -> bool:
-    """Whether some part of an answer has the error NOT_CONTROLLER."""
+def _replace_not_controller(answer: Any, error: KafkaError) -> None:
+    """Put another error wherever a response has NOT_CONTROLLER."""
     if isinstance(answer, list):
-        return any(map(_is_from_no_controller, answer))
+        for element in answer:
+            _replace_not_controller(element, error)
     if not isinstance(answer, Struct):
-        return False
-    values = {each.name: getattr(answer, each.name) for each in answer.fields()}
-    return values.get("error_code") == ErrorCode.NOT_CONTROLLER or any(map(_is_from_no_controller, values.values()))
+        return
+    names = {each.name for each in answer.fields()}
+    if getattr(answer, "error_code", None) == ErrorCode.NOT_CONTROLLER:
+        answer.error_code = error.code  # type: ignore[attr-defined]
+        if "error_message" in names:
+            answer.error_message = error.message  # type: ignore[attr-defined]
+    for name in names:
+        _replace_not_controller(getattr(answer, name), error)
 
 
 def _is_for_this_broker(context: RequestContext, request: Any) -> bool:
-    """What has been handed on already goes no further, for two brokers may each take the other for the controller;
-    and the levels of loggers are this broker's own."""
+    """True for requests that this broker handles itself.
+
+    A forwarded request goes no further, since two brokers may each take the other one for the controller. The levels of
+    loggers belong to this broker.
+    """
     if context.client_id is not None and _HANDED_ON.fullmatch(context.client_id):
         return True
     if isinstance(request, AlterConfigsRequest | IncrementalAlterConfigsRequest):

@@ -16,9 +16,10 @@ from parley.broker.api.requested_names import in_slices
 from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.groups.coordinator import GroupCoordinator
 from parley.broker.coordinators.groups.group import Group, GroupState
-from parley.broker.coordinators.groups.group_records import OFFSETS_TOPIC, group_partition
+from parley.broker.coordinators.groups.group_records import group_partition
 from parley.broker.coordinators.groups.responses import join_error
 from parley.broker.metadata.current import Metadata
+from parley.broker.metadata.topic_names import OFFSETS_TOPIC
 from parley.broker.metadata.types import NO_LEADER, Endpoint
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.security.operations import GROUP_OPERATIONS, NOT_ASKED

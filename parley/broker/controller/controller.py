@@ -1,11 +1,12 @@
 """The controller: the one writer of the cluster's metadata.
 
-Every broker campaigns; the one that is elected reads the store into an image, then carries out decisions one after
-another on one queue. Decisions that wait together are committed together. A batch goes to the store first, under the
-guard of this term's leadership, and only then becomes the image that brokers see and the answers callers get: so
-nothing is ever seen that a successor could not read. A write that is refused by the guard ends the term at once.
+Every broker campaigns. The broker that wins loads the image from the store, then carries out decisions from one queue,
+one after another. Decisions that wait together are committed together (``decision_batch.py``). A batch is first written
+to the store, under the guard of this term's leadership. Only then does it become the image that brokers see, and only
+then do callers get their results: no broker sees what the next controller could not read. A write that the guard
+refuses ends the term at once. ``controller_state.py`` has the states of a controller as a table.
 
-A controller found dead is deposed (:meth:`Controller.depose`): the campaign goes on in its place, whatever its session.
+If a controller is found dead, ``Controller.depose`` makes the campaign replace it without waiting for its session.
 """
 
 from __future__ import annotations
@@ -13,22 +14,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
 from random import Random
 from typing import Any, TypeVar
 
-from parley.broker.controller.decision import Decide, Decision
+from parley.broker.controller.controller_state import ControllerEvent, ControllerState, state_after
+from parley.broker.controller.decision import Decide
+from parley.broker.controller.decision_batch import DecisionRequest, decide_batch
 from parley.broker.controller.metadata_publisher import MetadataPublisher
 from parley.broker.controller.stored_metadata import PREFIXES, Writes, read_image, writes_for
-from parley.broker.metadata.changes import (
-    Change,
-    ControllerElected,
-    Delta,
-    PartitionChanged,
-    PartitionsAdded,
-    TopicCreated,
-    TopicDeleted,
-)
+from parley.broker.metadata.changes import ControllerElected, Delta
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.consensus.backend import Delete, Op, Put
@@ -37,67 +31,24 @@ from parley.consensus.recipes.elections import Elections, Leader, Leadership
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.protocol.errors import ErrorCode, KafkaError
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 ELECTION = "controller"
 QUEUE_MAX = 10_000
-"""Decisions that may wait; beyond it callers wait for room."""
+"""Decisions that may wait. Beyond it, callers wait for room."""
 BATCH_MAX = 500
-"""Decisions committed together."""
+"""Decisions that are committed together at most."""
 RETRY_SECONDS = 0.1
-
-
-@dataclass(slots=True)
-class _Request:
-    decide: Decide[Any]
-    reply: asyncio.Future[Any]
-
-
-@dataclass(slots=True)
-class _Batch:
-    """What a round of decisions amounts to, before it is committed."""
-
-    changes: list[Change]
-    answers: list[tuple[_Request, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Named:
-    """The topics that a batch speaks of, by what it says of them."""
-
-    changed: set[str] = field(default_factory=set)
-    grown: set[str] = field(default_factory=set)
-    deleted: set[str] = field(default_factory=set)
-
-    def note(self, change: Change) -> None:
-        """The batch says this too."""
-        match change:
-            case TopicCreated(topic):
-                self.changed.add(topic.name)
-            case PartitionChanged(name):
-                self.changed.add(name)
-            case PartitionsAdded(name):
-                self.changed.add(name)
-                self.grown.add(name)
-            case TopicDeleted(name):
-                self.deleted.add(name)
-
-    def forbids(self, change: Change) -> bool:
-        """Whether the change has to wait for another batch."""
-        match change:
-            case TopicCreated(topic):
-                return topic.name in self.deleted
-            case PartitionsAdded(name):
-                return name in self.grown
-            case TopicDeleted(name):
-                return name in self.changed
-        return False
+STORE_PATIENCE_S = 5.0
+"""How long a request waits while the store does not respond: as long as requests wait for another controller."""
+STORE_CHECK_S = 0.25
+"""How often the controller looks for requests that have waited too long for the store."""
 
 
 class Controller:
-    """This broker's part in controlling the cluster: a candidate, or the one in office."""
+    """This broker as a candidate for controller, or as the controller."""
 
     def __init__(
         self,
@@ -107,7 +58,7 @@ class Controller:
         metadata: Metadata,
         publisher: MetadataPublisher,
     ) -> None:
-        """``candidate`` is what the other brokers need to know to follow; ``publisher`` is open during each term."""
+        """``candidate`` is what the other brokers need in order to follow; ``publisher`` is open during each term."""
         self._broker_id = broker_id
         self._candidate = candidate
         self._publisher = publisher
@@ -115,63 +66,99 @@ class Controller:
         self._found_dead = asyncio.Event()
         self._rng = rng
         self._metadata = metadata
-        self._queue: asyncio.Queue[_Request] = asyncio.Queue(QUEUE_MAX)
-        self._leadership: Leadership | None = None
+        self._queue: asyncio.Queue[DecisionRequest] = asyncio.Queue(QUEUE_MAX)
+        self._state = ControllerState.IDLE
+        self._leadership: Leadership | None = None  # of the term that is loading, active or resigning
+        self._store_silent_since_s: float | None = None  # loop time; None while no write is under way
+        self._store_error = ""  # the latest one of the write under way
 
     @property
     def is_active(self) -> bool:
-        """Whether this broker is the controller, as far as it knows."""
-        return self._leadership is not None
+        """True if this broker is the controller, as far as it knows."""
+        return self._state is ControllerState.ACTIVE
 
-    async def submit(self, decide: Decide[T]) -> T:
-        """Have a decision carried out, and answer its result once its changes are durable and applied here.
+    def _enter(self, event: ControllerEvent) -> None:
+        self._state = state_after(self._state, event)
 
-        Raises NOT_CONTROLLER where this broker is not, or ceases to be, the controller (the change may then have been
-        made nevertheless), and whatever ``decide`` raises.
+    async def submit(self, decide: Decide[T], *, waits_for_store: bool = False) -> T:
+        """Carry out a decision; return its result once its changes are durable and applied on this broker.
+
+        Duties of the controller itself pass ``waits_for_store``. All other callers wait at most ``STORE_PATIENCE_S``
+        for a store that does not respond.
+
+        Raises NOT_CONTROLLER if this broker is not the controller or ceases to be, REQUEST_TIMED_OUT if the store does
+        not respond (in both cases the change may have been made), and whatever ``decide`` raises.
         """
         if not self.is_active:
-            raise _not_controller()
-        request = _Request(decide, asyncio.get_running_loop().create_future())
-        await self._queue.put(request)
-        self._refuse_if_idle()  # the term may have ended while the request waited for room
-        result: T = await request.reply
+            raise KafkaError(ErrorCode.NOT_CONTROLLER)
+        loop = asyncio.get_running_loop()
+        request = DecisionRequest(decide, loop.create_future())
+        if not waits_for_store:
+            request.patience = loop.call_later(STORE_PATIENCE_S, self._withdraw_if_store_is_silent, request)
+        try:
+            await self._queue.put(request)
+            self._refuse_all_if_idle()  # the term may have ended while the request waited for room
+            result: T = await request.reply
+        finally:
+            if request.patience is not None:
+                request.patience.cancel()
         return result
 
-    async def run(self, elections: Elections, in_office: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Campaign, serve, campaign again, in one session; ends when it is lost, raising SessionLost.
+    def _withdraw_if_store_is_silent(self, request: DecisionRequest) -> None:
+        """Fail a request that has waited long enough, or look again soon if the store does respond."""
+        loop = asyncio.get_running_loop()
+        since_s = self._store_silent_since_s
+        if since_s is not None and loop.time() - since_s >= STORE_PATIENCE_S:
+            request.withdraw(store_unavailable(self._store_name, self._store_error))
+        else:
+            request.patience = loop.call_later(STORE_CHECK_S, self._withdraw_if_store_is_silent, request)
 
-        What it reads and writes is in the store that the elections are in.
-        ``in_office()`` runs beside each term, from the moment the image is read; it is cancelled at the end.
+    async def run(self, elections: Elections, in_office: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Campaign, serve a term, campaign again, within one session. Raises SessionLost when the session is lost.
+
+        The metadata is in the store that ``elections`` uses. ``in_office()`` runs beside each term, from the moment the
+        image is loaded, and is cancelled when the term ends.
         """
         self._store = KeyValue(elections.backend, self._rng)
-        while True:
-            try:
-                await self._serve(await self._campaign(elections), in_office)
-            except (Fenced, LeadershipLost) as lost:
-                log.warning("controller lost its office", extra={"broker": self._broker_id, "reason": str(lost)})
-            except Retriable as error:
-                log.warning("coordination store does not answer", extra={"error": str(error)})
-                await asyncio.sleep(RETRY_SECONDS)
-            except CoordinationError:
-                raise
-            except Exception:
-                log.exception("the controller gives up its office", extra={"broker": self._broker_id})
-                await asyncio.sleep(RETRY_SECONDS)
-            finally:
-                self._leadership = None
-                self._refuse_all()
+        self._store_name = elections.backend.capabilities.name
+        self._enter(ControllerEvent.STARTED)
+        try:
+            while True:
+                await self._campaign_and_serve(elections, in_office)
+        finally:
+            self._enter(ControllerEvent.STOPPED)
+
+    async def _campaign_and_serve(
+        self, elections: Elections, in_office: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        try:
+            await self._serve(await self._campaign(elections), in_office)
+        except (Fenced, LeadershipLost) as lost:
+            _log.warning("the controller lost its office", extra={"broker": self._broker_id, "reason": str(lost)})
+        except Retriable as error:
+            _log.warning("the coordination store does not respond", extra={"error": str(error)})
+            await asyncio.sleep(RETRY_SECONDS)
+        except CoordinationError:
+            raise
+        except Exception:
+            _log.exception("the controller gives up its office", extra={"broker": self._broker_id})
+            await asyncio.sleep(RETRY_SECONDS)
+        finally:
+            self._leadership = None
+            self._refuse_all()
 
     def depose(self, leader: Leader) -> None:
-        """This controller is dead: campaign in its place. Nothing happens if it does not lead any more.
+        """Campaign in the place of this controller, which is dead. If it is no longer the leader, nothing happens.
 
-        Who says so once more does not hold up the campaign that is under way: a slow store would never see its end.
+        A second call for the same leader does not restart the campaign. Otherwise, with a slow store, repeated calls
+        would keep it from ever ending.
         """
         if leader != self._dead:
             self._dead = leader
             self._found_dead.set()
 
     async def _campaign(self, elections: Elections) -> Leadership:
-        """Wait for the office to be free, or for its holder to be found dead."""
+        """Wait until the office is free, or its holder is found dead, and win it."""
         while True:
             self._found_dead.clear()
             campaign = asyncio.ensure_future(
@@ -193,8 +180,7 @@ class Controller:
                 await asyncio.wait({campaign})
 
     async def _serve(self, leadership: Leadership, in_office: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        image = await self._read()
-        self._take_office(leadership, image)
+        await self._take_office(leadership)
         companion = asyncio.ensure_future(in_office())
         lost = asyncio.ensure_future(leadership.lost.wait())
         get = asyncio.ensure_future(self._queue.get())
@@ -204,145 +190,132 @@ class Controller:
                 if lost.done():
                     break
                 if companion.done():
-                    companion.result()  # it follows the members as long as the term lasts: it ends by failing only
+                    companion.result()  # it ends by failing only: it follows the members as long as the term lasts
                 request, get = get.result(), asyncio.ensure_future(self._queue.get())
                 await self._round(leadership, request)
         finally:
+            self._enter(ControllerEvent.TERM_ENDED)
             if get.done():
-                _fail([get.result()], _not_controller())
-            self._leadership = None
+                get.result().fail(KafkaError(ErrorCode.NOT_CONTROLLER))
             self._publisher.close()
             for task in (get, lost, companion):
                 task.cancel()
-            await asyncio.gather(companion, return_exceptions=True)
-            await self._resign(leadership)
+            try:
+                await asyncio.gather(companion, return_exceptions=True)
+                await self._resign(leadership)
+            finally:
+                self._enter(ControllerEvent.RESIGNED)
 
     @staticmethod
     async def _resign(leadership: Leadership) -> None:
         try:
             await leadership.resign()
         except CoordinationError as error:
-            log.info("leadership not given back", extra={"reason": str(error)})
+            _log.info("the leadership was not given back", extra={"reason": str(error)})
 
-    async def _read(self) -> MetadataImage:
+    async def _take_office(self, leadership: Leadership) -> None:
+        """Load the image from the store, make it this broker's image, and open the publisher."""
+        self._enter(ControllerEvent.ELECTED)
+        self._leadership = leadership
+        try:
+            stored = await self._load()
+            image = _with_controller(stored, self._broker_id, leadership.epoch)
+            changes = image.changes_since(self._metadata.image)
+        except BaseException:
+            self._enter(ControllerEvent.LOADING_FAILED)
+            raise
+        self._enter(ControllerEvent.LOADED)
+        self._metadata.replace(image, Delta(leadership.epoch, image.version, changes))
+        self._publisher.open()
+        _log.info(
+            "the controller is in office",
+            extra={"broker": self._broker_id, "epoch": leadership.epoch, "topics": len(image.topics)},
+        )
+
+    async def _load(self) -> MetadataImage:
         stored: dict[str, bytes] = {}
         for prefix in PREFIXES:
             async for entry in self._store.entries(prefix):
                 stored[entry.key] = entry.value
         return read_image(self._metadata.image.cluster_id, stored)
 
-    def _take_office(self, leadership: Leadership, stored: MetadataImage) -> None:
-        image = _with_controller(stored, self._broker_id, leadership.epoch)
-        changes = image.changes_since(self._metadata.image)
-        self._leadership = leadership
-        self._metadata.replace(image, Delta(leadership.epoch, image.version, changes))
-        self._publisher.open()
-        log.info(
-            "controller in office",
-            extra={"broker": self._broker_id, "epoch": leadership.epoch, "topics": len(image.topics)},
-        )
+    # --- One round of decisions ---
 
-    # -- one round ---------------------------------------------------------------------------------------------
-
-    async def _round(self, leadership: Leadership, first: _Request) -> None:
-        """Decide on everything that waits, commit it together, answer."""
+    async def _round(self, leadership: Leadership, first: DecisionRequest) -> None:
+        """Decide on everything that waits, commit it together, and return the results."""
         requests = [first]
         while len(requests) < BATCH_MAX and not self._queue.empty():
             requests.append(self._queue.get_nowait())
+        requests = [request for request in requests if not request.is_withdrawn]
         try:
             try:
                 await self._carry_out(leadership, requests)
             except LimitExceeded:
                 for request in requests:
-                    if not request.reply.done():  # what came before the trouble was carried out
+                    if not request.reply.done():  # the requests before the one that is too large have been carried out
                         await self._round_of_one(leadership, request)
         except BaseException:
-            _fail(requests, _not_controller())
+            for request in requests:
+                request.fail(KafkaError(ErrorCode.NOT_CONTROLLER))
             raise
 
-    async def _round_of_one(self, leadership: Leadership, request: _Request) -> None:
+    async def _round_of_one(self, leadership: Leadership, request: DecisionRequest) -> None:
         try:
             await self._carry_out(leadership, [request])
         except LimitExceeded as too_much:
-            _fail([request], KafkaError(ErrorCode.INVALID_REQUEST, f"Too large for the coordination store: {too_much}"))
+            request.fail(KafkaError(ErrorCode.INVALID_REQUEST, f"Too large for the coordination store: {too_much}"))
 
-    async def _carry_out(self, leadership: Leadership, requests: list[_Request]) -> None:
+    async def _carry_out(self, leadership: Leadership, requests: list[DecisionRequest]) -> None:
         while requests:
             before = self._metadata.image
-            batch, after = self._decide(before, requests)
+            batch, after = decide_batch(before, requests)
             if batch.changes:
                 await self._commit(leadership, writes_for(batch.changes, after, before))
                 self._metadata.apply(Delta(leadership.epoch, before.version + 1, tuple(batch.changes)))
-            for request, answer in batch.answers:
-                if request.reply.done():
-                    continue
-                if isinstance(answer, Exception):
-                    request.reply.set_exception(answer)
-                else:
-                    request.reply.set_result(answer)
-            requests = requests[len(batch.answers) :]
-
-    @staticmethod
-    def _decide(image: MetadataImage, requests: list[_Request]) -> tuple[_Batch, MetadataImage]:
-        """Decide on the first requests, or on all of them.
-
-        A batch says nothing of a topic after which an earlier word of it no longer fits the image it leads to, for the
-        store and every broker look topics up in that image. So a topic grows once in a batch, and is not deleted in the
-        one that changes it. Nor is another of its name made in the one that deletes it: should the writes be cut off in
-        the middle, the one topic's key would stand over the other's partitions.
-        """
-        batch = _Batch([], [])
-        named = _Named()
-        for request in requests:
-            try:
-                decision: Decision[Any] = request.decide(image)
-            except Exception as error:
-                if not isinstance(error, KafkaError):
-                    log.exception("a decision failed")
-                batch.answers.append((request, error))
-                continue
-            if any(map(named.forbids, decision.changes)):
-                break
-            for change in decision.changes:
-                named.note(change)
-            if decision.changes:
-                image = image.with_changes(decision.changes)
-                batch.changes += decision.changes
-            batch.answers.append((request, decision.result))
-        return batch, image
+            for request, outcome in batch.outcomes:
+                request.finish(outcome)
+            requests = [request for request in requests[len(batch.outcomes) :] if not request.is_withdrawn]
 
     async def _commit(self, leadership: Leadership, writes: Writes) -> None:
-        """Write in order, under the guard, in as few transactions as the store's limits allow."""
-        ops: list[Op] = [Delete(key) if value is None else Put(key, value) for key, value in writes.items()]
-        for part in self._store.split(ops):
-            while True:
-                try:
-                    await self._store.txn((), part, guard=leadership.guard())
-                    break
-                except Retriable as error:
-                    # The writes are whole values, and guarded: repeating one whose fate is unknown does no harm.
-                    log.warning("metadata write repeated", extra={"reason": str(error)})
-                    leadership.require()
-                    await asyncio.sleep(RETRY_SECONDS)
+        """Write in order, under the guard, in as few transactions as the store's limits allow.
 
-    def _refuse_if_idle(self) -> None:
-        if self._leadership is None:
+        Each write is repeated until the store takes it or the term ends.
+        """
+        ops: list[Op] = [Delete(key) if value is None else Put(key, value) for key, value in writes.items()]
+        loop = asyncio.get_running_loop()
+        try:
+            for part in self._store.split(ops):
+                self._store_silent_since_s, self._store_error = loop.time(), "no response"
+                while True:
+                    try:
+                        await self._store.txn((), part, guard=leadership.guard())
+                        break
+                    except Retriable as error:
+                        # The writes are whole values, and guarded: to repeat one whose outcome is unknown is harmless.
+                        _log.warning("a metadata write is repeated", extra={"reason": str(error)})
+                        self._store_error = str(error)
+                        leadership.require()
+                        await asyncio.sleep(RETRY_SECONDS)
+        finally:
+            self._store_silent_since_s = None
+
+    def _refuse_all_if_idle(self) -> None:
+        if not self.is_active:
             self._refuse_all()
 
     def _refuse_all(self) -> None:
         while not self._queue.empty():
-            _fail([self._queue.get_nowait()], _not_controller())
+            self._queue.get_nowait().fail(KafkaError(ErrorCode.NOT_CONTROLLER))
 
 
 def _with_controller(image: MetadataImage, broker_id: int, epoch: int) -> MetadataImage:
     return image.apply(Delta(epoch, 0, (ControllerElected(broker_id, epoch),)))
 
 
-def _fail(requests: list[_Request], error: KafkaError) -> None:
-    for request in requests:
-        if not request.reply.done():
-            request.reply.set_exception(error)
-
-
-def _not_controller() -> KafkaError:
-    return KafkaError(ErrorCode.NOT_CONTROLLER, "This broker is not the controller of the cluster.")
+def store_unavailable(store: str, reason: str) -> KafkaError:
+    """The error for a client whose change cannot be made because the coordination store does not respond."""
+    return KafkaError(
+        ErrorCode.REQUEST_TIMED_OUT,
+        f"The coordination store ({store}) does not respond: {reason}. The cluster cannot be changed until it does; "
+        "the change may have been made all the same. Check the store, then try again.",
+    )

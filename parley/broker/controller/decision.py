@@ -1,7 +1,7 @@
-"""What a decision of the controller is: a pure function of the image, answered as changes and a result.
+"""A decision of the controller: a pure function from the metadata image to changes and a result.
 
-Nothing here waits, reads a clock or touches the store. The controller commits the changes first and hands out the
-result afterwards, so a result is never seen before its changes are durable.
+A decision does not wait, read a clock or access the store. The controller commits the changes first and returns the
+result afterwards, so no caller sees a result before its changes are durable.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[T]):
-    """What to change, and what to answer once it has been changed."""
+    """The changes to make, and the result to return once they are made."""
 
     changes: tuple[Change, ...]
     result: T

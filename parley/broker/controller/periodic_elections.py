@@ -1,4 +1,4 @@
-"""What the controller does for leadership while in office, without being asked."""
+"""Elections that the controller holds by itself while it is in office: a duty each, run beside the term."""
 
 from __future__ import annotations
 
@@ -12,32 +12,33 @@ from parley.broker.controller.brokers import UncleanAllowed
 from parley.broker.controller.controller import Controller
 from parley.broker.controller.leader_elections import rebalance_to_preferred, reconcile_leaders
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 ELECTIONS_MAX = 1000
-"""Leaders moved in one decision, so that what waits behind it is soon served."""
+"""Leaders that one decision moves at most, so that the decisions behind it do not wait long."""
 
 
 async def rebalance_leaders_periodically(controller: Controller, config: Callable[[], BrokerConfig]) -> None:
-    """Beside a term: lead partitions back to their preferred replicas (``auto.leader.rebalance.enable``).
+    """Give leadership back to preferred replicas from time to time (``auto.leader.rebalance.enable``).
 
-    Runs until it is cancelled; raises NOT_CONTROLLER when the term ends under it.
+    Runs until it is cancelled. Raises NOT_CONTROLLER when the term ends.
     """
     while True:
         await asyncio.sleep(config().leader_imbalance_check_interval_seconds)
         if config().auto_leader_rebalance_enable:
             percentage = config().leader_imbalance_per_broker_percentage
-            while await controller.submit(partial(rebalance_to_preferred, percentage=percentage, limit=ELECTIONS_MAX)):
+            rebalance = partial(rebalance_to_preferred, percentage=percentage, limit=ELECTIONS_MAX)
+            while await controller.submit(rebalance, waits_for_store=True):
                 pass
 
 
 async def reconcile_leaders_periodically(
     controller: Controller, config: Callable[[], BrokerConfig], unclean: UncleanAllowed
 ) -> None:
-    """Beside a term: look for partitions that could have a leader and have none.
+    """Elect leaders for partitions that could have one and have none.
 
-    At once, in case the controller before this one went down in the middle of it, and then every
-    ``unclean.leader.election.interval.ms``. Runs until it is cancelled; raises NOT_CONTROLLER when the term ends.
+    Does so at once, in case the previous controller died in the middle of it, and then every
+    ``unclean.leader.election.interval.ms``. Runs until it is cancelled. Raises NOT_CONTROLLER when the term ends.
     """
     await elect_possible_leaders(controller, unclean, takes_over=True)
     while True:
@@ -46,10 +47,11 @@ async def reconcile_leaders_periodically(
 
 
 async def elect_possible_leaders(controller: Controller, unclean: UncleanAllowed, *, takes_over: bool = False) -> None:
-    """Give each partition the leader it can have by now."""
-    elected = await controller.submit(lambda image: reconcile_leaders(image, unclean, takes_over=takes_over))
+    """Elect a leader for each partition that can have one now; log those elected outside the ISR."""
+    reconcile = partial(reconcile_leaders, unclean=unclean, takes_over=takes_over)
+    elected = await controller.submit(reconcile, waits_for_store=True)
     if elected:
-        log.warning(
+        _log.warning(
             "leaders elected among replicas that were not in sync: committed records may be lost",
             extra={"partitions": elected},
         )

@@ -1,7 +1,7 @@
-"""Topics that come into being because they are needed: mentioned by a client, or used by the brokers themselves.
+"""Topics that are created because they are needed: a client has named them, or the brokers use them.
 
-Any broker may be the one that finds a topic missing. It has the controller create it, and waits for the metadata to say
-that it is there, so that the answer it is about to give can name the leaders.
+Any broker may find a topic missing. It has the controller create the topic, and waits until its own metadata has it, so
+that the response can name the leaders.
 """
 
 from __future__ import annotations
@@ -13,20 +13,22 @@ from parley.broker.config import BrokerConfig
 from parley.broker.config.keys.log import SEGMENT_BYTES_MIN
 from parley.broker.controller.administration import Administration
 from parley.broker.controller.topics import NewTopic, TopicOutcome
-from parley.broker.coordinators.groups.group_records import OFFSETS_TOPIC
 from parley.broker.metadata.current import Metadata
+from parley.broker.metadata.topic_names import OFFSETS_TOPIC
 from parley.broker.network.peers import Peers
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 SEEN_MAX_S = 1.0
-"""How long a created topic is waited for in this broker's metadata."""
+"""How long this broker waits for a created topic to appear in its metadata."""
+ELECTED_MAX_S = 1.0
+"""How long a creation waits for a controller to be elected. It holds up a Metadata request, which clients repeat."""
 
 
 class TopicAutoCreation:
-    """Has topics created by the controller, be it this broker or another."""
+    """Has the controller create topics, be it this broker or another one."""
 
     def __init__(
         self,
@@ -36,7 +38,7 @@ class TopicAutoCreation:
         config: Callable[[], BrokerConfig],
         opened: Callable[[], Awaitable[None]],
     ) -> None:
-        """``opened()`` waits until this broker's part of new partitions can be used."""
+        """``opened()`` waits until this broker has opened the logs of new partitions."""
         self._administration = administration
         self._metadata = metadata
         self._peers = peers
@@ -45,11 +47,11 @@ class TopicAutoCreation:
 
     @property
     def automatic(self) -> bool:
-        """Whether mentioning a topic creates it."""
+        """True if a topic that a client names is created (``auto.create.topics.enable``)."""
         return self._config().auto_create_topics_enable
 
     async def create_mentioned(self, topics: list[NewTopic]) -> list[TopicOutcome]:
-        """Create topics that a client mentioned; one that appeared meanwhile counts as created."""
+        """Create topics that a client has named. Errors are in the outcomes."""
         offsets = [self._offsets_topic() if topic.name == OFFSETS_TOPIC else topic for topic in topics]
         try:
             return await self._create(offsets)
@@ -57,15 +59,15 @@ class TopicAutoCreation:
             return [TopicOutcome(topic.name, error=error) for topic in topics]
 
     async def create_offsets_topic(self) -> None:
-        """Create ``__consumer_offsets`` unless it exists. Raises COORDINATOR_NOT_AVAILABLE where that fails."""
+        """Create ``__consumer_offsets`` unless it exists. Raises COORDINATOR_NOT_AVAILABLE if it cannot be created."""
         try:
             (outcome,) = await self._create([self._offsets_topic()])
             error = outcome.error
         except KafkaError as failed:
             error = failed
         if error is not None and error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-            if error.code is not ErrorCode.NOT_CONTROLLER:  # which passes
-                log.error(
+            if error.code not in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT):  # these pass
+                _log.error(
                     "the offsets topic cannot be created: consumer groups do not work until it can; with fewer brokers "
                     "than offsets.topic.replication.factor set that key to the number of brokers",
                     extra={"reason": error.message},
@@ -73,18 +75,23 @@ class TopicAutoCreation:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message)
 
     async def _create(self, topics: Sequence[NewTopic]) -> list[TopicOutcome]:
-        if self._administration.is_controller:
-            return await self._administration.create_topics(topics)
+        def local() -> Awaitable[list[TopicOutcome]] | None:
+            return self._administration.create_topics(topics) if self._administration.is_controller else None
+
         request = CreateTopicsRequest(topics=[_creatable(topic) for topic in topics])
-        answer: CreateTopicsResponse = await self._peers.ask_controller(request)
-        created = [topic.name for topic in answer.topics if topic.error_code == ErrorCode.NONE]
+        created = await self._peers.ask_elected_controller(request, local, patience_s=ELECTED_MAX_S)
+        return await self._seen(created) if isinstance(created, CreateTopicsResponse) else created
+
+    async def _seen(self, response: CreateTopicsResponse) -> list[TopicOutcome]:
+        """Wait until the topics that another broker has created can be used here; return them as outcomes."""
+        created = [topic.name for topic in response.topics if topic.error_code == ErrorCode.NONE]
         await self._metadata.until(lambda image: all(name in image.topics for name in created), SEEN_MAX_S)
         await self._opened()
         return [
             TopicOutcome(
                 topic.name, self._metadata.image.topics.get(topic.name), _error(topic.error_code, topic.error_message)
             )
-            for topic in answer.topics
+            for topic in response.topics
         ]
 
     def _offsets_topic(self) -> NewTopic:
@@ -96,7 +103,7 @@ class TopicAutoCreation:
             configs={
                 "cleanup.policy": "compact",
                 "compression.type": "producer",
-                # The broker's key may be smaller, as in Kafka, than a topic's may.
+                # As in Kafka, the broker's key may be smaller than a topic's may be.
                 "segment.bytes": str(max(SEGMENT_BYTES_MIN, config.offsets_topic_segment_bytes)),
             },
         )

@@ -18,7 +18,7 @@ from random import Random
 from typing import Any
 
 from parley.broker.controller.brokers import UncleanAllowed
-from parley.broker.controller.controller import ELECTION, RETRY_SECONDS, Controller
+from parley.broker.controller.controller import ELECTION, RETRY_SECONDS, Controller, store_unavailable
 from parley.broker.controller.metadata_publisher import MetadataPublisher
 from parley.broker.membership.broker_state import BrokerEvent, BrokerState, next_state
 from parley.broker.membership.controlled_shutdown import ControlledShutdown
@@ -42,6 +42,7 @@ from parley.consensus.recipes.elections import Elections, Leader
 from parley.consensus.recipes.groups import Groups, Membership
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.consensus.session import SAFE_FRACTION
+from parley.protocol.errors import KafkaError
 from parley.protocol.sentinels import NO_EPOCH
 
 _log = logging.getLogger(__name__)
@@ -151,6 +152,14 @@ class BrokerLifecycle:
     def store(self) -> KeyValue:
         """The keys of the store that is in charge now."""
         return KeyValue(self.store_move.store, self._rng)
+
+    def store_error(self) -> KafkaError | None:
+        """Return the error for clients whose change needs the store; None while the store responds."""
+        if self.outage.lasts_s is None:
+            return None
+        return store_unavailable(
+            self.store_move.store.capabilities.name, f"no response for {self.outage.lasts_s:.0f} s"
+        )
 
     async def until_registered(self) -> None:
         """Wait until the metadata shows this very incarnation of the broker as alive."""

@@ -112,7 +112,8 @@ class LiveBrokers:
         self._seen |= live.keys()
         for registration in live.values():
             await self._controller.submit(
-                lambda image, joined=registration: register_broker(image, joined, self._unclean)  # type: ignore[misc]
+                lambda image, joined=registration: register_broker(image, joined, self._unclean),  # type: ignore[misc]
+                waits_for_store=True,
             )
 
     async def _fence_the_absent(self) -> None:
@@ -124,7 +125,9 @@ class LiveBrokers:
                 await self._fence(broker.broker_id, broker.epoch, "it has no session with the coordination store")
 
     async def _fence(self, broker_id: int, epoch: int, reason: str) -> None:
-        if await self._controller.submit(lambda image: fence_broker(image, broker_id, self._unclean, epoch=epoch)):
+        if await self._controller.submit(
+            lambda image: fence_broker(image, broker_id, self._unclean, epoch=epoch), waits_for_store=True
+        ):
             _log.warning("broker fenced", extra={"broker": broker_id, "epoch": epoch, "reason": reason})
 
     # --- Brokers whose process ends ---

@@ -1,4 +1,4 @@
-"""Which topic names are legal (Kafka's rule), and which collide."""
+"""Topic names: which are legal, which collide, and those of internal topics (Kafka's rules)."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import re
 from parley.protocol.errors import ErrorCode, KafkaError
 
 NAME_LENGTH_MAX = 249
-"""Characters: leaves room for ``-<partition>`` and a suffix within a file name of 255 bytes."""
+"""Characters. This leaves room for ``-<partition>`` and a suffix in a file name of 255 bytes."""
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
-"""Topics that brokers write. Clients may not produce to them, but create, configure and delete them like others."""
+OFFSETS_TOPIC = "__consumer_offsets"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state"})
+"""Topics that only brokers write to. Clients may create, configure and delete them like other topics."""
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
 
 
 def check_topic_name(name: str) -> None:
-    """Raise ``INVALID_TOPIC_EXCEPTION`` unless ``name`` may name a topic."""
+    """Raise INVALID_TOPIC_EXCEPTION if ``name`` is not a legal topic name."""
     problem = _problem(name)
     if problem:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
@@ -35,5 +36,5 @@ def _problem(name: str) -> str:
 
 
 def metric_form(name: str) -> str:
-    """Two topics whose names are equal in this form would share their metrics: Kafka calls them colliding."""
+    """Return the form of a topic name in metrics. Two names with the same form collide, as Kafka calls it."""
     return name.replace(".", "_")

@@ -1,23 +1,40 @@
-"""The other brokers of the cluster, as this one speaks to them: over the listener for brokers.
+"""Connections to the other brokers of the cluster, over the inter-broker listener.
 
-A connection is made when it is first needed, and again after it has been lost. Whoever holds a request open for long
-(a fetcher, the follower of the metadata) has a connection of its own, named by a purpose: nobody waits behind it.
+A connection is made when it is first needed, and again after it has been lost. A component whose requests stay open for
+long (a replica fetcher, the metadata follower) names a purpose and gets a connection of its own, so that no other
+request waits behind them.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from parley.broker.metadata.current import Metadata
+from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import Endpoint
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
-from parley.protocol.schema import Request
+from parley.protocol.schema import Request, Struct
+
+LAST_WORD_S = 1.0
+"""How long a controller that another one has replaced may take to respond: if it did what it was asked, it says so."""
+RETRY_S = 0.1
+UNREACHABLE = (
+    ErrorCode.NOT_CONTROLLER,
+    ErrorCode.BROKER_NOT_AVAILABLE,
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.REQUEST_TIMED_OUT,
+)
+
+Local = Callable[[], Awaitable[Any] | None]
+"""Handles a request on this broker if it is the controller; returns None if it is not."""
 
 
 class Peers:
-    """Clients for the other brokers, by id and purpose."""
+    """Clients for the other brokers, by broker id and purpose."""
 
     def __init__(
         self, broker_id: int, metadata: Metadata, listener: str, *, timeout_s: float, connect_timeout_s: float
@@ -78,14 +95,65 @@ class Peers:
         return await self.client(broker_id, purpose).send(request, version=version, timeout=timeout_s)
 
     async def ask_controller(self, request: Request, *, version: int | None = None, purpose: str = "") -> Any:
-        """Ask the controller that the metadata names.
+        """Send a request to the controller that the metadata names, and return its response, errors included.
 
-        Raises NOT_CONTROLLER where it names none, and as :meth:`ask`. The answer's own errors are for the caller.
+        Raises NOT_CONTROLLER if the metadata names none, and as ``ask`` does.
         """
         controller = self._metadata.image.controller_id
         if controller < 0:
-            raise KafkaError(ErrorCode.NOT_CONTROLLER, "the cluster has no controller at this moment")
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, "The cluster has no controller at the moment.")
         return await self.ask(controller, request, version=version, purpose=purpose)
+
+    async def ask_elected_controller(
+        self, request: Request, local: Local, *, patience_s: float, version: int | None = None, purpose: str = ""
+    ) -> Any:
+        """Have a request handled by the controller, this broker or another; wait for an election if there is none.
+
+        ``local`` handles the request if this broker is the controller. A controller that cannot be reached, or that
+        responds with NOT_CONTROLLER, is asked again until another one is elected or ``patience_s`` is over. What a
+        controller was doing when its term ended may have been done: the next one then says so in its own words, such as
+        TOPIC_ALREADY_EXISTS.
+
+        Raises NOT_CONTROLLER when ``patience_s`` is over, and otherwise as ``ask`` and ``local`` do.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + patience_s
+        while True:
+            is_replaced = partial(_has_controller_after, self._metadata.image.controller_epoch)
+            handling = local()
+            try:
+                if handling is not None:
+                    response = await handling
+                else:
+                    response = await self._ask_until_replaced(request, is_replaced, version, purpose)
+            except KafkaError as error:
+                if error.code not in (UNREACHABLE if handling is None else (ErrorCode.NOT_CONTROLLER,)):
+                    raise
+            else:
+                if not says_not_controller(response):
+                    return response
+            # The same controller is asked again, too: it may merely have closed the connection.
+            if not await self._metadata.until(is_replaced, RETRY_S) and loop.time() >= deadline:
+                raise KafkaError(ErrorCode.NOT_CONTROLLER, "The cluster has no controller at the moment.")
+
+    async def _ask_until_replaced(
+        self, request: Request, is_replaced: Callable[[MetadataImage], bool], version: int | None, purpose: str
+    ) -> Any:
+        """Return the controller's response. After another controller is elected, wait ``LAST_WORD_S`` at most.
+
+        Raises NOT_CONTROLLER if the old controller has not responded by then, and as ``ask_controller`` does.
+        """
+        asking = asyncio.ensure_future(self.ask_controller(request, version=version, purpose=purpose))
+        replaced = asyncio.ensure_future(self._metadata.until(is_replaced, None))
+        try:
+            await asyncio.wait({asking, replaced}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({asking}, timeout=LAST_WORD_S)
+            if not asking.done():
+                raise KafkaError(ErrorCode.NOT_CONTROLLER, "Another controller was elected.")
+            return asking.result()
+        finally:
+            asking.cancel()
+            replaced.cancel()
 
     def lost_at(self, broker_id: int) -> float | None:
         """When a connection to a broker ended by itself that is not made again yet, in the loop's time; else None."""
@@ -101,3 +169,18 @@ class Peers:
         """Close every connection; requests under way fail with NETWORK_EXCEPTION. Idempotent."""
         clients, self._clients = self._clients, {}
         await asyncio.gather(*(client.close() for _, client in clients.values()), *self._closing)
+
+
+def _has_controller_after(epoch: int, image: MetadataImage) -> bool:
+    """True if the image names a controller that was elected after the one of this epoch."""
+    return image.controller_epoch > epoch and image.controller_id >= 0
+
+
+def says_not_controller(response: Any) -> bool:
+    """True if some part of a response has the error NOT_CONTROLLER."""
+    if isinstance(response, list):
+        return any(map(says_not_controller, response))
+    if not isinstance(response, Struct):
+        return False
+    values = {each.name: getattr(response, each.name) for each in response.fields()}
+    return values.get("error_code") == ErrorCode.NOT_CONTROLLER or any(map(says_not_controller, values.values()))

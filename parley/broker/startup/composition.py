@@ -16,13 +16,14 @@ from parley.broker.controller.brokers import UncleanAllowed
 from parley.broker.controller.metadata_publisher import MetadataPublisher
 from parley.broker.controller.periodic_elections import rebalance_leaders_periodically, reconcile_leaders_periodically
 from parley.broker.coordinators.groups.coordinator import GroupCoordinator
-from parley.broker.coordinators.groups.group_records import OFFSETS_TOPIC, GroupLog
+from parley.broker.coordinators.groups.group_log import GroupLog
 from parley.broker.coordinators.groups.offsets_topic import OffsetsTopic
 from parley.broker.coordinators.groups.offsets_topic_subscriber import OffsetsTopicSubscriber
 from parley.broker.membership.identity import Identity
 from parley.broker.membership.lifecycle import BrokerLifecycle
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.topic_names import OFFSETS_TOPIC
 from parley.broker.metadata.types import BrokerRegistration, ResourceType
 from parley.broker.network.connection_quotas import ConnectionQuotas
 from parley.broker.network.limits import limits_of

@@ -7,7 +7,7 @@ import logging
 from uuid import UUID
 
 from parley.broker.controller.log_adoption import FoundPartition, adopt_partitions
-from parley.broker.coordinators.groups.group_records import OFFSETS_TOPIC
+from parley.broker.metadata.topic_names import OFFSETS_TOPIC
 from parley.broker.startup.binding import Bound
 from parley.broker.startup.composition import Parts
 from parley.broker.startup.surroundings import Surroundings
@@ -64,7 +64,8 @@ async def adopt_topics(surroundings: Surroundings, parts: Parts) -> None:
             broker_id=parts.identity.broker_id,
             new_id=lambda: UUID(int=surroundings.rng.getrandbits(128), version=4),
             compacted=frozenset({OFFSETS_TOPIC}),
-        )
+        ),
+        waits_for_store=True,
     )
     _log.warning(
         "the cluster begins with the topics found on disk; their settings are not there: they keep everything "

@@ -103,4 +103,4 @@ def routes(surroundings: Surroundings, parts: Parts) -> dict[int, Handler]:
         TopicsApi(administration, metadata, config),
     )
     handlers = {key: handler for api in apis for key, handler in api.routes().items()}
-    return Forwarding(controller, metadata, peers, parts.store_move).around(handlers)
+    return Forwarding(controller, peers, parts.store_move, lifecycle.store_error).around(handlers)

@@ -143,7 +143,7 @@ class StoreMoveDriver:
 
     def _require_office(self) -> None:
         if self._state is DriverState.OUT_OF_OFFICE:
-            raise KafkaError(ErrorCode.NOT_CONTROLLER, "This broker is not the controller of the cluster.")
+            raise KafkaError(ErrorCode.NOT_CONTROLLER)
 
     # --- Carrying them out ---
 

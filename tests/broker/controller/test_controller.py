@@ -12,8 +12,9 @@ from uuid import UUID
 
 import pytest
 
-from parley.broker.controller.controller import ELECTION, Controller, _Request
+from parley.broker.controller.controller import ELECTION, Controller
 from parley.broker.controller.decision import Decision
+from parley.broker.controller.decision_batch import DecisionRequest, decide_batch
 from parley.broker.controller.metadata_publisher import MetadataPublisher
 from parley.broker.metadata.changes import (
     Change,
@@ -39,8 +40,8 @@ def topic(number: int, name: str = "t") -> TopicImage:
     return TopicImage(name, UUID(int=number), (STATE,))
 
 
-def asking(*changes: Change) -> _Request:
-    return _Request(lambda image: Decision(changes, len(image.topics)), None)  # type: ignore[arg-type]
+def asking(*changes: Change) -> DecisionRequest:
+    return DecisionRequest(lambda image: Decision(changes, len(image.topics)), None)  # type: ignore[arg-type]
 
 
 def test_a_topic_is_not_made_in_the_batch_that_deletes_one_of_its_name() -> None:
@@ -51,20 +52,20 @@ def test_a_topic_is_not_made_in_the_batch_that_deletes_one_of_its_name() -> None
         asking(TopicCreated(topic(3))),
         asking(),
     ]
-    first, after = Controller._decide(image, requests)
-    assert [answer for _, answer in first.answers] == [1, 2]
+    first, after = decide_batch(image, requests)
+    assert [answer for _, answer in first.outcomes] == [1, 2]
     assert sorted(after.topics) == ["other"]
-    second, after = Controller._decide(after, requests[len(first.answers) :])
-    assert [answer for _, answer in second.answers] == [1, 2]
+    second, after = decide_batch(after, requests[len(first.outcomes) :])
+    assert [answer for _, answer in second.outcomes] == [1, 2]
     assert after.topics["t"] == topic(3)
 
 
-def batches(*requests: _Request) -> list[int]:
+def batches(*requests: DecisionRequest) -> list[int]:
     """How many of the requests each batch holds, of a cluster with one topic."""
     image, left, sizes = MetadataImage("c").with_changes([TopicCreated(topic(1))]), list(requests), []
     while left:
-        batch, image = Controller._decide(image, left)
-        sizes.append(len(batch.answers))
+        batch, image = decide_batch(image, left)
+        sizes.append(len(batch.outcomes))
         left = left[sizes[-1] :]
     return sizes
 
@@ -132,7 +133,7 @@ async def test_nobody_is_left_waiting_where_the_office_is_lost_while_a_round_is_
         other = Elections(backend, await backend.open_session(10_000), Random(2))
         await other.campaign(ELECTION, b"two", depose=await other.leader(ELECTION))
         await leadership.lost.wait()
-        waiting = [_Request(decide, asyncio.Future()) for decide in (TOO_LARGE, count_up, count_up)]
+        waiting = [DecisionRequest(decide, asyncio.Future()) for decide in (TOO_LARGE, count_up, count_up)]
         for request in waiting[1:]:
             controller._queue.put_nowait(request)
         with pytest.raises(Fenced):

@@ -16,7 +16,8 @@ from typing import Protocol
 
 from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.groups.group import Group, GroupState
-from parley.broker.coordinators.groups.group_records import GroupLog, GroupReplay, group_partition
+from parley.broker.coordinators.groups.group_log import GroupLog
+from parley.broker.coordinators.groups.group_records import GroupReplay, group_partition
 from parley.broker.coordinators.groups.membership import GroupMembership
 from parley.broker.coordinators.groups.offset_expiry import expired_offsets
 from parley.broker.runtime.tasks import TaskSet

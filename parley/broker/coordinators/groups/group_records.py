@@ -1,7 +1,7 @@
-"""How groups and committed offsets lie in ``__consumer_offsets``: keys, values, appends and the reading back.
+"""The records of ``__consumer_offsets``: what their keys and values mean, and groups read back from them.
 
-A group lives in the partition that its id hashes to, with Kafka's own hash and record formats, so that Kafka's tools
-read the topic. The topic is compacted: the last value of a key counts, a null value is a tombstone.
+A group is stored in the partition that its id hashes to. Hash and record formats are Kafka's, so that Kafka's tools can
+read the topic. The topic is compacted: the last value of a key counts, and a null value is a tombstone.
 
 =====================  =================================================  ==========================
 key (first two bytes)  key                                                value
@@ -13,105 +13,33 @@ key (first two bytes)  key                                                value
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from parley.broker.coordinators.groups.group import CommittedOffset, Group, GroupMember, GroupState, TopicPartition
 from parley.protocol.codec import decode_stored, encode_stored
-from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage
+from parley.protocol.errors import MalformedMessage
 from parley.protocol.messages.stored import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
-from parley.protocol.records.batch import build
-from parley.protocol.records.record import Record
 from parley.protocol.sentinels import NO_EPOCH
-
-log = logging.getLogger(__name__)
-
-OFFSETS_TOPIC = "__consumer_offsets"
 
 OFFSET_KEY_VERSION = 1
 GROUP_KEY_VERSION = 2
 OFFSET_VALUE_VERSION = 3
 OFFSET_WITH_EXPIRY_VALUE_VERSION = 1
-"""The one version that carries the moment at which the offset expires (a client of before KIP-211 asked for it)."""
+"""The only version with the time at which the offset expires, which clients older than KIP-211 ask for."""
 GROUP_VALUE_VERSION = 3
 GENERATION_MAX = (1 << 31) - 1
 
 KeyValue = tuple[bytes, bytes | None]
 
 
-class OffsetsLog(Protocol):
-    """What the journal needs of the partitions of ``__consumer_offsets`` that this broker leads."""
-
-    async def append(self, partition: int, batch: bytearray) -> int:
-        """Append and wait until the whole ISR has it. Answers the last offset; raises KafkaError."""
-        ...
-
-
 def group_partition(group_id: str, partitions: int) -> int:
-    """The partition a group lives in: Java's ``String.hashCode``, without its sign, modulo the partitions."""
+    """Return the partition that stores a group: Java's ``String.hashCode`` without its sign, modulo the partitions."""
     units = group_id.encode("utf-16-be", "surrogatepass")
     hashed = 0
     for i in range(0, len(units), 2):
         hashed = (31 * hashed + (units[i] << 8 | units[i + 1])) & 0xFFFFFFFF
     return (hashed & 0x7FFFFFFF) % partitions
-
-
-class GroupLog:
-    """Writes what groups must not forget."""
-
-    def __init__(self, offsets_log: OffsetsLog, now_ms: Callable[[], int]) -> None:
-        self._log = offsets_log
-        self._now_ms = now_ms
-
-    async def store_group(self, group: Group, assignments: Mapping[str, bytes] | None = None) -> None:
-        """Make a generation durable, with ``assignments`` in place of the members' own where given."""
-        await self._append(group, [group_record(group, assignments)], _GROUP_ERRORS)
-
-    async def store_offsets(self, group: Group, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """Make committed offsets durable, all in one batch, and then known to the group."""
-        records = [offset_record(group.group_id, partition, offset) for partition, offset in offsets.items()]
-        partitions = tuple(offsets)
-        group.commit_begins(partitions)
-        try:
-            group.committed(offsets, await self._append(group, records, _OFFSET_ERRORS))
-        finally:
-            group.commit_ended(partitions)
-
-    async def forget(self, group: Group, offsets: Collection[TopicPartition], *, whole_group: bool) -> None:
-        """Write tombstones for offsets, and for the group itself; then the group has these offsets no more."""
-        records: list[KeyValue] = [(_offset_key(group.group_id, partition), None) for partition in offsets]
-        if whole_group:
-            records.append((encode_stored(GroupMetadataKey(group=group.group_id), GROUP_KEY_VERSION), None))
-        if records:
-            group.forget(offsets, await self._append(group, records, _GROUP_ERRORS))
-
-    async def _append(self, group: Group, records: list[KeyValue], errors: Mapping[ErrorCode, ErrorCode]) -> int:
-        if group.state is GroupState.DEAD:  # it has moved on, perhaps to a new topic of this name: no word of it here
-            raise KafkaError(ErrorCode.NOT_COORDINATOR)
-        now_ms = self._now_ms()
-        batch = build([Record(offset, now_ms, key, value, ()) for offset, (key, value) in enumerate(records)])
-        try:
-            return await self._log.append(group.partition, batch)
-        except KafkaError as error:
-            raise KafkaError(errors.get(error.code, ErrorCode.UNKNOWN_SERVER_ERROR), str(error)) from error
-
-
-_UNAVAILABLE = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-}
-_GROUP_ERRORS = {**_UNAVAILABLE, ErrorCode.REQUEST_TIMED_OUT: ErrorCode.REBALANCE_IN_PROGRESS}
-_OFFSET_ERRORS = {
-    **_UNAVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
-    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
-}
 
 
 def _offset_key(group_id: str, partition: TopicPartition) -> bytes:
@@ -120,7 +48,7 @@ def _offset_key(group_id: str, partition: TopicPartition) -> bytes:
 
 
 def offset_record(group_id: str, partition: TopicPartition, committed: CommittedOffset) -> KeyValue:
-    """One committed offset as a record."""
+    """Return the record of a committed offset."""
     value = OffsetCommitValue(
         offset=committed.offset,
         leader_epoch=committed.leader_epoch,
@@ -135,7 +63,7 @@ def offset_record(group_id: str, partition: TopicPartition, committed: Committed
 
 
 def group_record(group: Group, assignments: Mapping[str, bytes] | None = None) -> KeyValue:
-    """A group's generation as a record."""
+    """Return the record of a group's generation, with ``assignments`` in place of the members' own if given."""
     value = GroupMetadataValue(
         protocol_type=group.protocol_type or "",
         generation=group.generation,
@@ -161,32 +89,42 @@ def group_record(group: Group, assignments: Mapping[str, bytes] | None = None) -
     )
 
 
+def offset_tombstone(group_id: str, partition: TopicPartition) -> KeyValue:
+    """Return the record that deletes a committed offset."""
+    return _offset_key(group_id, partition), None
+
+
+def group_tombstone(group_id: str) -> KeyValue:
+    """Return the record that deletes a group."""
+    return encode_stored(GroupMetadataKey(group=group_id), GROUP_KEY_VERSION), None
+
+
 @dataclass(slots=True)
 class GroupReplay:
-    """Gathers what the records of one partition amount to, read from the first to the last."""
+    """Rebuilds groups from the records of one partition, applied from the first to the last."""
 
     partition: int
     generations: dict[str, GroupMetadataValue] = field(default_factory=dict)
     offsets: dict[str, dict[TopicPartition, CommittedOffset]] = field(default_factory=dict)
     skipped: int = 0
     why_skipped: str = ""
-    """What was wrong with the first record or batch left out."""
+    """What was wrong with the first record or batch that was skipped."""
 
     def apply(self, key: bytes | None, value: bytes | None) -> None:
-        """Take in one record; one that cannot be understood is counted and left out."""
+        """Apply one record. A record that cannot be decoded is counted and skipped."""
         try:
             self._apply(key, value)
         except MalformedMessage as error:
             self.skip(error)
 
     def skip(self, error: Exception) -> None:
-        """Count a record, or a whole batch, that cannot be understood."""
+        """Count a record, or a whole batch, that cannot be decoded."""
         self.skipped += 1
         self.why_skipped = self.why_skipped or str(error)
 
     def _apply(self, key: bytes | None, value: bytes | None) -> None:
         if key is None or len(key) < 2:
-            raise MalformedMessage("a record of the offsets topic without a key")
+            raise MalformedMessage("a record of the offsets topic has no key")
         version = int.from_bytes(key[:2], "big")
         if version <= OFFSET_KEY_VERSION:
             self._apply_offset(decode_stored(OffsetCommitKey, key)[0], value)
@@ -220,7 +158,7 @@ class GroupReplay:
         )
 
     def groups(self) -> list[Group]:
-        """The groups as they were when the last record was written."""
+        """Return the groups as they were when the last record was written."""
         groups = []
         for group_id in self.generations.keys() | self.offsets.keys():
             group = Group(group_id, self.partition, offsets=self.offsets.get(group_id, {}))
@@ -244,7 +182,7 @@ def _restore(group: Group, stored: GroupMetadataValue) -> None:
                 group_instance_id=member.group_instance_id,
                 client_id=member.client_id,
                 client_host=member.client_host,
-                # Version 0 of the value knew one timeout only.
+                # Version 0 of the value has only one timeout.
                 rebalance_timeout_ms=member.rebalance_timeout
                 if member.rebalance_timeout >= 0
                 else member.session_timeout,

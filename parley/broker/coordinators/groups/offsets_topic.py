@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable, Hashable
 
 from parley.broker.config import BrokerConfig
-from parley.broker.coordinators.groups.group_records import OFFSETS_TOPIC, GroupReplay
+from parley.broker.coordinators.groups.group_records import GroupReplay
+from parley.broker.metadata.topic_names import OFFSETS_TOPIC
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition
 from parley.broker.runtime.purgatory import Delayed, Purgatory

@@ -7,7 +7,6 @@ Metadata from before this broker registered may still name it as leader, of a te
 from __future__ import annotations
 
 from parley.broker.coordinators.groups.coordinator import GroupCoordinator
-from parley.broker.coordinators.groups.group_records import OFFSETS_TOPIC
 from parley.broker.metadata.changes import (
     BrokerRegistered,
     Delta,
@@ -17,6 +16,7 @@ from parley.broker.metadata.changes import (
     TopicDeleted,
 )
 from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.topic_names import OFFSETS_TOPIC
 from parley.broker.runtime.tasks import TaskSet
 
 

@@ -10,7 +10,8 @@ import pytest
 from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.groups.coordinator import GroupCoordinator
 from parley.broker.coordinators.groups.group import CommittedOffset, Group, GroupState
-from parley.broker.coordinators.groups.group_records import GroupLog, GroupReplay
+from parley.broker.coordinators.groups.group_log import GroupLog
+from parley.broker.coordinators.groups.group_records import GroupReplay
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import KafkaError
 from parley.protocol.records.batch import records

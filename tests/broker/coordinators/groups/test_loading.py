@@ -11,7 +11,8 @@ import pytest
 from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.groups.coordinator import GroupCoordinator
 from parley.broker.coordinators.groups.group import Group
-from parley.broker.coordinators.groups.group_records import GroupLog, GroupReplay, group_record
+from parley.broker.coordinators.groups.group_log import GroupLog
+from parley.broker.coordinators.groups.group_records import GroupReplay, group_record
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 from tests.support.virtual_time import run

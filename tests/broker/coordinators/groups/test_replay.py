@@ -14,15 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parley.broker.coordinators.groups.group import CommittedOffset, Group, GroupState
-from parley.broker.coordinators.groups.group_records import (
-    OFFSETS_TOPIC,
-    GroupReplay,
-    KeyValue,
-    group_record,
-    offset_record,
-)
+from parley.broker.coordinators.groups.group_records import GroupReplay, KeyValue, group_record, offset_record
 from parley.broker.coordinators.groups.offset_expiry import expired_offsets, subscribes_to
 from parley.broker.coordinators.groups.offsets_topic import OffsetsTopic
+from parley.broker.metadata.topic_names import OFFSETS_TOPIC
 from parley.protocol.codec import encode_stored
 from parley.protocol.messages.stored import GroupMetadataKey, GroupMetadataValue
 from parley.protocol.records.batch import build

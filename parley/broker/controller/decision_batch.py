@@ -1,0 +1,123 @@
+"""Which of the waiting decisions the controller commits together.
+
+The store and every broker look up a change's topic in the image that the whole batch leads to. So no batch may contain
+two changes of a topic of which the later one makes the earlier one wrong for that image:
+
+* A topic grows at most once in a batch.
+* A batch that changes a topic does not delete it.
+* A batch that deletes a topic does not create another one of the same name. If the writes were cut off in the middle,
+  the key of one topic would stand over the partitions of the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from parley.broker.controller.decision import Decide, Decision
+from parley.broker.metadata.changes import Change, PartitionChanged, PartitionsAdded, TopicCreated, TopicDeleted
+from parley.broker.metadata.image import MetadataImage
+from parley.protocol.errors import KafkaError
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class DecisionRequest:
+    """A decision that a caller has submitted."""
+
+    decide: Decide[Any]
+    reply: asyncio.Future[Any]
+    patience: asyncio.TimerHandle | None = None
+    """Fails the request if the store does not respond; None if the caller waits however long it takes."""
+    is_withdrawn: bool = False
+    """True once the caller has given up: a decision that has not been made by then is not made."""
+
+    def fail(self, error: KafkaError) -> None:
+        """Raise ``error`` at the caller, unless it has its reply already."""
+        if not self.reply.done():
+            self.reply.set_exception(error)
+
+    def withdraw(self, error: KafkaError) -> None:
+        """Raise ``error`` at the caller, and do not make the decision if it has not been made yet."""
+        self.is_withdrawn = True
+        self.fail(error)
+
+    def finish(self, outcome: Any) -> None:
+        """Return the decision's result to the caller, or raise the error it ended with."""
+        if self.reply.done():
+            return
+        if isinstance(outcome, Exception):
+            self.reply.set_exception(outcome)
+        else:
+            self.reply.set_result(outcome)
+
+
+@dataclass(slots=True)
+class DecisionBatch:
+    """Decisions that are committed together: their changes, and for each request its result or error."""
+
+    changes: list[Change] = field(default_factory=list)
+    outcomes: list[tuple[DecisionRequest, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _TopicsInBatch:
+    """The topics that a batch concerns, by the kind of change."""
+
+    changed: set[str] = field(default_factory=set)
+    grown: set[str] = field(default_factory=set)
+    deleted: set[str] = field(default_factory=set)
+
+    def add(self, change: Change) -> None:
+        """Record a change that the batch now contains."""
+        match change:
+            case TopicCreated(topic):
+                self.changed.add(topic.name)
+            case PartitionChanged(name):
+                self.changed.add(name)
+            case PartitionsAdded(name):
+                self.changed.add(name)
+                self.grown.add(name)
+            case TopicDeleted(name):
+                self.deleted.add(name)
+
+    def excludes(self, change: Change) -> bool:
+        """True if the change must wait for the next batch."""
+        match change:
+            case TopicCreated(topic):
+                return topic.name in self.deleted
+            case PartitionsAdded(name):
+                return name in self.grown
+            case TopicDeleted(name):
+                return name in self.changed
+        return False
+
+
+def decide_batch(image: MetadataImage, requests: Iterable[DecisionRequest]) -> tuple[DecisionBatch, MetadataImage]:
+    """Decide on the requests in order, up to the first one that must wait for the next batch.
+
+    Returns the batch and the image it leads to. Each decision sees the changes of those before it.
+    """
+    batch = DecisionBatch()
+    topics = _TopicsInBatch()
+    for request in requests:
+        try:
+            decision: Decision[Any] = request.decide(image)
+        except Exception as error:
+            if not isinstance(error, KafkaError):
+                _log.exception("a decision failed")
+            batch.outcomes.append((request, error))
+            continue
+        if any(map(topics.excludes, decision.changes)):
+            break
+        for change in decision.changes:
+            topics.add(change)
+        if decision.changes:
+            image = image.with_changes(decision.changes)
+            batch.changes += decision.changes
+        batch.outcomes.append((request, decision.result))
+    return batch, image
