@@ -102,6 +102,8 @@ class LogManager:
         self._copies: dict[TopicPartition, tuple[Log, LogDirectory]] = {}
         self.copies_begun: dict[TopicPartition, LogDirectory] = {}
         """Copies that the last broker did not finish, and to where; what it had copied is thrown away."""
+        self.was_deleted: Callable[[UUID], bool] = lambda topic_id: False
+        """True for the id of a topic that is known to have been deleted. A log of another unknown topic is a stray."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._open = False
 
@@ -332,16 +334,24 @@ class LogManager:
         await self._locations.free(key)
         if self._locations.logs_in(directory).get(key) is not log:
             return
+        deleted = log.topic_id is not None and self.was_deleted(log.topic_id)
         with self._locations.busy(key):
             self._locations.remove(key, log, directory)
             try:
-                aside = await self.run(directory, self._set_aside, directory, log, Mark.STRAY)
+                aside = await self.run(
+                    directory, self._set_aside, directory, log, Mark.DELETE if deleted else Mark.STRAY
+                )
+                if deleted:  # before the checkpoints, which may need the room on a full disk
+                    await self.run(directory, directory.remove, aside)
                 await self._maintenance.checkpoint(directory)
             except KafkaError as error:
                 _log.error("a stray log cannot be set aside", extra={"path": str(log.directory), "reason": str(error)})
                 return
         facts = {"topic_id": str(log.topic_id), "path": str(aside)}
-        _log.warning("a stray log is set aside: remove it once nobody misses the topic's records", extra=facts)
+        if deleted:
+            _log.info("a log is deleted: its topic was deleted while this broker could not do it", extra=facts)
+        else:
+            _log.warning("a stray log is set aside: remove it if its records are not needed", extra=facts)
 
     async def checkpoint(self, log: Log) -> None:
         """Write the checkpoints of the log's directory now: after its end or start went back.
@@ -475,11 +485,10 @@ class LogManager:
         if not self._open or not directory.fail(error):
             return
         logs = self._locations.lose(directory)
-        remedy = "Make room on it" if error.errno in FULL else "See what is wrong with it"
-        text = (
-            "%s is offline, and its %d logs with it: %s. %s, and start the broker again; its other directories serve."
-        )
-        _log.error(text, directory, len(logs), error, remedy)
+        remedy = "Make room on its disk" if error.errno in FULL else "Repair or replace its disk"
+        rest = "The other log directories stay online" if self.online() else "No other log directory is online"
+        text = "%s is offline, and its %d logs with it: %s. %s. %s, then restart the broker"
+        _log.error(text, directory, len(logs), error, rest, remedy)
         directory.close()
         self._start_task(self._release(logs), name=f"release of {directory}")
         self._on_offline(directory, logs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -18,6 +19,7 @@ from parley.protocol.messages.produce import ProduceRequest
 from parley.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
 from parley.protocol.records.batch import build
 from parley.protocol.records.record import Record
+from parley.storage.partition_metadata import write_topic_id
 
 
 async def create(client: Client, name: str) -> None:
@@ -91,7 +93,11 @@ async def test_the_refusal_says_how_to_begin_anew_with_what_is_on_disk(tmp_path:
         assert await produce(client, "t", b"more") == 1
 
 
-async def test_a_deletion_cut_off_by_a_crash_leaves_a_stray_that_is_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_known", [True, False], ids=["deleted topic", "unknown topic"])
+async def test_the_log_of_a_topic_deleted_meanwhile_is_deleted_and_any_other_stray_kept(
+    tmp_path: Path, is_known: bool
+) -> None:
+    """A store restored from a backup does not know the latest topics either: their logs must survive."""
     async with Broker(data_dir=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
         await create(client, "gone")
         await create(client, "t")
@@ -100,9 +106,15 @@ async def test_a_deletion_cut_off_by_a_crash_leaves_a_stray_that_is_kept(tmp_pat
         shutil.copytree(tmp_path / "gone-0", tmp_path / "copy")
         await client.send(DeleteTopicsRequest(topic_names=["gone"], timeout_ms=5000), version=5)
     (tmp_path / "copy").rename(tmp_path / "gone-0")
+    if not is_known:
+        write_topic_id(tmp_path / "gone-0", UUID(int=7))
     async with Broker(data_dir=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
-        (stray,) = (name for name in os.listdir(tmp_path) if name.endswith("-stray"))
-        assert b"deleted" in (tmp_path / stray / "00000000000000000000.log").read_bytes()
+        strays = [name for name in os.listdir(tmp_path) if name.endswith("-stray")]
+        if is_known:
+            assert not strays
+            assert not any(name.startswith("gone-0") for name in os.listdir(tmp_path)), "its room is free"
+        else:
+            assert b"deleted" in (tmp_path / strays[0] / "00000000000000000000.log").read_bytes()
         assert b"wanted" in await fetched(client, "t")
         await create(client, "gone")
         assert await produce(client, "gone", b"a new one of the name") == 0

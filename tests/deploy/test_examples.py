@@ -20,6 +20,7 @@ import pytest
 import yaml
 
 from parley.broker.config import BrokerConfig, read_properties
+from parley.tools.cli.running import DISK_FAILED
 from parley.tools.store_servers import KINDS, consul_program, store_server
 from tests.system.running import BrokerProcess
 
@@ -212,6 +213,8 @@ def test_the_unit_of_systemd() -> None:
         f" --home-dir /var/lib/{unit['Service']['StateDirectory']} --shell /usr/sbin/nologin {user}\n"
         in (DEPLOY / "parley.service").read_text()
     )
+    assert unit["Service"]["Restart"] == "on-failure"
+    assert int(unit["Service"]["RestartPreventExitStatus"]) == DISK_FAILED, "a restart does not help a full disk"
     assert unit["Service"]["StateDirectoryMode"] == "0750", "what is in topics is for nobody else on the machine"
 
 

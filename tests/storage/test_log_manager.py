@@ -457,7 +457,9 @@ def fail_io(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fdatasync", broken)
 
 
-async def test_a_failing_directory_takes_only_its_own_logs(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failing_directory_takes_only_its_own_logs(
+    home: Home, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     async with home.opened() as manager:
         lost, kept = [await manager.get_or_create("topic", index) for index in range(2)]
         append(lost, b"value")
@@ -484,6 +486,7 @@ async def test_a_failing_directory_takes_only_its_own_logs(home: Home, monkeypat
         append(kept, b"value")
         kept.flush()
         assert not home.all_offline.is_set()
+        assert "The other log directories stay online. Repair or replace its disk" in caplog.text
     monkeypatch.undo()
     assert not (lost.directory.parent / ".kafka_cleanshutdown").exists()
     async with home.opened() as manager:
@@ -492,7 +495,9 @@ async def test_a_failing_directory_takes_only_its_own_logs(home: Home, monkeypat
         assert again.log_end_offset == 1
 
 
-async def test_with_the_last_directory_the_broker_must_stop(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_with_the_last_directory_the_broker_must_stop(
+    home: Home, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     home.paths = home.paths[:1]
     async with home.opened() as manager:
         log = await manager.get_or_create("topic", 0)
@@ -504,6 +509,48 @@ async def test_with_the_last_directory_the_broker_must_stop(home: Home, monkeypa
         with pytest.raises(KafkaError) as caught:
             await manager.get_or_create("other", 0)
         assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert "No other log directory is online" in caplog.text
+
+
+async def test_a_full_disk_asks_for_room(
+    home: Home, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    home.paths = home.paths[:1]
+    async with home.opened() as manager:
+        log = await manager.get_or_create("topic", 0)
+
+        def full(*_: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pwrite", full)
+            with pytest.raises(KafkaError, match="KAFKA_STORAGE_ERROR"):
+                append(log, b"value")
+        await home.all_offline.wait()
+        assert "No other log directory is online. Make room on its disk, then restart the broker" in caplog.text
+
+
+async def test_the_log_of_a_topic_deleted_meanwhile_is_removed_at_once_though_the_disk_is_full(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.paths = home.paths[:1]
+    async with home.opened() as manager:
+        append(await manager.get_or_create("deleted", 0, topic_id=TOPIC_ID), b"value")
+        append(await manager.get_or_create("unknown", 0, topic_id=UUID(int=8)), b"value")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async with home.opened() as manager:
+        manager.was_deleted = lambda topic_id: topic_id == TOPIC_ID
+        with monkeypatch.context() as patch:
+            patch.setattr("parley.storage.checkpoints.write_atomically", full)
+            await manager.set_strays_aside(lambda log: log.topic == "unknown")
+        assert names(home.paths[0]) == {"unknown-0"}
+    async with home.opened() as manager:
+        await manager.set_strays_aside(lambda log: False)
+        (kept,) = names(home.paths[0])
+        assert kept.endswith("-stray"), "no evidence that its topic was deleted"
 
 
 async def test_a_directory_that_fails_at_the_start_leaves_the_others(home: Home) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import signal
 import socket
@@ -10,12 +11,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
 from parley.tools.cli import start
-from parley.tools.cli.running import CommandError
+from parley.tools.cli.running import DISK_FAILED, FAILED, CommandError
 from tests.tools.conftest import Parley
 
 
@@ -154,3 +157,17 @@ def test_an_error_that_nobody_foresaw_is_a_line_too(caplog: pytest.LogCaptureFix
     reason = start.why_not_started(KeyError("x"), start.configuration(None, []))
     assert reason.startswith("KeyError('x'). This is a fault of Parley")
     assert "the start failed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("has_failed", "online", "code"), [(False, ["d0"], 0), (True, ["d0"], FAILED), (True, [], DISK_FAILED)]
+)
+def test_the_exit_code_says_whether_a_restart_may_help(has_failed: bool, online: list[str], code: int) -> None:
+    server: Any = SimpleNamespace(
+        failed=asyncio.Event(), parts=SimpleNamespace(logs=SimpleNamespace(online=lambda: online))
+    )
+    if has_failed:
+        server.failed.set()
+    reason, found = start.why_it_ended(server)
+    assert found == code
+    assert (reason is None) == (code == 0)

@@ -7,6 +7,7 @@
     topics/<name>                {"topic_id": ..., "partitions": count}
     partitions/<name>/<chunk>    {"topic_id": ..., "partitions": [...]}    100 partitions to a chunk
     configs/<type>/<name>        {"key": "value", ...}
+    deleted-topics/ids           [topic id, ...]      of the topics deleted last, oldest first
 
 A topic's own key is written after its chunks and deleted before them, and a chunk bears its topic's id: where a change
 is too large for one transaction of the store and is cut off in the middle, what is left over belongs to no topic and is
@@ -27,6 +28,7 @@ from parley.broker.metadata.changes import (
     Change,
     ConfigReplaced,
     ControllerElected,
+    DeletedTopicsReplaced,
     PartitionChanged,
     PartitionsAdded,
     TopicCreated,
@@ -38,7 +40,9 @@ from parley.broker.metadata.types import ConfigResource, PartitionState, Resourc
 
 CHUNK_PARTITIONS = 100
 CLUSTER, BROKERS, TOPICS, PARTITIONS, CONFIGS = "cluster", "brokers/", "topics/", "partitions/", "configs/"
-PREFIXES = (BROKERS, TOPICS, PARTITIONS, CONFIGS)
+DELETED_TOPICS = "deleted-topics/"
+PREFIXES = (BROKERS, TOPICS, PARTITIONS, CONFIGS, DELETED_TOPICS)
+_DELETED_TOPICS_KEY = f"{DELETED_TOPICS}ids"
 
 Writes = dict[str, bytes | None]
 """Key -> its new value, or None for a key to be deleted; in the order in which they must reach the store."""
@@ -60,6 +64,9 @@ def writes_for(changes: Iterable[Change], after: MetadataImage, before: Metadata
                 _write_topic(writes, after, topic.name)
             case TopicDeleted(name):
                 _delete_topic(writes, before, name)
+                _write_deleted_topics(writes, after)
+            case DeletedTopicsReplaced():
+                _write_deleted_topics(writes, after)
             case ConfigReplaced(resource, entries):
                 writes[_config_key(resource)] = to_json(dict(entries)) if entries else None
             case BrokerRegistered(registration):
@@ -96,7 +103,13 @@ def read_image(cluster_id: str, stored: Mapping[str, bytes]) -> MetadataImage:
         topics=topics,
         topic_names={topic.topic_id: topic.name for topic in topics.values()},
         configs=configs,
+        deleted_topics=tuple(map(UUID, json.loads(stored.get(_DELETED_TOPICS_KEY, b"[]")))),
     )
+
+
+def _write_deleted_topics(writes: Writes, after: MetadataImage) -> None:
+    writes.pop(_DELETED_TOPICS_KEY, None)  # so that it comes after the deletions: it is the evidence of them
+    writes[_DELETED_TOPICS_KEY] = to_json([str(topic_id) for topic_id in after.deleted_topics])
 
 
 def _chunk_key(topic: str, chunk: int) -> str:

@@ -51,6 +51,13 @@ class TopicDeleted:
 
 
 @dataclass(frozen=True, slots=True)
+class DeletedTopicsReplaced:
+    """The ids of the topics deleted last are now exactly these, oldest first."""
+
+    topic_ids: tuple[UUID, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionsAdded:
     """A topic grew: the new partitions follow the existing ones by index."""
 
@@ -81,6 +88,7 @@ Change = (
     | BrokerUnregistered
     | TopicCreated
     | TopicDeleted
+    | DeletedTopicsReplaced
     | PartitionsAdded
     | PartitionChanged
     | ConfigReplaced

@@ -17,6 +17,7 @@ from parley.broker.metadata.changes import (
     Change,
     ConfigReplaced,
     ControllerElected,
+    DeletedTopicsReplaced,
     PartitionChanged,
     PartitionsAdded,
     TopicCreated,
@@ -112,6 +113,8 @@ def _from_change(change: Change) -> list[Any]:
             return ["topic", created.name, str(created.topic_id), [from_state(state) for state in states]]
         case TopicDeleted(name, topic_id):
             return ["no topic", name, str(topic_id)]
+        case DeletedTopicsReplaced(topic_ids):
+            return ["deleted topics", [str(topic_id) for topic_id in topic_ids]]
         case ConfigReplaced(resource, entries):
             return ["config", resource.type.value, resource.name, dict(entries)]
         case BrokerRegistered(registration):
@@ -132,6 +135,8 @@ def _to_change(kind: str, *value: Any) -> Change:
             return TopicCreated(TopicImage(value[0], UUID(value[1]), tuple(map(to_state, value[2]))))
         case "no topic":
             return TopicDeleted(value[0], UUID(value[1]))
+        case "deleted topics":
+            return DeletedTopicsReplaced(tuple(map(UUID, value[0])))
         case "config":
             return ConfigReplaced(ConfigResource(ResourceType(value[0]), value[1]), value[2])
         case "broker":

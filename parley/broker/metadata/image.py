@@ -19,6 +19,7 @@ from parley.broker.metadata.changes import (
     Change,
     ConfigReplaced,
     ControllerElected,
+    DeletedTopicsReplaced,
     Delta,
     PartitionChanged,
     PartitionsAdded,
@@ -33,6 +34,8 @@ from parley.broker.metadata.types import (
     ResourceType,
     TopicImage,
 )
+
+DELETED_TOPICS_KEPT = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,9 @@ class MetadataImage:
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     topic_names: Mapping[UUID, str] = field(default_factory=dict)
     configs: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=dict)
+    deleted_topics: tuple[UUID, ...] = ()
+    """The ids of the topics deleted last, oldest first. A broker that missed the deletion still deletes their logs; a
+    log of any other unknown topic is kept, because the store may have been restored to an older state."""
 
     def partition(self, topic: str, partition: int) -> PartitionState | None:
         """The state of one partition, or None where the topic or the index does not exist."""
@@ -90,9 +96,13 @@ class MetadataImage:
             changes.append(ControllerElected(self.controller_id, self.controller_epoch))
         changes += [BrokerRegistered(new) for i, new in self.brokers.items() if earlier.brokers.get(i) != new]
         changes += [BrokerUnregistered(i) for i in earlier.brokers if i not in self.brokers]
+        deleted = earlier.deleted_topics
         for name, old in earlier.topics.items():
             if name not in self.topics or self.topics[name].topic_id != old.topic_id:
                 changes.append(TopicDeleted(name, old.topic_id))
+                deleted = _with_deleted(deleted, old.topic_id)
+        if deleted != self.deleted_topics:
+            changes.append(DeletedTopicsReplaced(self.deleted_topics))
         for resource in {**earlier.configs, **self.configs}:
             entries = self.configs.get(resource, NO_ENTRIES)
             if entries != earlier.configs.get(resource, NO_ENTRIES):
@@ -100,6 +110,10 @@ class MetadataImage:
         for name, topic in self.topics.items():
             changes += _topic_changes(earlier.topics.get(name), topic)
         return tuple(changes)
+
+
+def _with_deleted(topic_ids: tuple[UUID, ...], topic_id: UUID) -> tuple[UUID, ...]:
+    return (*topic_ids, topic_id)[-DELETED_TOPICS_KEPT:]
 
 
 def _topic_changes(old: TopicImage | None, new: TopicImage) -> list[Change]:
@@ -122,6 +136,7 @@ class _Draft:
         self._topics: dict[str, TopicImage] | None = None
         self._topic_names: dict[UUID, str] | None = None
         self._configs: dict[ConfigResource, Mapping[str, str]] | None = None
+        self._deleted = image.deleted_topics
         self._partitions: dict[str, list[PartitionState]] = {}
 
     def apply(self, change: Change) -> None:
@@ -137,6 +152,9 @@ class _Draft:
                 self._partitions.pop(name, None)
                 self._writable_topics().pop(name, None)
                 self._writable_names().pop(topic_id, None)
+                self._deleted = _with_deleted(self._deleted, topic_id)
+            case DeletedTopicsReplaced(topic_ids):
+                self._deleted = topic_ids
             case ConfigReplaced(resource, entries):
                 self._replace_config(resource, entries)
             case BrokerRegistered(registration):
@@ -159,6 +177,7 @@ class _Draft:
             topics=image.topics if self._topics is None else self._topics,
             topic_names=image.topic_names if self._topic_names is None else self._topic_names,
             configs=image.configs if self._configs is None else self._configs,
+            deleted_topics=self._deleted,
         )
 
     def _partition_list(self, topic: str) -> list[PartitionState]:

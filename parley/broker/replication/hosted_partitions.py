@@ -107,6 +107,10 @@ class HostedPartitions:
         partition = self.by_topic.get(log.topic, {}).get(log.partition)
         return partition is not None and log.topic_id in (None, partition.topic_id)
 
+    def was_deleted(self, topic_id: UUID) -> bool:
+        """True if the cluster remembers that it deleted this topic."""
+        return self._image is not None and topic_id in self._image.deleted_topics
+
     def find(self, topic: str, index: int) -> Partition:
         """The replica hosted here.
 

@@ -129,6 +129,7 @@ def compose(surroundings: Surroundings, bound: Bound, joined: Joined, opened: Op
         sessions=FetchSessions(static.max_incremental_fetch_session_cache_slots, surroundings.rng, clock.monotonic),
     )
     opened.failures.report_logs_to(partitions.lose_logs)
+    opened.manager.was_deleted = partitions.was_deleted
     _connect(parts, OffsetsTopicSubscriber(broker_id, parts.groups, surroundings.tasks))
     return parts
 

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 FAILED = 1
 """Kafka's tools exit with 1 for wrong usage as well as for an operation that failed."""
+DISK_FAILED = 74
+"""The exit code of a broker that has no log directory left (EX_IOERR): to start it again as it is does not help."""
 INTERRUPTED = 130
 
 

@@ -7,6 +7,7 @@ Rules:
 2. Standard output has the summary for people, once clients are served: exactly one line ends with
    ``bootstrap.servers=host:port``. The broker's own log goes to standard error.
 3. SIGTERM and SIGINT stop it in order, exit code 0. A second SIGINT ends it at once; the next start then recovers.
+   Exit code 74 means that no log directory can be used (deploy/parley.service), 1 any other failure.
 4. It starts fast: nothing is imported that a broker does not need, so options are parsed with the standard library.
 """
 
@@ -26,7 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from parley.tools.cli.running import FAILED, INTERRUPTED, CommandError, pairs
+from parley.tools.cli.running import DISK_FAILED, FAILED, INTERRUPTED, CommandError, pairs
 
 if TYPE_CHECKING:
     from parley.broker.config import BrokerConfig
@@ -206,20 +207,32 @@ def run(config: BrokerConfig) -> int:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(server, config))
-        reason = "every log directory has failed; the log above says why." if server.failed.is_set() else None
+        reason, code = why_it_ended(server)
     except NotStarted as error:
-        reason = str(error)
+        reason, code = str(error), error.exit_code
     finally:
         writer.close()
     # After the log's last line, which goes to the same terminal from another thread.
     if reason is not None:
         print(f"Error: {reason}", file=sys.stderr)
-        return FAILED
-    return 0
+    return code
+
+
+def why_it_ended(server: BrokerServer) -> tuple[str | None, int]:
+    """Why a broker that had started ended, or None if it was told to; and the exit code."""
+    if not server.failed.is_set():
+        return None, 0
+    if server.parts.logs.online():
+        return "the broker is no longer a member of the cluster; the log above says why.", FAILED
+    return "every log directory has failed; the log above says why.", DISK_FAILED
 
 
 class NotStarted(Exception):
     """The start has failed. The text says at which step, why, and what to do."""
+
+    def __init__(self, text: str, exit_code: int) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
 
 
 def _raise_file_limit() -> None:
@@ -245,8 +258,11 @@ async def _serve(server: BrokerServer, config: BrokerConfig) -> None:
         starting.result()
     except Exception as error:
         told.cancel()
+        from parley.storage.log_manager import NoLogDirectory
+
         raise NotStarted(
-            f"The broker did not start: it was {server.failed_step}. {why_not_started(error, config)}"
+            f"The broker did not start: it was {server.failed_step}. {why_not_started(error, config)}",
+            DISK_FAILED if isinstance(error, NoLogDirectory) else FAILED,
         ) from error
     # In one write: the log goes to the same terminal from another thread.
     sys.stdout.write(summary(server, config) + "\n")

@@ -5,8 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
-from parley.broker.controller.stored_metadata import BROKERS, PARTITIONS, TOPICS, Writes, read_image, writes_for
+from parley.broker.controller.stored_metadata import (
+    BROKERS,
+    DELETED_TOPICS,
+    PARTITIONS,
+    TOPICS,
+    Writes,
+    read_image,
+    writes_for,
+)
 from parley.broker.metadata.changes import BrokerRegistered, Change, PartitionChanged, TopicCreated, TopicDeleted
+from parley.broker.metadata.encoding import to_json
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import PartitionState
 from tests.broker.controller.clusters import TOPIC, TOPIC_ID, image_with
@@ -39,7 +48,11 @@ def test_a_broker_that_registers_and_is_fenced_is_written_after_its_partitions()
 
 def test_a_topic_goes_before_its_partitions_whatever_was_to_be_written_of_them() -> None:
     writes, _ = written(image_with(STATE), PartitionChanged(TOPIC, 0, OTHER), TopicDeleted(TOPIC, TOPIC_ID))
-    assert list(writes.items()) == [(TOPICS + TOPIC, None), (f"{PARTITIONS}{TOPIC}/00000", None)]
+    assert list(writes.items()) == [
+        (TOPICS + TOPIC, None),
+        (f"{PARTITIONS}{TOPIC}/00000", None),
+        (f"{DELETED_TOPICS}ids", to_json([str(TOPIC_ID)])),
+    ]
 
 
 def test_nothing_is_left_of_what_was_made_and_deleted_at_once() -> None:
@@ -56,5 +69,6 @@ def test_nothing_is_left_of_what_was_made_and_deleted_at_once() -> None:
     assert [(key, value is None) for key, value in writes.items()] == [
         (f"{PARTITIONS}{TOPIC}/00000", False),
         (f"{PARTITIONS}{TOPIC}/00001", True),
+        (f"{DELETED_TOPICS}ids", False),
         (TOPICS + TOPIC, False),
     ]

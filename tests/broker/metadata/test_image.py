@@ -12,12 +12,13 @@ from parley.broker.metadata.changes import (
     BrokerRegistered,
     Change,
     ConfigReplaced,
+    DeletedTopicsReplaced,
     PartitionChanged,
     PartitionsAdded,
     TopicCreated,
     TopicDeleted,
 )
-from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.image import DELETED_TOPICS_KEPT, MetadataImage
 from parley.broker.metadata.types import (
     BrokerRegistration,
     ConfigResource,
@@ -70,6 +71,7 @@ def images(draw: st.DrawFn) -> MetadataImage:
     changes: list[Change] = [TopicCreated(topic) for topic in by_name.values()]
     changes += [BrokerRegistered(r) for r in draw(st.lists(registrations, max_size=3))]
     changes += [ConfigReplaced(draw(resources), draw(entries)) for _ in range(draw(st.integers(0, 3)))]
+    changes.append(DeletedTopicsReplaced(tuple(draw(st.lists(st.uuids(), max_size=3)))))
     return MetadataImage("cluster", controller_id=1, controller_epoch=7).with_changes(changes)
 
 
@@ -80,6 +82,7 @@ def test_the_difference_of_two_images_leads_from_one_to_the_other(one: MetadataI
     assert reached.topics == other.topics
     assert reached.configs == other.configs
     assert reached.brokers == other.brokers
+    assert reached.deleted_topics == other.deleted_topics
     assert set(reached.topic_names.values()) >= set(other.topics)
     assert other.changes_since(reached) == ()
 
@@ -100,6 +103,7 @@ def test_the_store_holds_the_image(one: MetadataImage, other: MetadataImage) -> 
                 stored[key] = value
         read = read_image("cluster", stored)
         assert (read.topics, read.configs, read.brokers) == (after.topics, after.configs, after.brokers)
+        assert read.deleted_topics == after.deleted_topics
 
 
 def test_partitions_added_are_seen_as_added() -> None:
@@ -121,3 +125,12 @@ def test_an_image_never_changes() -> None:
     assert second.partition("t", 2) is None
     assert third.partition("t", 0) is None
     assert (first.version, second.version, third.version) == (1, 2, 3)
+    assert (second.deleted_topics, third.deleted_topics) == ((), (topic.topic_id,))
+
+
+def test_only_the_topics_deleted_last_are_remembered() -> None:
+    image = MetadataImage("c")
+    ids = [UUID(int=i) for i in range(DELETED_TOPICS_KEPT + 2)]
+    for topic_id in ids:
+        image = image.with_changes([TopicDeleted("t", topic_id)])
+    assert image.deleted_topics == tuple(ids[2:])
