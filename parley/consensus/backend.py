@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import ClassVar, Self, TypeAlias
 
 from parley.consensus.errors import (
     AlreadyExists,
@@ -36,6 +36,7 @@ from parley.consensus.errors import (
 )
 from parley.consensus.keys import check_key
 from parley.consensus.session import Session, SessionState
+from parley.consensus.store_config import NO_CONFIG, StoreConfig
 
 __all__ = [
     "ABSENT",
@@ -390,8 +391,11 @@ class Backend(ABC):
     Beside what each call says, every call raises ``Closed`` after ``close`` and before ``open``, ``Unauthorized``,
     ``WrongStore``, ``Unavailable`` (not applied); every write ``MaybeApplied``. ``parley.consensus.errors`` says what
     to do.
+
+    :cvar config: the keys that the store adds to a broker's configuration.
     """
 
+    config: ClassVar[StoreConfig] = NO_CONFIG
     _identity: str | None = None
     """For backends: set by ``open`` (``parley.consensus.store_identity``)."""
 

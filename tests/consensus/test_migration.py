@@ -22,7 +22,7 @@ from parley.consensus.recipes.elections import Elections
 from parley.consensus.recipes.groups import Groups
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.consensus.recipes.settled_write import Writer, wrap
-from parley.consensus.registry import load_backend
+from parley.consensus.registry import backend_factory
 from parley.consensus.store_copy import content, leftovers
 from parley.consensus.store_in_charge import StoreInCharge
 from parley.consensus.store_lookup import find_store, find_successor, open_existing
@@ -441,7 +441,7 @@ async def test_data_of_a_store_is_not_used_with_an_unrelated_one(stores: Stores)
 
 async def test_an_empty_store_is_not_begun_by_looking(stores: Stores, tmp_path) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(WrongStore):
-        await open_existing(f"local://{tmp_path}/none", load_backend)
+        await open_existing(f"local://{tmp_path}/none", backend_factory({}))
     assert not (tmp_path / "none").exists()
 
 

@@ -5,14 +5,18 @@ import subprocess
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Self
 
 import pytest
 
-from parley.consensus import registry
+from parley.consensus import built_in_stores, registry
 from parley.consensus.errors import BadConfig
 from parley.consensus.local import LocalBackend
 from parley.consensus.memory import MemoryBackend
-from parley.consensus.registry import create_backend, default_url, from_kafka_config, names_store, schemes
+from parley.consensus.registry import backend_class, configured_url, create_backend, default_url, names_store, schemes
+from parley.consensus.store_config import NO_CONFIG, ConfigKey, StoreConfig, ValueType
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_built_in_schemes(tmp_path: Path) -> None:
@@ -75,9 +79,7 @@ def test_what_to_install_is_said() -> None:
         "try: create_backend('etcd://h')\n"
         "except Exception as error: print(error)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=Path(registry.__file__).parents[1], capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert "pip install 'parley-broker[etcd]'" in done.stdout
 
 
@@ -86,7 +88,7 @@ def test_built_in_schemes_do_not_read_the_installed_distributions() -> None:
         "import sys; from parley.consensus.registry import create_backend; create_backend('memory:'); "
         "sys.exit('importlib.metadata' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], cwd=Path(registry.__file__).parents[1]).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -107,22 +109,22 @@ def test_built_in_schemes_do_not_read_the_installed_distributions() -> None:
     ],
 )
 def test_kafka_configuration(config: dict[str, str], url: str) -> None:
-    assert from_kafka_config(config) == url
+    assert configured_url(config) == url
 
 
 def test_an_explicit_data_directory_wins_over_log_dirs() -> None:
-    assert from_kafka_config({"log.dirs": "/data/1"}, "/meta") == default_url("/meta") == "local:///meta/coordination"
+    assert configured_url({"log.dirs": "/data/1"}, "/meta") == default_url("/meta") == "local:///meta/coordination"
 
 
 @pytest.mark.parametrize("connect", ["h1:2181,,h2", ":2181", "h1:port", "h1:0", "h1:2181//a", "h1:99999"])
 def test_malformed_zookeeper_connect(connect: str) -> None:
     with pytest.raises(BadConfig, match=r"zookeeper\.connect"):
-        from_kafka_config({"zookeeper.connect": connect})
+        configured_url({"zookeeper.connect": connect})
 
 
 def test_nowhere_to_keep_the_embedded_store() -> None:
     with pytest.raises(BadConfig, match=r"coordination\.url"):
-        from_kafka_config({})
+        configured_url({})
 
 
 @pytest.mark.parametrize(
@@ -137,11 +139,65 @@ def test_whether_a_configuration_names_a_store(config: dict[str, str], named: bo
     assert names_store(config) == named
 
 
-def test_brokers_name_no_store_except_by_the_keys_of_kafkas_configuration() -> None:
+def test_brokers_name_no_store() -> None:
     folder = Path(__file__).parents[2] / "parley" / "broker"
-    naming = [
-        str(path)
-        for path in folder.rglob("*.py")
-        if folder / "config" not in path.parents and re.search("zookeeper|etcd|consul|sqlite", path.read_text(), re.I)
-    ]
-    assert naming == []
+    names = re.compile("zookeeper|etcd|consul|sqlite", re.I)
+    assert [str(path) for path in folder.rglob("*.py") if names.search(path.read_text())] == []
+
+
+def test_a_backend_declares_the_keys_that_are_known_without_loading_it() -> None:
+    for scheme in built_in_stores.BACKENDS:
+        assert backend_class(scheme).config is built_in_stores.CONFIGS.get(scheme, NO_CONFIG)
+
+
+@pytest.mark.parametrize("scheme", built_in_stores.CONFIGS)
+def test_the_keys_of_a_store_begin_with_its_scheme(scheme: str) -> None:
+    store = built_in_stores.CONFIGS[scheme]
+    names = [key.name for key in store.keys]
+    assert all(name.startswith(f"{scheme}.") for name in [*names, *store.unused])
+    assert len(set(names)) == len(names)
+    assert {store.address_key, store.session_timeout_key} <= {*names, ""}
+
+
+def test_the_keys_of_the_built_in_stores_are_known_without_their_clients() -> None:
+    code = "import sys, parley.consensus.built_in_stores; sys.exit('kazoo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+class KeyedBackend(MemoryBackend):
+    """A third party's store with a key of its own."""
+
+    config = StoreConfig(
+        keys=(ConfigKey("thirdparty.password", ValueType.PASSWORD, None, "A secret."),),
+        options=lambda given: {"password": given["thirdparty.password"]} if "thirdparty.password" in given else {},
+    )
+
+    @classmethod
+    def from_url(cls, url: str, **options: object) -> Self:
+        backend = cls()
+        backend.password = options.get("password")  # type: ignore[attr-defined]
+        return backend
+
+
+class MisnamedBackend(KeyedBackend):
+    config = StoreConfig(keys=(ConfigKey("broker.id", ValueType.INT, None, ""),))
+
+
+async def test_a_backend_gets_the_options_that_its_keys_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    third_party(monkeypatch, f"{__name__}:KeyedBackend")
+    for given, password in (({"thirdparty.password": "p"}, "p"), ({"other.password": "p"}, None)):
+        backend = await registry.backend_factory(given)("thirdparty://x")
+        assert backend.password == password  # type: ignore[attr-defined]
+
+
+def test_the_keys_of_a_third_party_must_begin_with_its_scheme(monkeypatch: pytest.MonkeyPatch) -> None:
+    third_party(monkeypatch, f"{__name__}:MisnamedBackend")
+    with pytest.raises(BadConfig, match=r"must begin with thirdparty\."):
+        registry.third_party_config("thirdparty")
+
+
+def test_only_third_parties_have_a_third_party_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    third_party(monkeypatch, f"{__name__}:KeyedBackend")
+    assert registry.third_party_config("thirdparty") is KeyedBackend.config
+    assert registry.third_party_config("zookeeper") is None
+    assert registry.third_party_config("nowhere") is None

@@ -17,9 +17,10 @@ from kazoo.security import OPEN_ACL_UNSAFE
 
 from parley.consensus.backend import Changed, Put
 from parley.consensus.errors import BadConfig, Unauthorized, Unavailable
-from parley.consensus.registry import backend_factory, create_backend, from_kafka_config, zookeeper_secrets
+from parley.consensus.registry import backend_factory, configured_url, create_backend
 from parley.consensus.zookeeper import ZookeeperBackend
 from parley.consensus.zookeeper.address import parse
+from parley.consensus.zookeeper.configured_address import secrets
 from parley.consensus.zookeeper.connection import synchronous_client
 from tests.support.ports import free_port
 from tests.support.stores.zookeeper import ZookeeperServers, zookeeper_servers
@@ -261,10 +262,10 @@ async def test_kafkas_keys_are_those_of_the_address(tls: tuple[ZookeeperServers,
         "zookeeper.set.acl": "true",
         "zookeeper.connection.timeout.ms": "10000",
     }
-    async with create_backend(from_kafka_config(config)) as client:
+    async with create_backend(configured_url(config)) as client:
         await client.put("a", b"1")
     with pytest.raises(BadConfig, match="only PEM"):
-        from_kafka_config({**config, "zookeeper.ssl.keystore.type": "BCFKS"})
+        configured_url({**config, "zookeeper.ssl.keystore.type": "BCFKS"})
 
 
 def kafkas(url: str, keystore: Path, truststore: Path) -> dict[str, str]:
@@ -298,7 +299,7 @@ async def test_keystores_with_passwords(tls: tuple[ZookeeperServers, Path], tmp_
     config = kafkas(servers.url, keystore, truststore)
     config["zookeeper.ssl.truststore.password"] = "trust pass"
     config["zookeeper.ssl.keystore.password"] = "key pass"
-    url = from_kafka_config(config)
+    url = configured_url(config)
     assert "key pass" not in unquote_plus(url)
     client = await backend_factory(config)(url)
     async with client:
@@ -315,7 +316,7 @@ def test_a_keystore_that_only_java_reads_is_refused(tmp_path: Path) -> None:
         "-keystore", f"{keystore}", "-storepass", "secret", "-keypass", "secret")  # fmt: skip
     config = kafkas("zookeeper://h", keystore, keystore)
     with pytest.raises(BadConfig, match="keytool -importkeystore"):
-        create_backend(from_kafka_config(config), **zookeeper_secrets(config))
+        create_backend(configured_url(config), **secrets(config))
 
 
 def run(*command: str) -> None:

@@ -18,10 +18,11 @@ from typing import Any, NoReturn
 
 from parley.broker.config import listeners as _listeners
 from parley.broker.config.broker_keys import LISTENER_PREFIX, BrokerKeys, base_key
-from parley.broker.config.definition import closest, parse_all
+from parley.broker.config.definition import Key, closest, parse_all
 from parley.broker.config.errors import ConfigError, Problem
 from parley.broker.config.listeners import ListenerAddress
 from parley.broker.config.retired import why_retired
+from parley.broker.config.store_keys import SESSION_TIMEOUTS, third_party_keys
 from parley.broker.config.validation import problems_between
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -33,18 +34,26 @@ class BrokerConfig(BrokerKeys):
     Immutable. Make one with :meth:`from_properties`; ``BrokerConfig.from_properties({})`` has the defaults.
     """
 
-    def __init__(self, static: Mapping[str, str], cluster_default: Mapping[str, str], per_broker: Mapping[str, str]):
+    def __init__(
+        self,
+        static: Mapping[str, str],
+        cluster_default: Mapping[str, str],
+        per_broker: Mapping[str, str],
+        third_party_keys: Mapping[str, Key[Any]],
+    ):
         """Parse and check all layers. Raises ConfigError with everything that is wrong."""
         given = {**static, **cluster_default, **per_broker}
-        parsed, problems = parse_all(self.KEYS, given)
+        keys = {**self.KEYS, **third_party_keys} if third_party_keys else self.KEYS
+        parsed, problems = parse_all(keys, given)
         problems += _listener_key_problems(given)
-        values = {**_DEFAULTS, **parsed}
+        values = {**_DEFAULTS, **{key.attribute: key.default for key in third_party_keys.values()}, **parsed}
         problems += _resolve(values, given)
         values |= {
             "static": MappingProxyType(dict(static)),
             "cluster_default": MappingProxyType(dict(cluster_default)),
             "per_broker": MappingProxyType(dict(per_broker)),
-            "warnings": _warnings(given),
+            "third_party_keys": third_party_keys,
+            "warnings": _warnings(given, keys),
         }
         self.__dict__.update(values)
         if not problems:
@@ -55,7 +64,8 @@ class BrokerConfig(BrokerKeys):
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> BrokerConfig:
         """The configuration a properties file describes. Raises ConfigError with everything that is wrong in it."""
-        return cls(properties, NOTHING, NOTHING)
+        unknown = [name for name in properties if base_key(name) is None]
+        return cls(properties, NOTHING, NOTHING, third_party_keys(unknown))
 
     def with_dynamic(self, cluster_default: Mapping[str, str], per_broker: Mapping[str, str]) -> BrokerConfig:
         """This configuration with other dynamic layers. Raises ConfigError.
@@ -63,13 +73,15 @@ class BrokerConfig(BrokerKeys):
         Both are whole layers, not changes to them. To judge a change that a client asks for, see
         :func:`parley.broker.config.dynamic_changes.check_change`.
         """
-        return BrokerConfig(self.static, cluster_default, per_broker)
+        return BrokerConfig(self.static, cluster_default, per_broker, self.third_party_keys)
 
     def for_listener(self, name: str) -> BrokerConfig:
         """This configuration as the listener sees it: ``listener.name.<name>.<key>`` stands for ``<key>`` (KIP-103)."""
         prefix = f"{LISTENER_PREFIX}{name.lower()}."
         own = {key.removeprefix(prefix): value for key, value in self.given.items() if key.startswith(prefix)}
-        return BrokerConfig(self.static, self.cluster_default, {**self.per_broker, **own}) if own else self
+        if not own:
+            return self
+        return BrokerConfig(self.static, self.cluster_default, {**self.per_broker, **own}, self.third_party_keys)
 
     def advertised_at(self, ports: Mapping[str, int], hostname: str) -> tuple[ListenerAddress, ...]:
         """The addresses to tell others, once the ports are known that were opened (by listener name).
@@ -85,9 +97,10 @@ class BrokerConfig(BrokerKeys):
     def session_timeout_ms(self) -> int:
         """How long the coordination store may hear nothing from this broker: by the key that was given."""
         given = self.given
-        if "zookeeper.session.timeout.ms" in given and "coordination.session.timeout.ms" not in given:
-            return self.zookeeper_session_timeout_ms
-        return self.coordination_session_timeout_ms
+        names = SESSION_TIMEOUTS if "coordination.session.timeout.ms" not in given else ()
+        name = next((each for each in names if each in given), "coordination.session.timeout.ms")
+        timeout_ms: int = getattr(self, self.KEYS[name].attribute)
+        return timeout_ms
 
     @property
     def metrics_address(self) -> tuple[str, int] | None:
@@ -120,13 +133,13 @@ def _listener_key_problems(given: Mapping[str, str]) -> list[Problem]:
     return problems
 
 
-def _warnings(given: Mapping[str, str]) -> tuple[str, ...]:
+def _warnings(given: Mapping[str, str], keys: Mapping[str, Key[Any]]) -> tuple[str, ...]:
     warnings = []
     for name in given:
-        key = base_key(name)
+        key = base_key(name) or keys.get(name)
         if key is None:
             why = why_retired(name)
-            meant = None if why else closest(name, BrokerKeys.KEYS)
+            meant = None if why else closest(name, keys)
             warnings.append(
                 f"{name} has no effect: {why}"
                 if why

@@ -17,6 +17,7 @@ from parley.broker.config.keys.security import SecurityKeys
 from parley.broker.config.keys.topic_defaults import TopicDefaultKeys
 from parley.broker.config.keys.transactions import TransactionKeys
 from parley.broker.config.listeners import ListenerAddress
+from parley.broker.config.store_keys import BUILT_IN_KEYS
 
 LISTENER_PREFIX = "listener.name."
 _PER_MECHANISM = (
@@ -62,10 +63,20 @@ class BrokerKeys(
     data_dirs: tuple[str, ...]
     """The directories for data: log.dirs, else log.dir."""
 
+    third_party_keys: Mapping[str, Key[Any]]
+    """The keys of stores that other packages bring, if ``static`` holds one of them."""
+
     @property
     def given(self) -> dict[str, str]:
         """What was written in any layer, the highest one's text of each key."""
         return {**self.static, **self.cluster_default, **self.per_broker}
+
+    def key(self, name: str) -> Key[Any] | None:
+        """Return the definition behind a name, as ``base_key``, also of a key of a third party's store."""
+        return base_key(name) or self.third_party_keys.get(name)
+
+
+BrokerKeys.KEYS = {**BrokerKeys.KEYS, **BUILT_IN_KEYS}
 
 
 def base_key(name: str) -> Key[Any] | None:

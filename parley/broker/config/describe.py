@@ -13,7 +13,6 @@ from enum import IntEnum
 from typing import Any
 
 from parley.broker.config.broker_config import BrokerConfig
-from parley.broker.config.broker_keys import base_key
 from parley.broker.config.definition import ConfigType, Dynamic, Key
 from parley.broker.config.topic_config import TopicConfig
 
@@ -59,7 +58,7 @@ class Entry:
 
 def describe_broker(config: BrokerConfig) -> list[Entry]:
     """Every key of a broker, and the names it was given that are no keys (as secrets: nobody knows what they are)."""
-    names = dict.fromkeys((*BrokerConfig.KEYS, *config.given))
+    names = dict.fromkeys((*BrokerConfig.KEYS, *config.third_party_keys, *config.given))
     return [_broker_entry(config, name, tuple(_layers(config))) for name in names]
 
 
@@ -82,16 +81,19 @@ def _layers(config: BrokerConfig) -> Iterator[_Layer]:
     yield ConfigSource.PER_BROKER, config.per_broker
     yield ConfigSource.CLUSTER_DEFAULT, config.cluster_default
     yield ConfigSource.STATIC, config.static
-    yield ConfigSource.DEFAULT, _DEFAULT_TEXTS
+    third_party = config.third_party_keys
+    yield ConfigSource.DEFAULT, {**_DEFAULT_TEXTS, **_default_texts(third_party)} if third_party else _DEFAULT_TEXTS
 
 
-_DEFAULT_TEXTS: Mapping[str, str] = {
-    key.name: text for key in BrokerConfig.KEYS.values() if (text := key.text(key.default)) is not None
-}
+def _default_texts(keys: Mapping[str, Key[Any]]) -> Mapping[str, str]:
+    return {key.name: text for key in keys.values() if (text := key.text(key.default)) is not None}
+
+
+_DEFAULT_TEXTS = _default_texts(BrokerConfig.KEYS)
 
 
 def _broker_entry(config: BrokerConfig, name: str, layers: tuple[_Layer, ...]) -> Entry:
-    key = base_key(name)
+    key = config.key(name)
     sensitive = key is None or key.is_sensitive
     synonyms = _synonyms(layers, _names(name, key), sensitive=sensitive)
     written = next((synonym.value for synonym in synonyms if synonym.name == name), None)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from parley.broker.config.broker_config import BrokerConfig
-from parley.broker.config.broker_keys import base_key
 from parley.broker.config.definition import Dynamic, Key, Password
 from parley.broker.config.errors import ConfigError, Problem
 
@@ -43,7 +42,7 @@ def check_change(config: BrokerConfig, layer: Mapping[str, str], *, per_broker: 
     problems = [
         Problem(name, Password.HIDDEN if key.is_sensitive else text, why)
         for name, text in layer.items()
-        if (key := base_key(name)) is not None and (why := _refusal(name, key, per_broker=per_broker))
+        if (key := config.key(name)) is not None and (why := _refusal(name, key, per_broker=per_broker))
     ]
     if problems:
         raise ConfigError(problems)

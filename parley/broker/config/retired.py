@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from parley.broker.config.keys.reasons import JAVA, KRAFT, SASL, TIERED
+from parley.broker.config.store_keys import UNUSED
 
 _SHARE_GROUPS = "Share groups are not in this release."
 _STREAMS_GROUPS = "Groups of the streams protocol are not in this release."
@@ -31,7 +32,7 @@ RETIRED: Mapping[str, str] = {
     "sasl.oauthbearer.client.credentials.": SASL,
     "sasl.oauthbearer.jwt.": JAVA,
     "sasl.oauthbearer.scope": SASL,
-    "zookeeper.metadata.migration.": "It moves a Kafka cluster to its own metadata quorum.",
+    **UNUSED,
 }
 """Why a key has no effect, by the key or, with a dot at the end, by what it begins with."""
 

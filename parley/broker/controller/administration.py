@@ -13,7 +13,6 @@ from typing import NoReturn
 from uuid import UUID
 
 from parley.broker.config import ConfigError, ConfigType
-from parley.broker.config.broker_keys import base_key
 from parley.broker.config.dynamic_changes import check_change
 from parley.broker.config.dynamic_config import DynamicConfig
 from parley.broker.config.topic_config import TopicConfig, check_topic
@@ -170,8 +169,9 @@ class Administration:
             value = getattr(topic, key.attribute) if key is not None else ()
             is_list = key is not None and key.type is ConfigType.LIST
         else:
-            known = base_key(name)
-            value = getattr(self._config(), known.attribute) if known is not None else ()
+            config = self._config()
+            known = config.key(name)
+            value = getattr(config, known.attribute) if known is not None else ()
             is_list = known is not None and known.type is ConfigType.LIST
         if not is_list:
             _not_a_list(name)

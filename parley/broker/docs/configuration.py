@@ -11,6 +11,9 @@ from parley.broker.config.definition import ConfigType, Dynamic, Key, Keys
 from parley.broker.config.keys.topic_level import TopicKeys
 from parley.broker.config.presets import COMMAND, EMBEDDED
 from parley.broker.config.retired import RETIRED
+from parley.broker.config.store_keys import keys_of
+from parley.consensus.built_in_stores import CONFIGS
+from parley.consensus.store_config import StoreConfig
 
 _INTRODUCTION = """\
 # Configuration
@@ -71,6 +74,7 @@ def configuration_page() -> str:
     """The whole page, in Markdown."""
     parts = [_INTRODUCTION, _contents(), _presets()]
     parts += [_section(keys) for keys in BrokerKeys.__bases__]
+    parts += [_store_section(store) for store in CONFIGS.values()]
     parts += [_TOPICS, *(_entry(key) for key in _sorted(TopicKeys.KEYS))]
     rows = (f"| `{name}{'*' if name.endswith('.') else ''}` | {why} |" for name, why in RETIRED.items())
     parts.append(_RETIRED + "\n".join(rows) + "\n")
@@ -103,6 +107,11 @@ def _section(keys: type) -> str:
     return "\n".join(
         [f"## {keys.TITLE}\n", f"{_escaped(keys.__doc__ or '')}\n", *(_entry(key) for key in _sorted(keys.KEYS))]
     )
+
+
+def _store_section(store: StoreConfig) -> str:
+    head = [f"## The coordination store {store.title}\n", f"{_escaped(store.doc)}\n"]
+    return "\n".join([*head, *(_entry(key) for key in _sorted(keys_of(store)))])
 
 
 def _sorted(keys: Mapping[str, Key[Any]]) -> list[Key[Any]]:

@@ -38,7 +38,7 @@ from parley.broker.embedded.reentrant_block import InBlock
 from parley.broker.embedded.settings import Setting, given_settings, prepare_folders
 from parley.broker.server import BrokerServer
 from parley.consensus.backend import Backend
-from parley.consensus.registry import backend_factory, from_kafka_config, names_store
+from parley.consensus.registry import backend_factory, configured_url, names_store
 
 _EACH_ITS_OWN: Final = ("broker.id", "node.id", "listeners", "advertised.listeners", "log.dirs", "log.dir")
 _stores = itertools.count(1)
@@ -189,7 +189,7 @@ class Cluster(InBlock):
         self._brokers = {each: ClusterBroker(each, self._settings(each, folder, store)) for each in self._ids}
         # A store in memory lives as long as somebody holds it: it must outlive a moment when all brokers are down.
         settings = self._settings(1, folder, store)
-        self._store = await backend_factory(settings)(from_kafka_config(settings, folder))
+        self._store = await backend_factory(settings)(configured_url(settings, folder))
         try:
             await asyncio.gather(*(broker.start() for broker in self._brokers.values()))
         except BaseException:

@@ -18,7 +18,7 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from queue import Full, Queue
 from threading import Thread
@@ -27,7 +27,6 @@ from typing import Any, TextIO
 from urllib.parse import unquote
 
 from parley.broker.config.broker_config import BrokerConfig
-from parley.broker.config.broker_keys import base_key
 from parley.broker.config.definition import Password
 
 WAITING_MAX = 10_000
@@ -135,18 +134,18 @@ def start_logging(config: BrokerConfig, stream: TextIO | None = None) -> LogWrit
     For a process that is a broker. A program that embeds one has its own logging, which the broker's records reach.
     """
     writer = LogWriter(stream or sys.stderr)
-    writer.setFormatter(LogLines(as_json=config.logging_format == "json", secrets=secrets_in(config.given)))
+    writer.setFormatter(LogLines(as_json=config.logging_format == "json", secrets=secrets_in(config)))
     root = logging.getLogger()
     root.addHandler(writer)
     root.setLevel(config.logging_level.upper())
     return writer
 
 
-def secrets_in(given: Mapping[str, str]) -> frozenset[str]:
-    """The secrets a configuration holds: values of password keys, and passwords in URLs."""
+def secrets_in(config: BrokerConfig) -> frozenset[str]:
+    """The secrets that a configuration holds: values of password keys, and passwords in URLs."""
     secrets = set()
-    for name, text in given.items():
-        key = base_key(name)
+    for name, text in config.given.items():
+        key = config.key(name)
         if key is not None and key.is_sensitive:
             secrets.add(text.strip())
         elif "://" in text:

@@ -13,7 +13,7 @@ from parley.broker.store_move.driver import StoreMoveDriver
 from parley.broker.store_move.participant import StoreMoveParticipant
 from parley.consensus.errors import WrongStore
 from parley.consensus.recipes.keyvalue import KeyValue
-from parley.consensus.registry import backend_factory, from_kafka_config
+from parley.consensus.registry import backend_factory, configured_url
 from parley.consensus.store_lookup import find_store
 
 
@@ -39,7 +39,7 @@ async def join_store(surroundings: Surroundings) -> Joined:
     directories = list(map(Path, config.data_dirs))
     loop = asyncio.get_running_loop()
     known = await loop.run_in_executor(None, read_known_stores, directories)
-    url, backend_at = from_kafka_config(config.given, config.data_dirs[0]), backend_factory(config.given)
+    url, backend_at = configured_url(config.given, config.data_dirs[0]), backend_factory(config.given)
     try:
         store = await find_store(url, backend_at, known=known, rng=rng)
     except WrongStore as wrong:

@@ -16,6 +16,17 @@ How the interface is made of ZooKeeper's parts:
 
 from __future__ import annotations
 
-from parley.consensus.zookeeper.backend import ZookeeperBackend
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from parley.consensus.zookeeper.backend import ZookeeperBackend as ZookeeperBackend
 
 __all__ = ["ZookeeperBackend"]
+
+
+def __getattr__(name: str) -> object:
+    if name == "ZookeeperBackend":  # the configuration keys are read without importing kazoo
+        from parley.consensus.zookeeper.backend import ZookeeperBackend
+
+        return ZookeeperBackend
+    raise AttributeError(name)

@@ -25,11 +25,11 @@ from urllib.parse import parse_qsl, unquote
 from parley.consensus.errors import BadConfig
 from parley.consensus.keystores import Keystores, is_pem, read_pkcs12
 from parley.consensus.urls import parse_servers
+from parley.consensus.zookeeper.configured_address import DEFAULT_PORT
 from parley.consensus.zookeeper.connection import Endpoint
 from parley.consensus.zookeeper.multi_requests import Acl
 
 ROOT = "parley"
-DEFAULT_PORT = 2181
 _ROOT_BYTES_MAX = 200
 _ALL = 31
 OPEN_ACL: Acl = ((_ALL, "world", "anyone"),)

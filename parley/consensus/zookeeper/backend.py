@@ -32,6 +32,7 @@ from parley.consensus.errors import Closed, CoordinationError, SessionLost, Unav
 from parley.consensus.zookeeper.address import Address, parse
 from parley.consensus.zookeeper.change_feed import Feed
 from parley.consensus.zookeeper.change_log_trimming import Trimmer
+from parley.consensus.zookeeper.config_keys import CONFIG
 from parley.consensus.zookeeper.connection import MAIN_TIMEOUT_MS, Connection
 from parley.consensus.zookeeper.consistent_reads import Reader
 from parley.consensus.zookeeper.key_layout import Layout
@@ -63,6 +64,8 @@ class ZookeeperBackend(Backend):
 
     :param rng: source of names; two clients must never draw the same.
     """
+
+    config = CONFIG
 
     def __init__(self, address: Address, *, rng: random.Random | None = None) -> None:
         self._address = address

@@ -70,13 +70,13 @@ def check(
     It is written to below a folder that is removed afterwards; an empty store is given its identity. The exit code is
     0 where a cluster would run on it.
     """
-    from parley.consensus.registry import load_backend
+    from parley.consensus.registry import backend_factory
     from parley.tools.coordination.checking import check as check_store
 
     async def work() -> Any:
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        backend = await load_backend(url)
+        backend = await backend_factory({})(url)
         try:
             async with asyncio.timeout(OPEN_MAX_S):
                 await backend.open()
@@ -245,7 +245,7 @@ def _address(url: str | None, config: Path | None) -> tuple[str, BackendFactory]
     """The store that is meant, and what opens it."""
     from parley.broker.config.properties import read_properties
     from parley.consensus.errors import BadConfig
-    from parley.consensus.registry import backend_factory, from_kafka_config
+    from parley.consensus.registry import backend_factory, configured_url
 
     if (url is None) == (config is None):
         raise CommandError("Name a store by its URL, or a broker's properties file with --config.")
@@ -253,7 +253,7 @@ def _address(url: str | None, config: Path | None) -> tuple[str, BackendFactory]
         return url or "", backend_factory({})
     try:
         properties = read_properties(config)
-        return from_kafka_config(properties), backend_factory(properties)
+        return configured_url(properties), backend_factory(properties)
     except OSError as error:
         raise CommandError(f"The file {config} cannot be read: {error.strerror}.") from error
     except (ValueError, BadConfig) as error:

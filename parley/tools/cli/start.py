@@ -317,7 +317,7 @@ def why_not_started(error: Exception, config: BrokerConfig) -> str:
     from parley.broker.logging.lines import secrets_in
 
     text = _reason(error, config)
-    for secret in sorted(secrets_in(config.given), key=len, reverse=True):
+    for secret in sorted(secrets_in(config), key=len, reverse=True):
         text = text.replace(secret, Password.HIDDEN)
     return text
 

@@ -62,16 +62,17 @@ def migrate(
     """Lock or unlock the tree."""
     from parley.broker.config.properties import read_properties
     from parley.consensus.errors import CoordinationError
-    from parley.consensus.registry import from_kafka_config, zookeeper_secrets
+    from parley.consensus.registry import configured_url
     from parley.consensus.zookeeper.address import parse
+    from parley.consensus.zookeeper.configured_address import secrets
     from parley.consensus.zookeeper.tree_acls import NoTree, set_acls
 
     leave_to_log()
     config = dict(read_properties(tls_config)) if tls_config else {}
     config |= {"zookeeper.connect": connect, "zookeeper.connection.timeout.ms": str(connection_timeout_ms)}
-    given = {"user": user, "password_file": password_file, "auth": auth, **zookeeper_secrets(config)}
+    given = {"user": user, "password_file": password_file, "auth": auth, **secrets(config)}
     try:
-        address = parse(from_kafka_config(config), {name: value for name, value in given.items() if value})
+        address = parse(configured_url(config), {name: value for name, value in given.items() if value})
         count = set_acls(address, secure=acl is Acl.SECURE)
     except NoTree as error:
         if path_check:

@@ -13,7 +13,7 @@ from parley.broker.docs.what_works import UNSERVED
 from parley.broker.metrics.catalogue import CATALOGUE
 from parley.protocol.messages import APIS
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.parametrize("path", PAGES)

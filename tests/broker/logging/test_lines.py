@@ -83,7 +83,7 @@ def test_secrets_are_hidden_wherever_they_turn_up() -> None:
             "coordination.url": "zookeeper://user:s%40crt@host:2181/x",
         }
     )
-    secrets = secrets_in(config.given)
+    secrets = secrets_in(config)
     assert secrets == {"hunter2", 'password="pw"', "s%40crt", "s@crt"}
     for lines in (LogLines(as_json=False, secrets=secrets), LogLines(as_json=True, secrets=secrets)):
         line = lines.format(record("with hunter2 at %s", "zookeeper://user:s%40crt@host", given=["hunter2", "s@crt"]))

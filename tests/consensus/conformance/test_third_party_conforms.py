@@ -6,21 +6,24 @@ on the path while the module runs: nothing else here knows it.
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from parley.broker.config import BrokerConfig
+from parley.broker.config.describe import describe_broker
 from parley.consensus.backend import ABSENT
 from parley.consensus.conformance import ConformanceSuite
 from parley.consensus.errors import BadConfig, Unauthorized, WrongStore
-from parley.consensus.registry import create_backend, schemes
+from parley.consensus.registry import backend_factory, configured_url, create_backend, schemes
 
 SOURCE = Path(__file__).parents[2] / "third_party" / "parley_postgresql"
 NAME = "parley_postgresql"
@@ -129,3 +132,32 @@ def test_addresses_that_make_no_sense(address: str, said: str) -> None:
 async def test_a_database_that_is_not_there_is_named(url: str) -> None:
     with pytest.raises(BadConfig, match="absent"):
         await create_backend(url.replace("/postgres?", "/absent?")).open()
+
+
+@pytest.fixture
+async def guarded(url: str) -> AsyncIterator[str]:
+    """The address of a schema whose owner has to show a password, ``open sesame``."""
+    import asyncpg
+
+    connection = await asyncpg.connect(url)
+    await connection.execute("CREATE ROLE guarded LOGIN PASSWORD 'open sesame'")
+    await connection.execute("GRANT CREATE ON DATABASE postgres TO guarded")
+    rules = Path(await connection.fetchval("SHOW hba_file"))
+    before = await asyncio.to_thread(rules.read_text)
+    await asyncio.to_thread(rules.write_text, f"host all guarded 127.0.0.1/32 scram-sha-256\n{before}")
+    await connection.execute("SELECT pg_reload_conf()")
+    yield f"{url.replace('parley@', 'guarded@')}&schema=guarded"
+    await asyncio.to_thread(rules.write_text, before)
+    await connection.execute("SELECT pg_reload_conf()")
+    await connection.close()
+
+
+@pytest.mark.system
+async def test_the_password_comes_from_the_stores_own_key_in_the_configuration(guarded: str) -> None:
+    config = BrokerConfig.from_properties({"coordination.url": guarded, "postgresql.password": "open sesame"})
+    assert config.warnings == ()
+    assert "open sesame" not in str(describe_broker(config))
+    async with await backend_factory(config.given)(configured_url(config.given)) as store:
+        await store.put("a", b"1")
+    with pytest.raises(Unauthorized):
+        await (await backend_factory({"postgresql.password": "wrong"})(guarded)).open()

@@ -9,7 +9,6 @@ TRANSACTIONS = "Transactions are not in this release."
 NEW_GROUPS = "Only groups of the classic protocol are in this release."
 REPLICATION = "It belongs to clusters of several brokers, which are not in this release."
 METRICS_PUSH = "Metrics pushed by clients are not in this release."
-ZOOKEEPER = "TLS with ZooKeeper is as the system allows it."
 
 JAVA = "It names a part of the Java platform."
 KRAFT = "There is no metadata quorum: the cluster is coordinated by the store of coordination.url."

@@ -62,7 +62,7 @@ class TopicDefaultKeys(Keys, title="Topics' defaults"):
     alter_config_policy_kraft_compatibility_enable = boolean(
         "alter.config.policy.kraft.compatibility.enable",
         False,
-        "Whether Kafka showed the policy of a ZooKeeper-mode broker only the changed entries.",
+        "Whether Kafka, before it had a metadata quorum, showed an AlterConfigPolicy only the changed entries.",
         importance=LOW,
         since="3.9",
         ignored="A policy always sees the entries as they would be after the change.",

@@ -21,30 +21,34 @@ class Address:
     :ivar dsn: for asyncpg; may hold a password, so it is never shown.
     :ivar shown: the same for people.
     :ivar schema: where the tables are.
+    :ivar password: None for the one that the client finds itself.
     """
 
     dsn: str = field(repr=False)
     shown: str
     schema: str
+    password: str | None = field(default=None, repr=False)
 
 
 def parse(url: str, options: Mapping[str, object]) -> Address:
-    """An address.
+    """Parse an address. The only option is ``password``.
 
-    :raises BadConfig: it makes no sense. The message never holds what may be a password.
+    Raises BadConfig if the address makes no sense. The message never holds what may be a password.
     """
+    given_password = options.get("password")
     try:
         parts = urlsplit(url)
     except ValueError:
         raise BadConfig(f"an address that cannot be read; expected {EXPECTED}") from None
     hosts = parts.netloc.rpartition("@")[2]
     shown = f"postgresql://{hosts}{parts.path}"
-    if options:
-        raise BadConfig(f"{shown}: {', '.join(sorted(options))} cannot be given as options; expected {EXPECTED}")
+    if unknown := sorted(options.keys() - {"password"}):
+        raise BadConfig(f"{shown}: {', '.join(unknown)} cannot be given as options; expected {EXPECTED}")
     if parts.scheme != "postgresql" or not hosts or parts.path in ("", "/") or "/" in parts.path[1:]:
         raise BadConfig(f"{shown}: expected {EXPECTED}")
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     schema = given.pop("schema", DEFAULT_SCHEMA)
     if not _SCHEMA.match(schema) or schema.startswith("pg_"):
         raise BadConfig(f"{shown}: schema={schema!r} is not a name of lower case letters, digits and underscores")
-    return Address(urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(given), "")), shown, schema)
+    dsn = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(given), ""))
+    return Address(dsn, shown, schema, None if given_password is None else str(given_password))

@@ -34,6 +34,7 @@ from parley.consensus.backend import (
 )
 from parley.consensus.errors import BadConfig, Closed, CoordinationError, SessionLost, WrongStore
 from parley_postgresql.address import Address, parse
+from parley_postgresql.config_keys import CONFIG
 from parley_postgresql.connection import Lanes, Row, Rows
 from parley_postgresql.keeper import Keeper
 from parley_postgresql.schema import Statements, creation
@@ -66,6 +67,8 @@ class PostgresqlBackend(Backend):
 
     :param rng: source of names; two clients must never draw the same.
     """
+
+    config = CONFIG
 
     def __init__(self, address: Address, *, rng: random.Random | None = None) -> None:
         self._address = address

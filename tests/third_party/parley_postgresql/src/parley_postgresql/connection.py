@@ -86,6 +86,7 @@ class Lane:
         connecting = asyncio.ensure_future(
             asyncpg.connect(
                 self._address.dsn,
+                password=self._address.password,
                 timeout=max(left_s, 0.1),
                 server_settings=_SETTINGS,
                 target_session_attrs="primary",

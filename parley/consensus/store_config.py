@@ -1,0 +1,94 @@
+"""The keys that a store adds to a broker's configuration.
+
+A backend class declares them as ``Backend.config``. Every key begins with the store's scheme and a dot, as
+``zookeeper.connect``, so a key names the store that it belongs to. The broker checks the values, shows the keys in
+DescribeConfigs (never the secrets among them) and warns about misspelt ones; it knows no store by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+from typing import TypeAlias
+
+Given: TypeAlias = Mapping[str, str]
+"""A broker's properties as written. Values that the broker has not checked may be malformed."""
+
+
+class ValueType(Enum):
+    """The type of a key's value. Each name is that of a ``ConfigDef.Type`` of Kafka."""
+
+    BOOLEAN = "boolean"
+    STRING = "string"
+    INT = "int"
+    LIST = "list"
+    PASSWORD = "password"
+    """A secret: hidden in every log line and response. Has no default."""
+
+
+class Importance(Enum):
+    """How likely an operator needs the key."""
+
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigKey:
+    """The definition of one key. Store keys are read-only: a broker reads them when it starts.
+
+    :ivar doc: for the documentation and DescribeConfigs.
+    :ivar at_least: the lowest number allowed, None for no bound.
+    :ivar unit: of a number, such as ``ms``.
+    :ivar ignored: why the key has no effect, "" if it has one.
+    :ivar since: the version of Kafka that brought the key, "" for a key that Kafka does not have.
+    """
+
+    name: str
+    type: ValueType
+    default: bool | int | str | tuple[str, ...] | None
+    doc: str
+    importance: Importance = Importance.MEDIUM
+    at_least: int | None = None
+    unit: str = ""
+    ignored: str = ""
+    since: str = ""
+
+    @property
+    def is_secret(self) -> bool:
+        """True if the value must not be shown."""
+        return self.type is ValueType.PASSWORD
+
+
+def _no_options(given: Given) -> Mapping[str, object]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreConfig:
+    """The configuration keys of one store, and what the store makes of them.
+
+    :ivar title: the heading of the keys in the documentation; ``doc`` is the text below it.
+    :ivar unused: keys that the store knows and does not use, each with the reason; a name that ends with a dot stands
+        for all names that begin with it.
+    :ivar address_key: the key that names the store's servers, "" if only ``coordination.url`` can do that. If it is
+        given and ``coordination.url`` is not, ``address`` makes the address of the store. Raises BadConfig.
+    :ivar options: what ``Backend.from_url`` gets beside each address of this store, such as secrets.
+    :ivar session_timeout_key: a key used instead of ``coordination.session.timeout.ms`` if only it is given.
+    """
+
+    title: str = ""
+    doc: str = ""
+    keys: tuple[ConfigKey, ...] = ()
+    unused: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    address_key: str = ""
+    address: Callable[[Given], str] | None = None
+    options: Callable[[Given], Mapping[str, object]] = _no_options
+    session_timeout_key: str = ""
+
+
+NO_CONFIG = StoreConfig()
+"""For a store without keys of its own."""
