@@ -33,8 +33,9 @@ from parley.consensus.errors import (
 )
 from parley.consensus.etcd import EtcdBackend, etcd_pb2
 from parley.consensus.etcd.address import parse
-from parley.consensus.etcd.connection import Broken, Link
-from parley.consensus.etcd.grpc_methods import WATCH, AnswerTooLarge, Compacted, Fate, judge
+from parley.consensus.etcd.grpc_errors import Compacted, Fate, ResponseTooLarge, classify
+from parley.consensus.etcd.grpc_methods import WATCH
+from parley.consensus.etcd.server_connection import RequestFailed, ServerConnection
 from tests.support.stores.etcd import EtcdServers, OwnEtcdHarness, etcd_servers
 
 _T = TypeVar("_T")
@@ -144,7 +145,7 @@ async def test_a_store_put_back_to_an_older_state_is_refused() -> None:
 async def test_a_stream_ends_with_its_connection_however_early() -> None:
     async with await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0) as silent:
         address = "{}:{}".format(*silent.sockets[0].getsockname())
-        link = Link(grpc.aio.insecure_channel(address), address)
+        link = ServerConnection(grpc.aio.insecure_channel(address), address)
 
         async def follow() -> None:
             async with link.stream(WATCH, etcd_pb2.WatchRequest()) as read:
@@ -153,7 +154,7 @@ async def test_a_stream_ends_with_its_connection_however_early() -> None:
         following = asyncio.create_task(follow())
         await asyncio.sleep(0)
         await link.close()
-        with pytest.raises(Broken):
+        with pytest.raises(RequestFailed):
             await following
 
 
@@ -294,7 +295,7 @@ async def _entry(client: EtcdBackend, key: str) -> Entry:
     ],
 )
 def test_the_fate_of_a_write_by_the_error(code: str, details: str, fate: Fate) -> None:
-    assert judge(grpc.StatusCode[code], details).fate is fate
+    assert classify(grpc.StatusCode[code], details).fate is fate
 
 
 @pytest.mark.parametrize(
@@ -305,7 +306,7 @@ def test_the_fate_of_a_write_by_the_error(code: str, details: str, fate: Fate) -
         ("INVALID_ARGUMENT", "etcdserver: authentication failed, invalid user ID or password", Unauthorized),
         ("NOT_FOUND", "etcdserver: requested lease not found", SessionLost),
         ("OUT_OF_RANGE", "etcdserver: mvcc: required revision has been compacted", Compacted),
-        ("RESOURCE_EXHAUSTED", "CLIENT: Received message larger than max (3 vs. 2)", AnswerTooLarge),
+        ("RESOURCE_EXHAUSTED", "CLIENT: Received message larger than max (3 vs. 2)", ResponseTooLarge),
         ("RESOURCE_EXHAUSTED", "grpc: received message larger than max (3 vs. 2)", LimitExceeded),
         ("INVALID_ARGUMENT", "etcdserver: request is too large", LimitExceeded),
         ("INVALID_ARGUMENT", "etcdserver: too many operations in txn request", LimitExceeded),
@@ -313,7 +314,7 @@ def test_the_fate_of_a_write_by_the_error(code: str, details: str, fate: Fate) -
     ],
 )
 def test_refusals_that_repeating_does_not_help(code: str, details: str, error: type[Exception]) -> None:
-    failure = judge(grpc.StatusCode[code], details)
+    failure = classify(grpc.StatusCode[code], details)
     assert failure.fate is Fate.FINAL
     assert type(failure.error) is error
 

@@ -1,4 +1,4 @@
-"""``etcd://host:port,host:port/prefix?option=value``: where the servers are, and as whom to speak to them."""
+"""Addresses of etcd, ``etcd://host:port,host:port/prefix?option=value``: servers, prefix, credentials, TLS."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ _OPTIONS = ("user", "password-file", "tls", "ca-file", "cert-file", "key-file")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """What an address says.
+    """A parsed address.
 
-    :ivar endpoints: ``host:port`` of each server.
-    :ivar prefix: what all keys begin with; starts with a slash, does not end with one.
-    :ivar tls: whether to speak TLS; any of the three files means yes.
-    :ivar ca_file: the authorities to trust, ``None`` for the system's.
+    ``endpoints`` has ``host:port`` of each server. All keys begin with ``prefix``, which starts with a slash and does
+    not end with one. ``tls`` is also True if one of the three files is given. Without a ``ca_file`` the system's
+    authorities are trusted.
     """
 
     endpoints: tuple[str, ...]
@@ -51,9 +50,9 @@ class Secrets:
 
 
 def parse(url: str, options: Mapping[str, object]) -> Address:
-    """An address, and options that stand for parameters of the same name (``password_file`` for ``password-file``).
+    """Parse an address. The options replace the address's own of the same name (``password_file``: ``password-file``).
 
-    :raises BadConfig: it makes no sense. The message never holds what may be a password.
+    Raises BadConfig if they are invalid. The message never contains what may be a password.
     """
     scheme, _, rest = url.partition("://")
     authority, given = rest.partition("/")[0].partition("?")[0], _given(url, options)
@@ -80,10 +79,7 @@ def parse(url: str, options: Mapping[str, object]) -> Address:
 
 
 def read_secrets(address: Address) -> Secrets:
-    """Read the files of an address; they may have changed since the last time.
-
-    :raises BadConfig: one cannot be read.
-    """
+    """Read the files that an address names. Raises BadConfig if one cannot be read."""
 
     def read(path: Path | None) -> bytes | None:
         try:
@@ -108,10 +104,10 @@ def _given(url: str, options: Mapping[str, object]) -> dict[str, str]:
 
 def _tls(given: Mapping[str, str], files: Mapping[str, Path], url: str) -> bool:
     by_file = any(name in files for name in ("ca-file", "cert-file"))
-    said = given.get("tls")
-    if said not in (None, "true", "false") or (said == "false" and by_file):
-        raise BadConfig(f"{url!r}: tls is true or false, and not false beside ca-file or cert-file")
-    return by_file or said == "true"
+    flag = given.get("tls")
+    if flag not in (None, "true", "false") or (flag == "false" and by_file):
+        raise BadConfig(f"{url!r}: tls must be true or false, and not false together with ca-file or cert-file")
+    return by_file or flag == "true"
 
 
 def _prefix(path: str, url: str) -> str:
@@ -121,5 +117,5 @@ def _prefix(path: str, url: str) -> str:
     except ValueError as error:
         raise BadConfig(f"{url!r}: the prefix {error}") from error
     if len(prefix) > PREFIX_BYTES_MAX:
-        raise BadConfig(f"{url!r}: the prefix has {len(prefix)} bytes, of at most {PREFIX_BYTES_MAX}")
+        raise BadConfig(f"{url!r}: the prefix has {len(prefix)} bytes; at most {PREFIX_BYTES_MAX} are allowed")
     return prefix

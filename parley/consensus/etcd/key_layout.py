@@ -1,4 +1,4 @@
-"""Keys below a prefix, as the bytes that etcd sorts, and its entries as ours."""
+"""Where the store's keys are in etcd: below a prefix, as bytes that etcd sorts as Parley sorts keys."""
 
 from __future__ import annotations
 
@@ -6,42 +6,44 @@ from parley.consensus.backend import Entry, Revision
 from parley.consensus.etcd import etcd_pb2 as pb
 
 
-class Keyspace:
-    """What lies where below a prefix."""
+class KeyLayout:
+    """The keys below one prefix."""
 
     def __init__(self, prefix: str) -> None:
+        self.place = f"{prefix} in etcd"
+        """For error messages."""
         self.identity = f"{prefix}/identity".encode("ascii")
         self._data = f"{prefix}/data/".encode("ascii")
         self.probe = self._data + b"\0"
-        """Never present, since no key of ours is like it; who may delete it may write."""
+        """Never present, because no key of Parley's contains a zero. A client that may delete it may write."""
 
     def key(self, key: str) -> bytes:
-        """Where a key of ours is."""
+        """The etcd key of a store key."""
         return self._data + key.encode("ascii")
 
     def range(self, prefix: str, after: str | None = None) -> tuple[bytes, bytes]:
-        """The first key and the end of all that start with a prefix, behind another key."""
+        """The bounds of the keys that start with a prefix and come after ``after``."""
         start = self._data + _bytes(prefix)
         end = start[:-1] + bytes([start[-1] + 1])  # no byte of UTF-8 is 0xFF
         return (max(start, self._data + _bytes(after) + b"\0") if after is not None else start), end
 
     def name(self, key: bytes) -> str:
-        """The key of ours that is there."""
+        """The store key of an etcd key."""
         return key[len(self._data) :].decode("ascii", "replace")
 
     def entry(self, found: pb.KeyValue) -> Entry:
-        """A key and its value."""
+        """The store entry of an etcd key and value."""
         session = session_id(found.lease) if found.lease else None
         return Entry(self.name(found.key), found.value, Revision(found.mod_revision), session)
 
 
 def session_id(lease: int) -> str:
-    """The session that a lease is."""
+    """The session id of a lease."""
     return f"{lease:016x}"
 
 
 def lease_of(session: str) -> int:
-    """The lease that a session is; 0, which none is, for a session of another store."""
+    """The lease of a session id. 0, which is no lease, for a session of another kind of store."""
     try:
         lease = int(session, 16)
     except ValueError:

@@ -1,4 +1,4 @@
-"""A session is a lease, and a task that renews it."""
+"""A session in etcd: a lease, and a task that renews it every third of its TTL."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Protocol
 
 from parley.consensus.backend import Session, SessionState
 from parley.consensus.errors import Closed, CoordinationError, Retriable
-from parley.consensus.etcd.connection import REQUEST_S
 from parley.consensus.etcd.key_layout import session_id
+from parley.consensus.etcd.server_connection import REQUEST_S
 
 _RETRY_S = 0.05
 
@@ -17,14 +17,14 @@ class Leases(Protocol):
     """What a session needs of its backend."""
 
     async def keep_alive(self, lease: int, timeout_s: float) -> int:
-        """Renew a lease; the seconds it has now, 0 or less if there is none."""
+        """Renew a lease. Returns the seconds it has now; 0 or less if it does not exist."""
 
     def end(self, session: EtcdSession) -> asyncio.Future[None]:
-        """A session has become LOST: end its lease and so its keys too, if they are there; done when they are not."""
+        """Revoke the lease of a session that is LOST. The future is done when its keys are deleted."""
 
 
 class EtcdSession(Session):
-    """A lease that was granted."""
+    """A session of this client."""
 
     def __init__(self, leases: Leases, lease: int, ttl_ms: int, sent_at: float) -> None:
         super().__init__(session_id(lease), ttl_ms, sent_at)
@@ -36,7 +36,7 @@ class EtcdSession(Session):
         self.add_callback(self._on_change)
 
     def renew_now(self) -> None:
-        """The connection is back: do not wait for the next renewal's time."""
+        """Renew without waiting for the next due time, because the connection is back."""
         self._urgent.set()
 
     async def close(self) -> None:
@@ -50,7 +50,7 @@ class EtcdSession(Session):
         interval_s = self.ttl_ms / 3000
         pause_s = interval_s
         while self.state is not SessionState.LOST:
-            await _set_within(self._urgent, pause_s)
+            await _wait_at_most(self._urgent, pause_s)
             self._urgent.clear()
             sent_at = self._loop.time()
             try:
@@ -73,7 +73,7 @@ class EtcdSession(Session):
             self._end = self._leases.end(self)
 
 
-async def _set_within(event: asyncio.Event, seconds: float) -> None:
+async def _wait_at_most(event: asyncio.Event, seconds: float) -> None:
     try:
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -1,90 +1,88 @@
-"""Transactions of ours as etcd's: the identity compared first, then the checks; refused, it tells the state it saw."""
+"""Store transactions as etcd transactions: they compare the identity first, then the checks.
+
+The other branch of each reads what was compared, so that a refusal is explained by the state that caused it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from parley.consensus.backend import At, Check, Delete, Op, Presence, Put, Revision, TxnResult, violation
-from parley.consensus.errors import CoordinationError, SessionLost, WrongStore
+from parley.consensus.errors import CoordinationError, SessionLost
 from parley.consensus.etcd import etcd_pb2 as pb
-from parley.consensus.etcd.key_layout import Keyspace, lease_of
+from parley.consensus.etcd.key_layout import KeyLayout, lease_of
+from parley.consensus.store_identity import wrong_store
 
 _REVISION_MAX = 2**63 - 1
 
 
-def read(keyspace: Keyspace, identity: str, *ranges: pb.RangeRequest, stale: bool = False) -> pb.TxnRequest:
-    """A transaction that answers these ranges, if the store is the one expected."""
+def read(layout: KeyLayout, identity: str, *ranges: pb.RangeRequest, stale: bool = False) -> pb.TxnRequest:
+    """A transaction that reads these ranges if the store has this identity."""
     return pb.TxnRequest(
-        compare=[_is_this_store(keyspace, identity)],
+        compare=[_is_this_store(layout, identity)],
         success=[pb.RequestOp(request_range=each) for each in ranges],
-        failure=[_identity(keyspace, stale)],
+        failure=[_identity(layout, stale)],
     )
 
 
-def write(keyspace: Keyspace, identity: str, checks: Sequence[Check], ops: Sequence[Op]) -> pb.TxnRequest:
+def write(layout: KeyLayout, identity: str, checks: Sequence[Check], ops: Sequence[Op]) -> pb.TxnRequest:
     """A transaction that applies the operations if the checks hold.
 
-    :raises SessionLost: a session is none of etcd's.
+    Raises SessionLost if a put is bound to a session that is not an etcd lease.
     """
     conditions = [check for check in checks if check.expect is not Presence.ANY]
-    # The range in the other branch also makes etcd take a transaction without operations for one that has to be
-    # linearizable: of one without any range it thinks otherwise.
+    # The range in the other branch also makes etcd treat a transaction without operations as linearizable. Without any
+    # range it would not.
     return pb.TxnRequest(
-        compare=[_is_this_store(keyspace, identity), *(_compare(keyspace, check) for check in conditions)],
-        success=[_operation(keyspace, op) for op in ops],
+        compare=[_is_this_store(layout, identity), *(_compare(layout, check) for check in conditions)],
+        success=[_operation(layout, op) for op in ops],
         failure=[
-            _identity(keyspace),
+            _identity(layout),
             *(
-                pb.RequestOp(request_range=pb.RangeRequest(key=keyspace.key(check.key), keys_only=True))
+                pb.RequestOp(request_range=pb.RangeRequest(key=layout.key(check.key), keys_only=True))
                 for check in conditions
             ),
         ],
     )
 
 
-def result(ops: Sequence[Op], answer: pb.TxnResponse) -> TxnResult:
-    """What an applied transaction gave."""
-    revision = Revision(answer.header.revision)  # that of every key it wrote
+def result(ops: Sequence[Op], response: pb.TxnResponse) -> TxnResult:
+    """The result of an applied transaction."""
+    revision = Revision(response.header.revision)  # that of every key it wrote
     return TxnResult(tuple(revision if isinstance(op, Put) else None for op in ops))
 
 
-def refusal(checks: Sequence[Check], identity: str, answer: pb.TxnResponse) -> CoordinationError:
-    """Why a transaction was refused, as of the moment it was."""
-    found = [each.response_range.kvs for each in answer.responses]
+def refusal(layout: KeyLayout, checks: Sequence[Check], identity: str, response: pb.TxnResponse) -> CoordinationError:
+    """The error for a refused transaction: WrongStore, or that of the first check that did not hold."""
+    found = [each.response_range.kvs for each in response.responses]
     if not found[0] or found[0][0].value != identity.encode("ascii"):
-        return wrong_store(identity, found[0][0].value if found[0] else None)
+        name = found[0][0].value.decode("ascii", "replace") if found[0] else None
+        return wrong_store(name, identity, layout.place)
     conditions = [check for check in checks if check.expect is not Presence.ANY]
     for check, kvs in zip(conditions, found[1:], strict=True):
         if error := violation(check, Revision(kvs[0].mod_revision) if kvs else None):
             return error
-    raise AssertionError(f"etcd refused a transaction whose checks hold: {answer}")
+    raise AssertionError(f"etcd refused a transaction whose checks hold: {response}")
 
 
-def wrong_store(expected: str, found: bytes | None) -> WrongStore:
-    """The store is another one than expected, or none."""
-    name = found.decode("ascii", "replace") if found is not None else None
-    what = "has no store (any more)" if name is None else f"is the store {name}"
-    return WrongStore(f"expected the store {expected}; this etcd {what}", found=name)
-
-
-def _is_this_store(keyspace: Keyspace, identity: str) -> pb.Compare:
+def _is_this_store(layout: KeyLayout, identity: str) -> pb.Compare:
     return pb.Compare(
-        key=keyspace.identity, target=pb.Compare.VALUE, result=pb.Compare.EQUAL, value=identity.encode("ascii")
+        key=layout.identity, target=pb.Compare.VALUE, result=pb.Compare.EQUAL, value=identity.encode("ascii")
     )
 
 
-def _identity(keyspace: Keyspace, stale: bool = False) -> pb.RequestOp:
-    return pb.RequestOp(request_range=pb.RangeRequest(key=keyspace.identity, serializable=stale))
+def _identity(layout: KeyLayout, stale: bool = False) -> pb.RequestOp:
+    return pb.RequestOp(request_range=pb.RangeRequest(key=layout.identity, serializable=stale))
 
 
-def _compare(keyspace: Keyspace, check: Check) -> pb.Compare:
-    key = keyspace.key(check.key)
+def _compare(layout: KeyLayout, check: Check) -> pb.Compare:
+    key = layout.key(check.key)
     match check.expect:
         case At(revision):
             token = revision.token
             if type(token) is int and 0 < token <= _REVISION_MAX:
                 return pb.Compare(key=key, target=pb.Compare.MOD, result=pb.Compare.EQUAL, mod_revision=token)
-            # Another store's revision: no key is at it. (Zero would be what etcd says of an absent key.)
+            # A revision of another store: this comparison never holds. (Zero would match an absent key.)
             return pb.Compare(key=key, target=pb.Compare.VERSION, result=pb.Compare.LESS, version=0)
         case Presence.ABSENT:
             return pb.Compare(key=key, target=pb.Compare.VERSION, result=pb.Compare.EQUAL, version=0)
@@ -92,13 +90,13 @@ def _compare(keyspace: Keyspace, check: Check) -> pb.Compare:
             return pb.Compare(key=key, target=pb.Compare.VERSION, result=pb.Compare.GREATER, version=0)
 
 
-def _operation(keyspace: Keyspace, op: Op) -> pb.RequestOp:
+def _operation(layout: KeyLayout, op: Op) -> pb.RequestOp:
     if isinstance(op, Delete):
-        return pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=keyspace.key(op.key)))
+        return pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=layout.key(op.key)))
     lease = 0
     if op.session is not None:
         op.session.require()
         lease = lease_of(op.session.id)
         if not lease:
-            raise SessionLost(f"session {op.session.id} is not one of etcd's")
-    return pb.RequestOp(request_put=pb.PutRequest(key=keyspace.key(op.key), value=op.value, lease=lease))
+            raise SessionLost(f"session {op.session.id} is not an etcd lease")
+    return pb.RequestOp(request_put=pb.PutRequest(key=layout.key(op.key), value=op.value, lease=lease))

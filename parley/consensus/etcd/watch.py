@@ -1,4 +1,7 @@
-"""A watch: a Snapshot at a revision, and etcd's stream from the next one; of both only what the consumer takes next."""
+"""A watch: a Snapshot at a revision, then etcd's watch stream from the next revision.
+
+Nothing further is read until the consumer has taken the events of the last response.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,10 @@ from typing import Any, Protocol
 from parley.consensus.backend import Changed, Entry, Event, Removed, Snapshot, Watch
 from parley.consensus.errors import Closed, CoordinationError, Retriable, Unauthorized, Unavailable
 from parley.consensus.etcd import etcd_pb2 as pb
-from parley.consensus.etcd.connection import REQUEST_S, Broken, Link
-from parley.consensus.etcd.grpc_methods import WATCH, Compacted
-from parley.consensus.etcd.key_layout import Keyspace
+from parley.consensus.etcd.grpc_errors import Compacted
+from parley.consensus.etcd.grpc_methods import WATCH
+from parley.consensus.etcd.key_layout import KeyLayout
+from parley.consensus.etcd.server_connection import REQUEST_S, RequestFailed, ServerConnection
 
 _RETRY_S = 0.05
 
@@ -21,45 +25,39 @@ class Source(Protocol):
     """What a watch needs of its backend."""
 
     @property
-    def keyspace(self) -> Keyspace:
-        """Where keys are."""
+    def layout(self) -> KeyLayout:
+        """Where the keys are."""
 
     async def snapshot(self, prefix: str) -> tuple[Sequence[Entry], int]:
-        """Everything below a prefix and the revision it is of.
+        """The entries below a prefix, and their revision.
 
-        :raises Compacted: it changed too fast; again.
+        Raises Compacted if etcd compacted that revision before everything was read.
         """
 
-    async def link(self) -> Link:
-        """The connection there is.
+    async def server(self) -> ServerConnection:
+        """The connection in use. Raises Unavailable if none is made in time."""
 
-        :raises Unavailable: none came in time.
-        """
+    async def verify(self, server: ServerConnection | None = None) -> None:
+        """Raise WrongStore if the store is no longer there. Uses the connection given, else the one in use."""
 
-    async def verify(self, link: Link | None = None) -> None:
-        """See that the store is still there, by this connection if one is given.
-
-        :raises WrongStore: it is not.
-        """
-
-    def seen(self, revision: int) -> None:
-        """A revision that the store has reached."""
+    def note_revision(self, revision: int) -> None:
+        """Note a revision that the store has reached."""
 
     def forget(self, watch: EtcdWatch) -> None:
-        """A watch is closed."""
+        """Forget a closed watch."""
 
 
 class EtcdWatch(Watch):
-    """The watch of one prefix. Nothing happens before it is iterated."""
+    """The watch of one prefix. It does nothing until it is iterated."""
 
     def __init__(self, source: Source, prefix: str) -> None:
         self._source = source
-        self._keyspace = source.keyspace
+        self._layout = source.layout
         self._prefix = prefix
-        self._events: deque[Event] = deque()  # of one answer; the next is read when all are taken
+        self._events: deque[Event] = deque()  # of one response; the next is read when all are taken
         self._arrived = asyncio.Event()
         self._taken = asyncio.Event()
-        self._position = 0  # the revision to go on from; 0: begin with a Snapshot
+        self._position = 0  # the revision to continue from; 0: start with a Snapshot
         self._end: BaseException | None = None
         self._reader: asyncio.Task[None] | None = None
 
@@ -84,7 +82,7 @@ class EtcdWatch(Watch):
             await asyncio.wait([self._reader])
 
     def end(self, error: CoordinationError) -> None:
-        """End with this error, unless it has ended; what was not taken is dropped."""
+        """End the watch with this error, unless it has ended already. Events not yet taken are dropped."""
         if self._end is None:
             self._end = error
             self._events.clear()
@@ -104,7 +102,7 @@ class EtcdWatch(Watch):
                 self._position = 0
             except Retriable:
                 await asyncio.sleep(_RETRY_S)
-            except Broken as error:
+            except RequestFailed as error:
                 if isinstance(error.failure.error, CoordinationError):
                     raise error.failure.error from error
                 await asyncio.sleep(_RETRY_S)
@@ -115,42 +113,42 @@ class EtcdWatch(Watch):
             self._arrived.set()
 
     async def _follow(self) -> None:
-        """Pass on what the stream says, until it breaks."""
-        link = await self._source.link()
-        start, end = self._keyspace.range(self._prefix)
+        """Pass on the events of a watch stream until it breaks."""
+        server = await self._source.server()
+        start, end = self._layout.range(self._prefix)
         create = pb.WatchCreateRequest(
             key=start, range_end=end, start_revision=self._position, progress_notify=True, fragment=True
         )
-        async with link.stream(WATCH, pb.WatchRequest(create_request=create)) as read:
-            await self._begin(link, read)
+        async with server.stream(WATCH, pb.WatchRequest(create_request=create)) as read:
+            await self._confirm_created(server, read)
             while True:
-                answer: pb.WatchResponse = await read()
-                _refused(answer, link)
-                await self._pass_on(answer)
+                response: pb.WatchResponse = await read()
+                _raise_if_cancelled(response, server)
+                await self._pass_on(response)
 
-    async def _begin(self, link: Link, read: Callable[[], Any]) -> None:
+    async def _confirm_created(self, server: ServerConnection, read: Callable[[], Any]) -> None:
         try:
             async with asyncio.timeout(REQUEST_S):
-                _refused(await read(), link)
+                _raise_if_cancelled(await read(), server)
         except TimeoutError:
-            link.distrust()
-            raise Unavailable("etcd does not answer a watch") from None
-        # A store that was wiped would wait in silence for our revision to come. After this it cannot have been wiped
-        # without breaking the stream.
-        await self._source.verify(link)
+            server.retire()
+            raise Unavailable("etcd does not respond to a watch request") from None
+        # A wiped store would silently wait until it reaches the start revision. Once its identity is verified here, it
+        # cannot be wiped without breaking the stream.
+        await self._source.verify(server)
 
-    async def _pass_on(self, answer: pb.WatchResponse) -> None:
-        events = [self._event(event) for event in answer.events]
+    async def _pass_on(self, response: pb.WatchResponse) -> None:
+        events = [self._event(event) for event in response.events]
         if any(isinstance(event, Removed) for event in events):
-            await self._source.verify()
-        # Only part of a revision may have come so far; after a break there a Snapshot is what tells the rest.
-        revision = answer.events[-1].kv.mod_revision if answer.events else answer.header.revision
-        self._position = 0 if answer.fragment else revision + 1
-        self._source.seen(revision)
+            await self._source.verify()  # the keys may be deleted because the whole store is
+        # A fragment is only part of a revision. If the stream breaks after it, a Snapshot brings the rest.
+        revision = response.events[-1].kv.mod_revision if response.events else response.header.revision
+        self._position = 0 if response.fragment else revision + 1
+        self._source.note_revision(revision)
         await self._give(events)
 
     async def _give(self, events: Sequence[Event]) -> None:
-        """Hand over events, and wait until they are taken."""
+        """Hand events to the consumer, and wait until they are taken."""
         if not events:
             return
         self._taken.clear()
@@ -160,18 +158,18 @@ class EtcdWatch(Watch):
 
     def _event(self, event: pb.Event) -> Event:
         if event.type == pb.Event.DELETE:
-            return Removed(self._keyspace.name(event.kv.key))
-        return Changed(self._keyspace.entry(event.kv))
+            return Removed(self._layout.name(event.kv.key))
+        return Changed(self._layout.entry(event.kv))
 
 
-def _refused(answer: pb.WatchResponse, link: Link) -> None:
-    if not answer.canceled:
+def _raise_if_cancelled(response: pb.WatchResponse, server: ServerConnection) -> None:
+    if not response.canceled:
         return
-    if answer.compact_revision:
+    if response.compact_revision:
         raise Compacted
-    if "permission denied" in answer.cancel_reason:
-        if link.token and link.old():
-            link.distrust()  # it may be the token that ran out, which etcd 3.4 does not tell apart
+    if "permission denied" in response.cancel_reason:
+        if server.token and server.is_old:
+            server.retire()  # the token may have expired, which etcd 3.4 does not report differently
         else:
-            raise Unauthorized(f"etcd: {answer.cancel_reason}")
-    raise Unavailable(f"etcd: {answer.cancel_reason or 'the watch was cancelled'}")
+            raise Unauthorized(f"etcd: {response.cancel_reason}")
+    raise Unavailable(f"etcd: {response.cancel_reason or 'the watch was cancelled'}")

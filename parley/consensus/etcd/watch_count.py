@@ -1,4 +1,4 @@
-"""What etcd's servers say of their watches, at ``/metrics`` of the ports that clients talk to."""
+"""The number of watches open on etcd's servers, from ``/metrics`` of their client ports."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _METRIC = re.compile(r"^etcd_debugging_mvcc_watcher_total (\S+)$", re.MULTILINE)
 
 
 async def watch_count(address: Address) -> WatchCount:
-    """The sum over the servers of the address."""
-    found = await asyncio.gather(*(asyncio.to_thread(_ask, address, each) for each in address.endpoints))
-    told = [count for count in found if isinstance(count, int)]
-    if len(told) < len(found):
-        silent = next(each for each in found if isinstance(each, str))
-        return WatchCount(None, f"not every server of the address tells its metrics: {silent}")
-    return WatchCount(sum(told), f"etcd's metrics, of {len(told)} server{'s' if len(told) > 1 else ''}")
+    """The watches open on all servers of the address. Unknown if one of them reports none."""
+    found = await asyncio.gather(*(asyncio.to_thread(_read_metric, address, each) for each in address.endpoints))
+    counts = [count for count in found if isinstance(count, int)]
+    if len(counts) < len(found):
+        problem = next(each for each in found if isinstance(each, str))
+        return WatchCount(None, f"a server of the address does not report its metrics: {problem}")
+    return WatchCount(sum(counts), f"etcd's metrics, of {len(counts)} server{'s' if len(counts) > 1 else ''}")
 
 
-def _ask(address: Address, endpoint: str) -> int | str:
-    """The number; or why there is none."""
+def _read_metric(address: Address, endpoint: str) -> int | str:
+    """The number of watches on one server, or the reason why it is unknown."""
     try:
         context = None
         if address.tls:
@@ -37,8 +37,8 @@ def _ask(address: Address, endpoint: str) -> int | str:
         opener = urllib.request.build_opener(
             urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
         )
-        with opener.open(url, timeout=TIMEOUT_S) as answer:
-            text = answer.read().decode("utf-8", "replace")
+        with opener.open(url, timeout=TIMEOUT_S) as response:
+            text = response.read().decode("utf-8", "replace")
     except (OSError, HTTPException) as error:
         return f"{endpoint}: {error}"
     match = _METRIC.search(text)
