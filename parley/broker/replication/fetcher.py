@@ -51,6 +51,7 @@ _log = logging.getLogger(__name__)
 APPENDED_IN_A_ROW_BYTES = 1 << 20
 """Appended before the loop serves others: about a millisecond's work."""
 RETRY_FIRST_S = 0.02
+COMPLAINTS_GATHERED_S = 1.0
 LATEST, EARLIEST = -1, -2
 
 
@@ -91,6 +92,42 @@ class Followed:
     """The number of the first request that names it as it is now; the answers to earlier ones are not meant for it."""
 
 
+class Complaints:
+    """Logs which partitions cannot be followed, one line for all that fail for the same reason within a second.
+
+    When a leader's disk fails, all its partitions fail at once.
+    """
+
+    def __init__(self, leader: int) -> None:
+        self._leader = leader
+        self._gathered: dict[tuple[str, int], list[Partition]] = {}
+
+    def add(self, partition: Partition, reason: str, *, is_expected: bool) -> None:
+        """Log the failure within a second, at debug level if it was to be expected."""
+        key = (reason, logging.DEBUG if is_expected else logging.WARNING)
+        if key not in self._gathered:
+            asyncio.get_running_loop().call_later(COMPLAINTS_GATHERED_S, self._log, key)
+        self._gathered.setdefault(key, []).append(partition)
+
+    def _log(self, key: tuple[str, int]) -> None:
+        partitions = self._gathered.pop(key)
+        reason, level = key
+        facts = {
+            "leader": self._leader,
+            "reason": reason,
+            "topic": partitions[0].topic,
+            "partition": partitions[0].index,
+        }
+        if len(partitions) == 1:
+            _log.log(level, "a partition cannot be followed now; it is tried again", extra=facts)
+        else:
+            _log.log(
+                level,
+                "several partitions cannot be followed now; they are tried again",
+                extra={**facts, "partitions": len(partitions)},
+            )
+
+
 class Fetcher:
     """Follows ``leader`` for the partitions given to :meth:`follow`, from :meth:`start` to :meth:`stop`."""
 
@@ -108,6 +145,7 @@ class Fetcher:
         self._is_down = False  # the last request was not answered
         self._failures = 0  # in a row
         self._failures_seen = FailureLog(_log)
+        self._complaints = Complaints(leader)
         self.requests = 0
         """Fetches answered."""
         self.fetched_bytes = 0
@@ -338,9 +376,7 @@ class Fetcher:
         self._away(key)
         if followed.complained != reason:
             followed.complained = reason
-            level = logging.DEBUG if is_expected else logging.WARNING
-            facts = {**_facts(followed), "leader": self.leader, "reason": reason}
-            _log.log(level, "a partition cannot be followed now; it is tried again", extra=facts)
+            self._complaints.add(followed.partition, reason, is_expected=is_expected)
         if followed.timer is not None:
             followed.timer.cancel()
         back_off_s = self._back_off_s(followed.failures)

@@ -281,6 +281,27 @@ async def test_a_partition_that_fails_stops_no_other(tmp_path: Path, monkeypatch
         await agreed(cluster, "bad", 3)
 
 
+async def test_partitions_that_fail_together_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As when the disk of their leader is full."""
+    monkeypatch.setattr("parley.broker.replication.fetcher.COMPLAINTS_GATHERED_S", 0.2)
+    async with nodes(tmp_path, 2) as cluster:
+        await cluster.create("t", [1, 2], partitions=8)
+        for index in range(8):
+            write(cluster[1].partition("t", index), b"1")
+            await agreed(cluster, "t", 1, index=index)
+        for index in range(8):
+            cluster[1].partition("t", index).lose_log()
+
+        def lines() -> list[Any]:
+            return [record for record in caplog.records if "cannot be followed now" in record.message]
+
+        await eventually(lambda: sum(getattr(line, "partitions", 1) for line in lines()) == 8)
+        assert len(lines()) < 8
+        assert {line.reason for line in lines()} == {"KAFKA_STORAGE_ERROR"}
+
+
 async def test_a_deleted_topic_is_followed_no_longer_and_its_successor_is(tmp_path: Path) -> None:
     async with nodes(tmp_path, 2) as cluster:
         await cluster.create("t", [1, 2])
