@@ -195,7 +195,7 @@ class Controller:
                 await self._round(leadership, request)
         finally:
             self._enter(ControllerEvent.TERM_ENDED)
-            if get.done():
+            if get.done() and not get.cancelled():
                 get.result().fail(KafkaError(ErrorCode.NOT_CONTROLLER))
             self._publisher.close()
             for task in (get, lost, companion):

@@ -12,6 +12,7 @@ from uuid import UUID
 
 import pytest
 
+from parley.broker.controller import controller as controller_module
 from parley.broker.controller.controller import ELECTION, Controller
 from parley.broker.controller.decision import Decision
 from parley.broker.controller.decision_batch import DecisionRequest, decide_batch
@@ -165,3 +166,54 @@ async def test_a_campaign_goes_on_while_the_dead_controller_is_found_dead_again(
         backend.delay_s = lambda: 0.0
         term.cancel()
         await asyncio.wait({term})
+
+
+@pytest.fixture
+def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller_module, "STORE_PATIENCE_S", 0.2)
+    monkeypatch.setattr(controller_module, "STORE_CHECK_S", 0.02)
+
+
+@pytest.mark.usefixtures("short_patience")
+async def test_a_change_that_the_store_cannot_take_fails_in_time_and_names_the_store() -> None:
+    async with in_office() as (controller, metadata, backend):
+        backend.disconnect()
+        began_s = asyncio.get_running_loop().time()
+        refused = await asyncio.gather(
+            *(controller.submit(changing(TopicCreated(topic(1)))) for _ in range(2)),
+            controller.submit(count_up),
+            return_exceptions=True,
+        )
+        assert asyncio.get_running_loop().time() - began_s < 2
+        for error in refused:
+            assert isinstance(error, KafkaError)
+            assert error.code is ErrorCode.REQUEST_TIMED_OUT
+            assert error.message.startswith("The coordination store (memory) does not respond: disconnected.")
+        assert "t" not in metadata.image.topics
+
+
+@pytest.mark.usefixtures("short_patience")
+async def test_a_decision_whose_caller_gave_up_before_it_was_made_is_never_made() -> None:
+    async with in_office() as (controller, metadata, backend):
+        backend.disconnect()
+        first = asyncio.ensure_future(controller.submit(changing(TopicCreated(topic(1)))))
+        await asyncio.sleep(0.05)  # the first is being written by now, the second waits behind it
+        second = asyncio.ensure_future(controller.submit(count_up))
+        await asyncio.wait({first, second})
+        backend.reconnect()
+        assert await controller.submit(lambda image: Decision((), sorted(image.topics))) == ["t"]
+        assert metadata.image.configs == {}
+        assert await controller.submit(count_up) == "1"
+
+
+@pytest.mark.usefixtures("short_patience")
+async def test_a_duty_of_the_controller_waits_for_the_store() -> None:
+    async with in_office() as (controller, _, backend):
+        backend.disconnect()
+        duty = asyncio.ensure_future(controller.submit(count_up, waits_for_store=True))
+        await asyncio.sleep(0.05)
+        with pytest.raises(KafkaError, match="REQUEST_TIMED_OUT"):
+            await controller.submit(count_up)
+        assert not duty.done()
+        backend.reconnect()
+        assert await duty == "1"

@@ -1,0 +1,25 @@
+"""The states of a controller: every step of a life is in the table, and no other step is possible."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from parley.broker.controller.controller_state import TRANSITIONS, ControllerEvent, ControllerState, state_after
+
+
+def test_a_life_with_two_terms() -> None:
+    state = ControllerState.IDLE
+    events = ["STARTED", "ELECTED", "LOADING_FAILED", "ELECTED", "LOADED", "TERM_ENDED", "RESIGNED", "STOPPED"]
+    for event in events:
+        state = state_after(state, ControllerEvent[event])
+    assert state is ControllerState.IDLE
+
+
+@pytest.mark.parametrize(
+    ("state", "event"), [step for step in product(ControllerState, ControllerEvent) if step not in TRANSITIONS]
+)
+def test_an_illegal_step_raises(state: ControllerState, event: ControllerEvent) -> None:
+    with pytest.raises(AssertionError, match=f"{event.name} is not a legal step .* {state.name}"):
+        state_after(state, event)
