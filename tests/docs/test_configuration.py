@@ -76,6 +76,16 @@ def test_what_keeps_others_out_is_refused(given: dict[str, str]) -> None:
         BrokerConfig.from_properties(given)
 
 
+@pytest.mark.parametrize(
+    ("protocol", "reason"), [("SSL", "TLS is not supported"), ("SASL_SSL", "SASL is not supported")]
+)
+def test_a_listener_that_is_not_supported_is_the_first_complaint(protocol: str, reason: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        BrokerConfig.from_properties({"listeners": f"{protocol}://127.0.0.1:0"})
+    assert {problem.key for problem in refused.value.problems} == {"listeners"}
+    assert reason in str(refused.value)
+
+
 async def test_a_store_that_is_not_there_is_refused() -> None:
     with pytest.raises(BadConfig):
         await Broker({"coordination.url": "nosuch://127.0.0.1:1"}).__aenter__()
@@ -99,8 +109,8 @@ def test_the_presets_are_what_brokers_start_with(tmp_path: Path, monkeypatch: py
     assert dict(Broker(data_dir=tmp_path)._config("").static) == with_folder
 
 
-def test_keys_without_a_word_about_it_have_an_effect() -> None:
-    """Each is read somewhere, under its own name or through a key that takes its value from it."""
+def test_keys_that_are_not_said_to_have_no_effect_are_read() -> None:
+    """Each is read as an attribute or by its name, or through a key that takes its value from it."""
     folders = (ROOT / "parley" / name for name in ("broker", "consensus", "storage", "tools"))
     source = "\n".join(
         path.read_text()
@@ -108,15 +118,34 @@ def test_keys_without_a_word_about_it_have_an_effect() -> None:
         for path in folder.rglob("*.py")
         if path.parent.name != "keys" and path.name != "config_keys.py"
     )
-    words = set(re.findall(r"\w+|\"[a-z.]+\"", source))
+    words = set(re.findall(r"\.([a-z_0-9]+)\b", source)) | set(re.findall(r"\"[a-z_.0-9]+\"", source))
     read_through = {name for key in BrokerConfig.KEYS.values() for name, _ in key.or_else}
     read_through |= {key.server for key in TopicKeys.KEYS.values() if not key.ignored}
     unread = [
         name
         for name, key in BrokerConfig.KEYS.items()
-        if not key.ignored and not words & {key.attribute, f'"{name}"'} and name not in read_through
+        if not key.ignored
+        and not words & {key.attribute, f'"{name}"', f'"{key.attribute}"'}
+        and name not in read_through
     ]
     assert unread == []
+    assert [
+        name for name, key in TopicKeys.KEYS.items() if not key.ignored and not words & {key.attribute, f'"{name}"'}
+    ] == []
+
+
+def test_keys_that_are_said_to_have_no_effect_are_not_read() -> None:
+    """Rules between keys may name them (``validation``), and so may the tools, which pass settings to clients."""
+    folders = (ROOT / "parley" / name for name in ("broker", "consensus", "storage"))
+    source = "\n".join(
+        path.read_text()
+        for folder in folders
+        for path in folder.rglob("*.py")
+        if path.parent.name != "keys" and path.name != "validation.py"
+    )
+    read = set(re.findall(r"\.([a-z_0-9]+)\b", source))
+    assert [name for name, key in BrokerConfig.KEYS.items() if key.ignored and key.attribute in read] == []
+    assert [name for name, key in TopicKeys.KEYS.items() if key.ignored and key.attribute in read] == []
 
 
 def test_keys_that_are_not_used_are_no_keys() -> None:

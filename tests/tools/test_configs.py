@@ -35,6 +35,19 @@ def test_settings_of_a_topic(on_broker: Parley, topic: str) -> None:
     assert len(everything.lines) > 25
 
 
+def test_settings_without_effect_are_set_with_a_warning(on_broker: Parley, topic: str) -> None:
+    done = on_broker("configs", "--alter", "--broker-defaults", "--add-config", "num.network.threads=7")
+    assert done.code == 0
+    assert "Warning: num.network.threads has no effect: A broker is served by one event loop." in done.err
+    for added, warning in (
+        ("cleanup.policy=compact", "Warning: cleanup.policy=compact has no effect: Log compaction is not supported"),
+        ("cleanup.policy=delete", ""),
+        ("retention.ms=60000", ""),
+    ):
+        done = on_broker("configs", "--alter", "--topic", topic, "--add-config", added)
+        assert (done.code, warning in done.err, bool(done.err)) == (0, True, bool(warning))
+
+
 def test_a_setting_that_was_not_set_is_removed_without_complaint(on_broker: Parley, topic: str) -> None:
     words = ("--alter", "--topic", topic, "--delete-config", "retention.ms", "--force")
     assert on_broker("configs", *words).out == f"Completed updating config for topic {topic}.\n"

@@ -46,6 +46,12 @@ def test_a_topic_that_exists(on_broker: Parley, topic: str) -> None:
     assert on_broker("topics", "--create", "--topic", topic, "--if-not-exists").code == 0
 
 
+def test_a_compacted_topic_is_created_with_a_warning(on_broker: Parley, topic: str) -> None:
+    done = on_broker("topics", "--create", "--topic", f"{topic}-c", "--config", "cleanup.policy=compact")
+    assert done.code == 0
+    assert "cleanup.policy=compact has no effect: Log compaction is not supported yet" in done.err
+
+
 @pytest.mark.parametrize("action", ["--describe", "--delete", "--alter"])
 def test_a_topic_that_does_not_exist(on_broker: Parley, action: str) -> None:
     words = (action, "--topic", "nowhere", *(("--partitions", "4") if action == "--alter" else ()))

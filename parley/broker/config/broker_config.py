@@ -133,23 +133,26 @@ def _listener_key_problems(given: Mapping[str, str]) -> list[Problem]:
     return problems
 
 
+def warning_about(name: str, text: str, keys: Mapping[str, Key[Any]]) -> str:
+    """What the operator should know about a setting: it has no effect, is deprecated or unknown. Empty if nothing.
+
+    ``keys`` are the known keys, those of third parties' stores included.
+    """
+    key = base_key(name) or keys.get(name)
+    if key is None:
+        if why := why_retired(name):
+            return f"{name} has no effect: {why}"
+        meant = closest(name, keys)
+        return f"{name} is not a key of the configuration" + (f": is {meant} meant?" if meant else "")
+    if key.ignored:
+        return f"{name} has no effect: {key.ignored}"
+    if why := key.no_effect(text):
+        return f"{name}={text} has no effect: {why}"
+    return f"{name} is deprecated: use {key.deprecated}" if key.deprecated else ""
+
+
 def _warnings(given: Mapping[str, str], keys: Mapping[str, Key[Any]]) -> tuple[str, ...]:
-    warnings = []
-    for name in given:
-        key = base_key(name) or keys.get(name)
-        if key is None:
-            why = why_retired(name)
-            meant = None if why else closest(name, keys)
-            warnings.append(
-                f"{name} has no effect: {why}"
-                if why
-                else f"{name} is not a key of the configuration" + (f": is {meant} meant?" if meant else "")
-            )
-        elif key.ignored:
-            warnings.append(f"{name} has no effect: {key.ignored}")
-        elif key.deprecated:
-            warnings.append(f"{name} is deprecated: use {key.deprecated}")
-    return tuple(warnings)
+    return tuple(warning for name, text in given.items() if (warning := warning_about(name, text, keys)))
 
 
 # ---- what follows from several keys ---------------------------------------------------------------------------------
@@ -221,4 +224,6 @@ def _between_brokers(values: dict[str, Any], bound: tuple[ListenerAddress, ...])
     for listener in bound:
         if listener.protocol == protocol:
             return listener.name
+    if bound and all(listener.is_tls or listener.is_sasl for listener in bound):
+        return bound[0].name  # the real problem is that such listeners are not supported: validation says so
     raise Problem("security.inter.broker.protocol", protocol, "what one of the listeners speaks")

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, IntEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 
 from parley.broker.config.errors import Problem
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         importance: Importance
         since: str
         ignored: str
+        ignored_values: Mapping[str, str]
         deprecated: str
         or_else: tuple[tuple[str, int], ...]
         server: str
@@ -124,7 +126,9 @@ class Key(Generic[T_co]):
     since: str = "0.9 or before"
     """The version of Kafka that brought the key, and its KIP; ``""`` for Parley's own."""
     ignored: str = ""
-    """Why the key has no effect here."""
+    """Why the key has no effect in Parley; empty if it has one."""
+    ignored_values: Mapping[str, str] = MappingProxyType({})
+    """Values (for a list: elements) that are accepted and have no effect, and why."""
     deprecated: str = ""
     """What to use instead."""
     or_else: tuple[tuple[str, int], ...] = ()
@@ -208,6 +212,12 @@ class Key(Generic[T_co]):
 
     def _fits_text(self, text: str) -> bool:
         return (not self.allowed or text in self.allowed) and (self.check is None or self.check(text))
+
+    def no_effect(self, text: str) -> str:
+        """Why the key, or the value ``text`` of it, has no effect in Parley; empty if it has one."""
+        if self.ignored:
+            return self.ignored
+        return " ".join(why for value, why in self.ignored_values.items() if value in split_list(text))
 
     def text(self, value: Any) -> str | None:
         """A value as Kafka's tools write it; None for no value and for a secret."""

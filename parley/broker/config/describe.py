@@ -12,9 +12,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from parley.broker.config.broker_config import BrokerConfig
+from parley.broker.config.broker_config import BrokerConfig, warning_about
+from parley.broker.config.broker_keys import BrokerKeys
 from parley.broker.config.definition import ConfigType, Dynamic, Key
-from parley.broker.config.topic_config import TopicConfig
+from parley.broker.config.topic_config import TopicConfig, warnings_about_topic
+
+IN_PARLEY = "In Parley: "
+"""Precedes the warning in the documentation of an entry that has no effect. ``parley configs`` looks for it."""
 
 
 class ConfigSource(IntEnum):
@@ -105,8 +109,15 @@ def _broker_entry(config: BrokerConfig, name: str, layers: tuple[_Layer, ...]) -
         read_only=key is None or key.dynamic is Dynamic.READ_ONLY,
         synonyms=synonyms,
         type=ConfigType.UNKNOWN if key is None else key.type,
-        documentation="" if key is None else key.doc,
+        documentation=_documentation(key, _broker_warning(config, name, written)),
     )
+
+
+def _broker_warning(config: BrokerConfig, name: str, written: str | None) -> str:
+    key = config.key(name)
+    if key is None or written is not None:
+        return warning_about(name, written or "", {**BrokerKeys.KEYS, **config.third_party_keys})
+    return f"{name} has no effect: {key.ignored}" if key.ignored else ""
 
 
 def _topic_entry(config: BrokerConfig, topic: TopicConfig, key: Key[Any]) -> Entry:
@@ -125,8 +136,13 @@ def _topic_entry(config: BrokerConfig, topic: TopicConfig, key: Key[Any]) -> Ent
         read_only=False,
         synonyms=synonyms,
         type=key.type,
-        documentation=key.doc,
+        documentation=_documentation(key, " ".join(warnings_about_topic({key.name: value or ""}))),
     )
+
+
+def _documentation(key: Key[Any] | None, warning: str) -> str:
+    """The documentation of a key, and what the operator should know about its present value."""
+    return " ".join(filter(None, ("" if key is None else key.doc, f"{IN_PARLEY}{warning}" if warning else "")))
 
 
 def _synonyms(layers: tuple[_Layer, ...], names: tuple[str, ...], *, sensitive: bool) -> tuple[Synonym, ...]:

@@ -13,7 +13,7 @@ from parley.broker.metadata.changes import ConfigReplaced, Delta
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import ResourceType
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class DynamicConfig:
@@ -41,13 +41,17 @@ class DynamicConfig:
             for change in delta.changes
         ):
             return
+        before = set(self._current.warnings)
         try:
             self._current = self._current.with_dynamic(
                 image.config(ResourceType.BROKER, ""), image.config(ResourceType.BROKER, str(self._broker_id))
             )
         except ConfigError as error:
             # Each change was judged before it was stored; what was stored by an older version may not fit any more.
-            log.error("the stored configuration does not fit and is left as it was", extra={"problems": str(error)})
+            _log.error("the stored configuration does not fit and is left as it was", extra={"problems": str(error)})
             return
+        for warning in self._current.warnings:
+            if warning not in before:
+                _log.warning("configuration", extra={"warning": warning})
         for subscriber in self._subscribers:
             subscriber(self._current)

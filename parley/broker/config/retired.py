@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from parley.broker.config.keys.reasons import JAVA, KRAFT, SASL, TIERED
 from parley.broker.config.store_keys import UNUSED
 
-_SHARE_GROUPS = "Share groups are not in this release."
-_STREAMS_GROUPS = "Groups of the streams protocol are not in this release."
+_SHARE_GROUPS = "Share groups are not supported yet."
+_STREAMS_GROUPS = "Groups of the streams protocol are not supported yet."
 _ENCODER = "Secrets that are set dynamically are not encrypted with a password of the broker's own."
 
 RETIRED: Mapping[str, str] = {

@@ -49,6 +49,16 @@ class TopicConfig(TopicKeys):
         return f"<TopicConfig {dict(self.overrides)}>"
 
 
+def warnings_about_topic(overrides: Mapping[str, str]) -> tuple[str, ...]:
+    """What the operator should know about a topic's settings: which of them have no effect, and why."""
+    warnings = []
+    for name, text in overrides.items():
+        key = TopicConfig.KEYS.get(name)
+        if key is not None and (why := key.no_effect(text)):
+            warnings.append(f"{name}={text} has no effect: {why}")
+    return tuple(warnings)
+
+
 def check_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> None:
     """Raise ConfigError unless a topic may have these entries; clients get it as INVALID_CONFIG."""
     TopicConfig(config, overrides)

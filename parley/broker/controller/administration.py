@@ -15,7 +15,7 @@ from uuid import UUID
 from parley.broker.config import ConfigError, ConfigType
 from parley.broker.config.dynamic_changes import check_change
 from parley.broker.config.dynamic_config import DynamicConfig
-from parley.broker.config.topic_config import TopicConfig, check_topic
+from parley.broker.config.topic_config import TopicConfig, check_topic, warnings_about_topic
 from parley.broker.controller.brokers import UncleanAllowed
 from parley.broker.controller.configs import ConfigChange, ConfigOutcome, alter_configs
 from parley.broker.controller.controller import Controller
@@ -33,11 +33,12 @@ from parley.broker.controller.topics import (
 )
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.topic_names import INTERNAL_TOPICS
 from parley.broker.metadata.types import ConfigResource, ResourceType, TopicImage
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.schema import ZERO_UUID
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
 
@@ -90,6 +91,11 @@ class Administration:
             )
 
         outcomes = await self._controller.submit(decide)
+        if not validate_only:
+            created = {outcome.name for outcome in outcomes if outcome.error is None}
+            for topic in wanted:
+                if topic.name in created:
+                    _log_warnings_about(topic.name, topic.configs)
         await self._opened()
         return outcomes
 
@@ -142,6 +148,12 @@ class Administration:
                 image, wanted, judge=self._judge, list_base=self._list_base, validate_only=validate_only
             )
         )
+        if not validate_only:
+            for change, outcome in zip(wanted, outcomes, strict=True):
+                if outcome.error is None and change.resource.type is ResourceType.TOPIC:
+                    entries = self._metadata.image.config(ResourceType.TOPIC, change.resource.name)
+                    changed = {name: text for name, text in entries.items() if _names(change, name)}
+                    _log_warnings_about(change.resource.name, changed)
         if not validate_only and any(_names(change, UNCLEAN_ELECTION) for change in wanted):
             await elect_possible_leaders(self._controller, self._unclean)
         return outcomes
@@ -176,6 +188,13 @@ class Administration:
         if not is_list:
             _not_a_list(name)
         return list(value or ())
+
+
+def _log_warnings_about(topic: str, configs: Mapping[str, str]) -> None:
+    """Log which of the settings that a client has just given a topic have no effect."""
+    if topic not in INTERNAL_TOPICS:
+        for warning in warnings_about_topic(configs):
+            _log.warning("configuration of a topic", extra={"topic": topic, "warning": warning})
 
 
 def _names(change: ConfigChange, key: str) -> bool:

@@ -1,4 +1,4 @@
-"""The page ``docs/configuration.md``, made of the definitions."""
+"""Generates ``docs/configuration.md`` from the definitions of the keys."""
 
 from __future__ import annotations
 
@@ -18,35 +18,40 @@ from parley.consensus.store_config import StoreConfig
 _INTRODUCTION = """\
 # Configuration
 
-This page is made from the definitions in `parley/broker/config/keys/` by `make docs`; do not edit it.
+`make docs` generates this page from the definitions in `parley/broker/config/keys/`; do not edit it.
 
-A broker is configured by a file of `key=value` lines, with Kafka's names and defaults. The `server.properties` that
-comes with Apache Kafka 4 starts a broker; so does one of your own, unless it asks for what is not in this release:
-listeners with `SSL` or `SASL`, or `authorizer.class.name`. What is meant to keep others out is refused, not ignored.
+A broker reads its configuration from a file of `key=value` lines, with Kafka's names and defaults. The
+`server.properties` that comes with Apache Kafka 4 starts a broker, and so does yours, with one exception: a setting that
+is meant to restrict access and is not supported yet is refused, not ignored. These are listeners with `SSL` or `SASL`,
+and `authorizer.class.name`.
 
-A key without effect is a warning that says why, a key that nobody knows is one with the key that was probably meant. A
-value that is not allowed stops the start, and all such values are reported at once.
+A key that has no effect in Parley is accepted, and the broker logs a warning with the reason. So is an unknown key; the
+warning then names the key that you probably meant. If a value is not allowed, the broker does not start and reports all
+such values at once.
 
-Some keys may be changed while brokers run, with `parley configs` or Kafka's own `kafka-configs`: **cluster-wide** keys
-for all brokers at once or for one, **per-broker** keys for one. What was set for one broker comes before what was set
-for all, which comes before the file. All other keys are **read-only**: they are read at the start.
+Some keys can be changed while brokers run, with `parley configs` or Kafka's `kafka-configs`: **cluster-wide** keys for
+all brokers at once or for one broker, **per-broker** keys for one broker. A value for one broker overrides the value for
+all brokers, which overrides the file. All other keys are **read-only**: brokers read them when they start.
 
-Keys may be given for one listener, as `listener.name.<name in small letters>.<key>`, where they say so.
+A change of a key that has no effect, or to a value that has none (`cleanup.policy=compact`), is accepted as well, so that
+scripts written for Kafka work. `parley configs` and `parley topics --create` print a warning, and the broker logs one.
+
+A key that can be set for a single listener says so. Write it as `listener.name.<name in lower case>.<key>`.
 """
 
 _TOPICS = """\
 ## Topics
 
-What a topic may set for itself, when it is created or later; where it sets nothing, the broker's key counts. These may
-all be changed while brokers run.
+Settings of a topic, given when the topic is created or later. If a topic does not set a key, the broker's key applies.
+All of them can be changed while brokers run.
 """
 
 _RETIRED = """\
 ## Keys of Kafka that are accepted and not used
 
-A configuration that has them starts with a warning for each.
+If a configuration contains one of these, the broker starts and logs a warning.
 
-| key | why |
+| key | reason |
 |---|---|
 """
 
@@ -54,24 +59,24 @@ A configuration that has them starts with a warning for each.
 _PRESETS = """\
 ## Without a file
 
-`parley start` without a file, and a broker that a program embeds, begin with these instead of the keys' defaults. What
-you give beside them (`--override`, or the arguments of `Broker`) counts more. With a file none of them counts.
+`parley start` without a file, and a broker that a program embeds, use these values instead of the defaults of the keys.
+What you set yourself (`--override`, or the arguments of `Broker`) overrides them. With a file they do not apply.
 
 | key | default | `parley start` | `Broker()` |
 |---|---|---|---|
 """
 
 _NOTES = {
-    ("parley start", "metrics.listener"): ", or any free port where that one is taken",
+    ("parley start", "metrics.listener"): ", or any free port if that one is taken",
     ("Broker()", "listeners"): ", which is any free port",
     ("Broker()", "log.dirs"): "a temporary folder",
-    ("Broker()", "coordination.url"): ", but empty where a folder is named",
+    ("Broker()", "coordination.url"): ", but empty if a data folder is given",
 }
-"""What a preset does not say by itself."""
+"""Additions to the values of the presets, by preset and key."""
 
 
 def configuration_page() -> str:
-    """The whole page, in Markdown."""
+    """Return the whole page, as Markdown."""
     parts = [_INTRODUCTION, _contents(), _presets()]
     parts += [_section(keys) for keys in BrokerKeys.__bases__]
     parts += [_store_section(store) for store in CONFIGS.values()]
@@ -83,7 +88,7 @@ def configuration_page() -> str:
 
 def _contents() -> str:
     own = [f"`{name}`" for name, key in sorted(BrokerConfig.KEYS.items()) if not key.since]
-    return f"Kafka has no such keys as these, which are Parley's own: {', '.join(own)}.\n"
+    return f"These keys are Parley's own; Kafka does not have them: {', '.join(own)}.\n"
 
 
 def _presets() -> str:
@@ -115,7 +120,7 @@ def _store_section(store: StoreConfig) -> str:
 
 
 def _sorted(keys: Mapping[str, Key[Any]]) -> list[Key[Any]]:
-    """Those that matter most first; keys without effect at the end."""
+    """Sort by importance; keys without effect come last."""
     order = list(type(next(iter(keys.values())).importance))
     return sorted(keys.values(), key=lambda key: (bool(key.ignored), order.index(key.importance)))
 
@@ -124,6 +129,8 @@ def _entry(key: Key[Any]) -> str:
     lines = [f"### `{key.name}`\n", f"{_escaped(key.doc)}\n"]
     if key.ignored:
         lines.append(f"**No effect.** {_escaped(key.ignored)}\n")
+    for value, why in key.ignored_values.items():
+        lines.append(f"**`{value}` has no effect.** {_escaped(why)}\n")
     if key.deprecated:
         lines.append(f"**Deprecated:** use {_escaped(key.deprecated)}.\n")
     lines.append("".join(f"- {fact}\n" for fact in _facts(key)))
@@ -137,7 +144,7 @@ def _facts(key: Key[Any]) -> Iterator[str]:
     if key.allowed or key.form or key.at_least is not None or key.at_most is not None:
         yield f"allowed: {_escaped(key.allowed_text)}"
     if key.server:
-        yield f"taken from the broker's: `{key.server}`"
+        yield f"default of the topic: the broker's `{key.server}`"
     elif key.name in BrokerConfig.KEYS and key.dynamic is not Dynamic.READ_ONLY:
         yield f"can be changed at run time: {key.dynamic.value}"
     yield f"importance: {key.importance.value}"
@@ -148,7 +155,7 @@ def _facts(key: Key[Any]) -> Iterator[str]:
 def _default(key: Key[Any]) -> str:
     default = key.text(key.default)
     if key.or_else:
-        return "that of " + ", then ".join(f"`{name}`" for name, _ in key.or_else)
+        return "the value of " + ", then ".join(f"`{name}`" for name, _ in key.or_else)
     if default is None:
         return "none"
     readable = f" ({spelt})" if (spelt := _spelt_out(key)) else ""
@@ -160,7 +167,7 @@ _SIZES = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 
 def _spelt_out(key: Key[Any]) -> str:
-    """A large number of milliseconds or bytes in a larger unit; the largest number there is as what it means."""
+    """Return a large number of milliseconds or bytes in a larger unit, and the largest number as "no limit"."""
     value = key.default
     if key.type not in (ConfigType.INT, ConfigType.LONG):
         return ""

@@ -1,6 +1,6 @@
-"""The page ``docs/what-works.md``: which APIs a broker serves, asked of a broker, and what its features can do.
+"""Generates ``docs/what-works.md``: the features of Parley, and the APIs that a running broker serves.
 
-A feature is on the page as soon as somebody could expect it, and says then what it does not do yet.
+A feature that users of Kafka expect is on the page even if Parley does not have it yet.
 """
 
 from __future__ import annotations

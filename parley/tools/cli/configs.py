@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,6 +142,24 @@ async def change(client: Client, entity: Entity, set_: dict[str, str], removed: 
         check(result.error_code, result.error_message, doing=f"The settings of {entity} are as they were")
     whose = "default config for brokers in the cluster" if entity.is_default else f"config for {entity}"
     print(f"Completed updating {whose}.")
+    for warning in await warnings_about(client, entity, list(set_)):
+        print(f"Warning: {warning}", file=sys.stderr)
+
+
+async def warnings_about(client: Client, entity: Entity, names: Sequence[str]) -> list[str]:
+    """What the cluster warns of about these settings: those that have no effect in Parley, and why."""
+    from parley.broker.config.describe import IN_PARLEY
+    from parley.protocol.messages.configs import DescribeConfigsRequest as Request
+
+    if not names or entity.kind not in ("topic", "broker"):
+        return []
+    resource = Request.DescribeConfigsResource(
+        resource_type=RESOURCE_TYPES[entity.kind], resource_name=entity.name, configuration_keys=list(names)
+    )
+    node = entity.node if entity.node is not None else await client.controller()
+    answer = await client.send(Request(resources=[resource], include_documentation=True), node=node)
+    documentation = (one.documentation or "" for result in answer.results for one in result.configs)
+    return [warning for text in documentation if (warning := text.partition(IN_PARLEY)[2])]
 
 
 async def check_there(client: Client, entity: Entity) -> None:

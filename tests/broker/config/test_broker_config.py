@@ -184,12 +184,12 @@ def test_a_secret_is_not_in_a_complaint() -> None:
         ("something.else.entirely", "something.else.entirely is not a key of the configuration"),
         (
             "controller.quorum.voters",
-            "controller.quorum.voters has no effect: There is no metadata quorum: the cluster is coordinated by the "
-            "store of coordination.url.",
+            "controller.quorum.voters has no effect: Parley has no metadata quorum: the store of coordination.url "
+            "coordinates the cluster.",
         ),
         (
             "num.io.threads",
-            "num.io.threads has no effect: One event loop serves a broker. To use more cores, run more brokers.",
+            "num.io.threads has no effect: A broker is served by one event loop. To use more cores, run more brokers.",
         ),
         ("port", "port is deprecated: use listeners"),
     ],

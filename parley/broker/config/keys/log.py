@@ -17,7 +17,7 @@ from parley.broker.config.definition import (
     long,
     strings,
 )
-from parley.broker.config.keys.reasons import COMPACTION, REPLICATION, TIERED
+from parley.broker.config.keys.reasons import COMPACTION, NOT_COMPACTED, TIERED
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
@@ -58,7 +58,7 @@ class LogKeys(Keys, title="Logs"):
         unit="ms",
         importance=LOW,
         since="3.8 (KIP-858)",
-        ignored=REPLICATION,
+        ignored="A broker that lost a directory reports it until the controller responds; there is no time limit.",
     )
     num_recovery_threads_per_data_dir = integer(
         "num.recovery.threads.per.data.dir",
@@ -171,6 +171,7 @@ class LogKeys(Keys, title="Logs"):
         "What becomes of old records: delete drops them by age and size, compact keeps the newest of each "
         "key, both do both.",
         allowed=("compact", "delete"),
+        ignored_values={"compact": NOT_COMPACTED},
         dynamic=CLUSTER_WIDE,
     )
     log_segment_delete_delay_ms = long(

@@ -14,7 +14,7 @@ from parley.broker.config.definition import (
     string,
     strings,
 )
-from parley.broker.config.keys.reasons import LOOP, PURGATORY, REPLICATION, SASL
+from parley.broker.config.keys.reasons import LOOP, PURGATORY, SASL
 
 
 def _connection_overrides(text: str) -> bool:
@@ -288,11 +288,11 @@ class NetworkKeys(Keys, title="Network"):
     request_timeout_ms = integer(
         "request.timeout.ms",
         30_000,
-        "How long this broker waits for an answer of another broker or of the controller before it tries anew.",
+        "How long this broker waits for the response to a request that it sends to another broker or to the "
+        "controller. Fetches of followers have replica.socket.timeout.ms.",
         at_least=1,
         unit="ms",
         importance=HIGH,
-        ignored=REPLICATION,
     )
     fetch_max_bytes = integer(
         "fetch.max.bytes",

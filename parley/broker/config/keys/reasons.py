@@ -1,19 +1,26 @@
-"""Why some of Kafka's keys have no effect here: said once each, shown in the documentation and to whoever sets one."""
+"""Why some of Kafka's keys have no effect in Parley.
 
-TLS = "TLS is not in this release."
-SASL = "SASL is not in this release."
-ACLS = "Authorization is not in this release."
-QUOTAS = "Quotas are not in this release."
-COMPACTION = "Compaction is not in this release."
-TRANSACTIONS = "Transactions are not in this release."
-NEW_GROUPS = "Only groups of the classic protocol are in this release."
-REPLICATION = "It belongs to clusters of several brokers, which are not in this release."
-METRICS_PUSH = "Metrics pushed by clients are not in this release."
+Each reason stands here once. The documentation, the broker's log and ``parley configs`` show it.
+"""
 
-JAVA = "It names a part of the Java platform."
-KRAFT = "There is no metadata quorum: the cluster is coordinated by the store of coordination.url."
-LOOP = "One event loop serves a broker. To use more cores, run more brokers."
-PURGATORY = "An answered request leaves nothing behind among the waiting ones."
-FORMAT = "Records are stored in format v2 only (KIP-724)."
-METRICS = "Metrics are read from metrics.listener by Prometheus."
-TIERED = "There is no tiered storage."
+TLS = "TLS is not supported yet."
+SASL = "SASL is not supported yet."
+ACLS = "Authorization is not supported yet."
+QUOTAS = "Quotas are not supported yet."
+COMPACTION = "Log compaction is not supported yet."
+NOT_COMPACTED = (
+    "Log compaction is not supported yet: no record is removed because of its key. Unless the cleanup policy also has "
+    "delete, the topic keeps every record and grows without bound."
+)
+DOWN_CONVERSION = "Batches are always converted for consumers that cannot read them."
+TRANSACTIONS = "Transactions are not supported yet."
+NEW_GROUPS = "Only consumer groups of the classic protocol are supported yet."
+METRICS_PUSH = "Metrics pushed by clients are not supported yet."
+
+JAVA = "It configures a part of the Java platform."
+KRAFT = "Parley has no metadata quorum: the store of coordination.url coordinates the cluster."
+LOOP = "A broker is served by one event loop. To use more cores, run more brokers."
+PURGATORY = "A completed request leaves nothing in the purgatory."
+FORMAT = "Records are stored in message format v2 only (KIP-724)."
+METRICS = "Prometheus scrapes the metrics from metrics.listener."
+TIERED = "Tiered storage is not supported."

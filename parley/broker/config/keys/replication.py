@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parley.broker.config.definition import CLUSTER_WIDE, HIGH, Keys, boolean, integer, long
-from parley.broker.config.keys.reasons import REPLICATION, TIERED
+from parley.broker.config.keys.reasons import TIERED
 
 
 class ReplicationKeys(Keys, title="Replication"):
@@ -153,7 +153,7 @@ class ReplicationKeys(Keys, title="Replication"):
         "How long this broker waits for the controller's answer.",
         at_least=1,
         unit="ms",
-        ignored=REPLICATION,
+        ignored="request.timeout.ms bounds the requests to the controller.",
     )
     broker_heartbeat_interval_ms = integer(
         "broker.heartbeat.interval.ms",

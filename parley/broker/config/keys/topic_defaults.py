@@ -14,7 +14,7 @@ from parley.broker.config.definition import (
     long,
     string,
 )
-from parley.broker.config.keys.reasons import FORMAT
+from parley.broker.config.keys.reasons import DOWN_CONVERSION, FORMAT
 
 
 class TopicDefaultKeys(Keys, title="Topics' defaults"):
@@ -167,6 +167,7 @@ class TopicDefaultKeys(Keys, title="Topics' defaults"):
         dynamic=CLUSTER_WIDE,
         importance=LOW,
         since="2.0 (KIP-283)",
+        ignored=DOWN_CONVERSION,
     )
     inter_broker_protocol_version = string(
         "inter.broker.protocol.version",

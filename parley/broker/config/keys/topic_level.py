@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from parley.broker.config.definition import LOW, MAX_LONG, Keys, boolean, double, integer, long, string, strings
 from parley.broker.config.keys.log import SEGMENT_BYTES_MIN
-from parley.broker.config.keys.reasons import COMPACTION, FORMAT, TIERED
+from parley.broker.config.keys.reasons import COMPACTION, DOWN_CONVERSION, FORMAT, NOT_COMPACTED, TIERED
 
 
 def _throttled_replica(text: str) -> bool:
@@ -21,6 +21,7 @@ class TopicKeys(Keys, title="Topics"):
         "What becomes of old records: delete drops them by age and size, compact keeps the newest of each "
         "key, compact,delete does both. Empty keeps everything.",
         allowed=("compact", "delete"),
+        ignored_values={"compact": NOT_COMPACTED},
         server="log.cleanup.policy",
     )
     compression_type = string(
@@ -164,6 +165,7 @@ class TopicKeys(Keys, title="Topics"):
         importance=LOW,
         since="2.0 (KIP-283)",
         server="log.message.downconversion.enable",
+        ignored=DOWN_CONVERSION,
     )
     message_format_version = string(
         "message.format.version",

@@ -12,6 +12,7 @@ from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.topics import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
 from parley.protocol.schema import ZERO_UUID
 from parley.tools.cli.cluster import TIMEOUT_MS, check, until_ready
+from parley.tools.cli.configs import Entity, warnings_about
 from parley.tools.cli.running import CommandError
 from parley.tools.cli.topics.describing import matching
 
@@ -72,6 +73,8 @@ async def create(client: Client, topic: NewTopic, *, if_not_exists: bool, told: 
     check(result.error_code, result.error_message)
     if told:
         print(f"Created topic {topic.name}.")
+        for warning in await warnings_about(client, Entity("topic", topic.name), list(topic.configs)):
+            print(f"WARNING: {warning}", file=sys.stderr)
 
 
 async def alter(client: Client, pattern: str, to: Growth, *, if_exists: bool) -> None:

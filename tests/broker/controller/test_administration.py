@@ -1,0 +1,64 @@
+"""What the controller logs when clients give topics settings that have no effect."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from parley.broker.config import BrokerConfig
+from parley.broker.config.dynamic_changes import EntryChange, Operation
+from parley.broker.config.dynamic_config import DynamicConfig
+from parley.broker.controller.administration import Administration
+from parley.broker.controller.configs import ConfigChange
+from parley.broker.controller.topics import NewTopic
+from parley.broker.metadata.types import ConfigResource, PartitionState, ResourceType
+from tests.broker.controller.clusters import TOPIC, DirectController, image_with, never
+
+COMPACT = {"cleanup.policy": "compact"}
+
+
+@pytest.fixture
+def administration() -> Administration:
+    controller = DirectController(image_with(PartitionState((1,), (1,), 1)))
+    dynamic = DynamicConfig(1, BrokerConfig.from_properties({}))
+
+    async def opened() -> None:
+        """Nothing to wait for."""
+
+    return Administration(1, controller, controller.metadata, dynamic, Random(1), opened, never)  # type: ignore[arg-type]
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    found = [vars(record) for record in caplog.records if "warning" in vars(record)]
+    return [(facts["topic"], facts["warning"].partition(":")[0]) for facts in found]
+
+
+async def test_a_new_topic_that_would_be_compacted(
+    administration: Administration, caplog: pytest.LogCaptureFixture
+) -> None:
+    new = [
+        NewTopic("plain", 1, 1),
+        NewTopic("compacted", 1, 1, configs=COMPACT),
+        NewTopic("__consumer_offsets", 1, 1, configs=COMPACT),
+        NewTopic("refused", 1, 1, configs={**COMPACT, "retention.ms": "soon"}),
+    ]
+    await administration.create_topics(new, validate_only=True)
+    assert warnings(caplog) == []
+    outcomes = await administration.create_topics(new)
+    assert [outcome.error is None for outcome in outcomes] == [True, True, True, False]
+    assert warnings(caplog) == [("compacted", "cleanup.policy=compact has no effect")]
+
+
+async def test_a_topic_that_shall_be_compacted(
+    administration: Administration, caplog: pytest.LogCaptureFixture
+) -> None:
+    resource = ConfigResource(ResourceType.TOPIC, TOPIC)
+    change = ConfigChange(resource, changes=[EntryChange("cleanup.policy", Operation.APPEND, "compact")])
+    await administration.alter_configs([change], validate_only=True)
+    assert warnings(caplog) == []
+    await administration.alter_configs([change])
+    assert warnings(caplog) == [(TOPIC, "cleanup.policy=delete,compact has no effect")]
+    other = ConfigChange(resource, changes=[EntryChange("retention.ms", Operation.SET, "1000")])
+    await administration.alter_configs([other])
+    assert len(warnings(caplog)) == 1, "the warning comes with the setting, not with every later one"
