@@ -15,7 +15,7 @@ from typing import Any
 
 from parley.broker.controller.controller import Controller
 from parley.broker.metadata.types import ResourceType
-from parley.broker.network.dispatch import Answer, Handler, RequestContext
+from parley.broker.network.dispatch import Handler, MaybeResponse, RequestContext
 from parley.broker.network.peers import Peers
 from parley.broker.store_move.participant import StoreMoveParticipant
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -79,17 +79,17 @@ class Forwarding:
 
         return handle
 
-    async def _ask_until_elected(self, handler: Handler, context: RequestContext, request: Any) -> Answer:
+    async def _ask_until_elected(self, handler: Handler, context: RequestContext, request: Any) -> MaybeResponse:
         patience_s = 0.0
         if not isinstance(request, MigrateCoordinationRequest):  # its client asks again by itself
             patience_s = ELECTED_MAX_S
             await self._store_move.until_settled()
 
-        def local() -> Awaitable[Answer] | None:
+        def local() -> Awaitable[MaybeResponse] | None:
             return _answer_of(handler, context, request) if self._controller.is_active else None
 
         try:
-            answer: Answer = await self._peers.ask_elected_controller(
+            answer: MaybeResponse = await self._peers.ask_elected_controller(
                 request, local, patience_s=patience_s, version=context.api_version, purpose=PURPOSE
             )
         except KafkaError as error:
@@ -99,7 +99,9 @@ class Forwarding:
             return answer
         return await self._handle_without_controller(handler, context, request)
 
-    async def _handle_without_controller(self, handler: Handler, context: RequestContext, request: Any) -> Answer:
+    async def _handle_without_controller(
+        self, handler: Handler, context: RequestContext, request: Any
+    ) -> MaybeResponse:
         store_error = self._store_error()
         try:
             answer = await _answer_of(handler, context, request)
@@ -112,11 +114,11 @@ class Forwarding:
         return answer
 
 
-async def _answer_of(handler: Handler, context: RequestContext, request: Any) -> Answer:
+async def _answer_of(handler: Handler, context: RequestContext, request: Any) -> MaybeResponse:
     answer: Any = handler(context, request)
     if isawaitable(answer):
         answer = await answer
-    whole: Answer = answer
+    whole: MaybeResponse = answer
     return whole
 
 

@@ -1,1 +1,1 @@
-"""The wire side of the broker: listeners, connections, and the way from a frame to a handler and back."""
+"""The network side of a broker: listeners, connections, and the dispatch of requests to handlers."""

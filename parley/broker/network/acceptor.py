@@ -1,7 +1,7 @@
-"""Accepting connections: no faster than allowed, and through a shortage of file descriptors.
+"""Accepting connections, no faster than allowed, and through a shortage of file descriptors.
 
-What is not accepted waits in the listening socket's backlog, and costs nothing. The event loop's own way of accepting
-can neither wait nor, out of descriptors, do it quietly.
+Connections that are not accepted yet wait in the backlog of the listening socket, and cost nothing. The event loop's
+own server cannot delay connections, and floods the log when file descriptors run out.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from typing import Any
 _log = logging.getLogger(__name__)
 
 ACCEPTED_AT_ONCE = 32
-"""Connections accepted before the loop serves others."""
+"""Connections accepted before the loop does other work."""
 SHORTAGE_PAUSE_S = 0.5
-"""How long nothing is accepted when the system could not give what a connection needs."""
+"""How long nothing is accepted after the system has run out of file descriptors or memory."""
 SHORTAGE_LOGGED_S = 30.0
+"""A shortage is logged at most this often."""
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Acceptor:
-    """Accepts on one listening socket, which it owns."""
+    """Accepts connections on one listening socket, which it owns."""
 
     def __init__(
         self,
@@ -35,9 +36,9 @@ class Acceptor:
         accepted: Callable[[socket.socket, Any], None],
         name: str,
     ) -> None:
-        """``wait_s`` is asked before every connection: how long it must wait, infinite until :meth:`go_on`.
+        """``wait_s`` returns how long the next connection must wait; infinity means until ``resume``.
 
-        ``accepted`` is given the new socket and the peer's address.
+        ``accepted`` is called with the new socket and the client's address.
         """
         self._socket = sock
         self._wait_s = wait_s
@@ -49,7 +50,7 @@ class Acceptor:
         self._shortage_logged_at = -math.inf
 
     def start(self, backlog: int) -> None:
-        """Accept from now on."""
+        """Begin to accept."""
         self._socket.listen(backlog)
         self._watch()
 
@@ -58,8 +59,8 @@ class Acceptor:
         self._pause(math.inf)
         self._socket.close()
 
-    def go_on(self) -> None:
-        """What ``wait_s`` depends on has changed."""
+    def resume(self) -> None:
+        """Accept again: what ``wait_s`` depends on has changed."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -78,7 +79,7 @@ class Acceptor:
             self._timer.cancel()
             self._timer = None
         if seconds < math.inf:
-            self._timer = self._loop.call_later(seconds, self.go_on)
+            self._timer = self._loop.call_later(seconds, self.resume)
 
     def _accept(self) -> None:
         for _ in range(ACCEPTED_AT_ONCE):
@@ -94,7 +95,7 @@ class Acceptor:
                 if error.errno in _SHORTAGES:
                     self._wait_for_descriptors(error)
                     return
-                continue  # this one has gone away again
+                continue  # this client has disconnected already
             sock.setblocking(False)
             self._accepted(sock, address)
 
@@ -105,6 +106,6 @@ class Acceptor:
             self._shortage_logged_at = now
             _log.error(
                 "connections cannot be accepted: raise the limit of open files (ulimit -n, LimitNOFILE) or lower "
-                "max.connections; those that wait are accepted when others end",
+                "max.connections; waiting clients are accepted when other connections end",
                 extra={"listener": self._name, "reason": error.strerror},
             )

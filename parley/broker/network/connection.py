@@ -1,18 +1,15 @@
-"""One client's connection: frames in, answers out, in order.
+"""One client's connection: requests in, responses out, in order.
 
-Rules of this module:
+The states::
 
-* Answers leave in the order of their requests. The next request begins when the previous one is done; behind produce
-  requests that only wait for their replicas, more produce requests begin, up to ``PIPELINED_MAX``. Whatever waits for
-  an event is told that another request waits behind it.
-* Nothing is read while a request is queued, the peer does not take its answers, or the broker is loaded to its limits;
-  so a connection holds at most one read's worth of requests and the answers it owes.
-* A peer that does not read keeps no more than ``UNSENT_MAX`` bytes of answers here and the one that exceeded it. It is
-  cut off when it has taken nothing for as long as others may be idle.
-* After ``TURN_S`` of handling what one peer has sent at once, the loop serves others first.
-* What breaks the protocol closes the connection with one log line; no other connection notices.
+    OPEN         requests are begun and answered
+    DRAINING     no further request begins; the connection closes when its responses have been sent
+    CLOSING      the transport has been told to close
+    LOST         the transport has closed (final)
 
-No task is made for a request whose handler answers at once or with a future; only a coroutine becomes a task.
+Responses leave in the order of their requests. The next request begins when the one before it is done, but behind
+produce requests that only wait for their replicas more produce requests begin. docs/architecture.md, "How a connection
+is kept in check", has the rules for pausing and cutting off clients.
 """
 
 from __future__ import annotations
@@ -20,57 +17,112 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Awaitable, Callable
+from enum import IntEnum
+from typing import Any, Protocol, cast
 
-from parley.broker.network.dispatch import Answer, Disconnect, Peer, RequestContext
+from parley.broker.network.dispatch import ConnectedClient, Disconnect, Dispatcher, MaybeResponse, RequestContext
+from parley.broker.network.limits import Limits
+from parley.broker.network.load import Load
 from parley.broker.network.sending import Part, Sender, SliceLost, SocketSender, TransportSender
 from parley.broker.runtime.purgatory import Delayed
+from parley.broker.runtime.states import IllegalStep
+from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.connection import FrameReader, FrameTooLarge
 from parley.protocol.errors import MalformedMessage
 
-if TYPE_CHECKING:
-    from parley.broker.network.listener import Listener
-
 PIPELINED_MAX = 64
-"""Produce requests of one connection that wait for their replicas at the same time."""
+"""Produce requests of one connection that may wait for their replicas at the same time."""
 UNSENT_MAX = 256 << 10
-"""Bytes of answers gathered before they are sent, and the next request is begun."""
+"""Bytes of responses gathered before they are sent and the next request begins."""
 TURN_S = 0.005
+"""How long the requests of one client are handled before other connections get their turn."""
 PRODUCE_KEY = b"\x00\x00"
 
 
-class _Owed:
-    """An answer that is not there yet, and those behind it: ``parts`` is None until it can be sent."""
+class ConnectionState(IntEnum):
+    """What a connection is doing."""
 
-    __slots__ = ("awaited", "context", "parts", "pipelined", "since")
+    OPEN = 0
+    DRAINING = 1
+    CLOSING = 2
+    LOST = 3
+
+
+class ConnectionEvent(IntEnum):
+    """What happens to a connection."""
+
+    DRAIN = 0
+    """The listener stops."""
+    CLOSE = 1
+    """A fault of the client, idleness, a broken socket, or nothing left to send while draining."""
+    LOSE = 2
+    """The transport has closed."""
+
+
+_STEPS: dict[tuple[ConnectionState, ConnectionEvent], ConnectionState] = {
+    (ConnectionState.OPEN, ConnectionEvent.DRAIN): ConnectionState.DRAINING,
+    (ConnectionState.OPEN, ConnectionEvent.CLOSE): ConnectionState.CLOSING,
+    (ConnectionState.OPEN, ConnectionEvent.LOSE): ConnectionState.LOST,
+    (ConnectionState.DRAINING, ConnectionEvent.CLOSE): ConnectionState.CLOSING,
+    (ConnectionState.DRAINING, ConnectionEvent.LOSE): ConnectionState.LOST,
+    (ConnectionState.CLOSING, ConnectionEvent.DRAIN): ConnectionState.CLOSING,
+    (ConnectionState.CLOSING, ConnectionEvent.CLOSE): ConnectionState.CLOSING,
+    (ConnectionState.CLOSING, ConnectionEvent.LOSE): ConnectionState.LOST,
+}
+
+_OPEN, _LOST = ConnectionState.OPEN, ConnectionState.LOST  # an attribute of an enum costs more than a global
+
+
+class ConnectionOwner(Protocol):
+    """What a connection uses of its listener."""
+
+    dispatcher: Dispatcher
+    limits: Limits
+    load: Load
+    tasks: TaskSet
+    monotonic: Callable[[], float]
+
+    def connected(self, connection: Connection) -> None:
+        """Note that a connection has its transport."""
+
+    def disconnected(self, connection: Connection, client: ConnectedClient) -> None:
+        """Note that a connection has ended."""
+
+    def report_closed(self, client: ConnectedClient, reason: str) -> None:
+        """Count and log a connection that is closed because of what its client did."""
+
+
+class _PendingResponse:
+    """A response that cannot be sent yet, or waits behind one. ``parts`` is None until it is encoded."""
+
+    __slots__ = ("context", "future", "parts", "pipelined", "since")
 
     def __init__(self, context: RequestContext, since: float) -> None:
         self.context = context
         self.since = since
         self.parts: list[Part] | None = None
-        self.awaited: asyncio.Future[Any] | None = None
+        self.future: asyncio.Future[Any] | None = None
         self.pipelined = False
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The protocol of one accepted connection; its listener makes, counts and ends it."""
+    """The asyncio protocol of one accepted connection. Its listener creates, counts and ends it."""
 
     __slots__ = (
-        "_closing",
+        "_client",
         "_frames",
-        "_listener",
         "_loop",
-        "_lost",
         "_out",
-        "_owed",
-        "_peer",
+        "_owner",
+        "_pending",
         "_reader",
         "_reading",
         "_reserved",
         "_seen_sent",
         "_sender",
         "_starved",
+        "_state",
         "_transport",
         "_unsent",
         "_waiting_for_load",
@@ -78,32 +130,37 @@ class Connection(asyncio.BufferedProtocol):
         "last_active",
     )
 
-    def __init__(self, listener: Listener, peer: Peer) -> None:
-        self._listener = listener
-        self._peer = peer
-        self._reader = FrameReader(listener.limits.request_bytes)
+    def __init__(self, owner: ConnectionOwner, client: ConnectedClient) -> None:
+        self._owner = owner
+        self._client = client
+        self._state = ConnectionState.OPEN
+        self._reader = FrameReader(owner.limits.request_bytes)
         self._frames: deque[memoryview] = deque()
-        self._owed: deque[_Owed] = deque()
+        self._pending: deque[_PendingResponse] = deque()
         self._out: list[Part] = []
-        self._closing = False
-        self._lost = False
         self._reading = True
-        self._unsent = 0  # bytes of what is gathered to be sent
+        self._unsent = 0  # bytes in ``_out``
         self._waiting_for_load = False
         self._waiting_for_turn = False
-        self._reserved = 0  # bytes of the large frame that is being received or waits to be begun
+        self._reserved = 0  # bytes of the large frame that is being received, or has not begun to be handled
         self._starved = False  # a large frame must wait for memory
         self._seen_sent = 0
         self.last_active = 0.0
 
-    # What the transport calls.
+    def _step(self, event: ConnectionEvent) -> None:
+        try:
+            self._state = _STEPS[self._state, event]
+        except KeyError:
+            raise IllegalStep("connection", self._state, event) from None
+
+    # --- Callbacks of the transport ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport = cast(asyncio.Transport, transport)
         self._sender = self._make_sender()
-        self.last_active = self._listener.monotonic()
-        self._listener.made(self)
+        self.last_active = self._owner.monotonic()
+        self._owner.connected(self)
 
     def _make_sender(self) -> Sender:
         transport = self._transport
@@ -118,9 +175,9 @@ class Connection(asyncio.BufferedProtocol):
         return self._reader.get_buffer(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._closing:
+        if self._state is not _OPEN:
             return
-        self.last_active = self._listener.monotonic()
+        self.last_active = self._owner.monotonic()
         try:
             self._frames.extend(self._reader.buffer_updated(nbytes))
         except (FrameTooLarge, MalformedMessage) as malformed:
@@ -132,17 +189,17 @@ class Connection(asyncio.BufferedProtocol):
         self._advance()
 
     def eof_received(self) -> bool:
-        return False  # the transport closes itself: a client that has half-closed reads no answers
+        return False  # the transport closes itself: a client that has half-closed reads no responses
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._closing = self._lost = True
+        self._step(ConnectionEvent.LOSE)
         self._frames.clear()
         self._sender.close()
         self._release(self._take_reserved())
-        for owed in self._owed:
-            if isinstance(owed.awaited, Delayed):
-                owed.awaited.cancel()
-        self._listener.forget(self, self._peer)
+        for pending in self._pending:
+            if isinstance(pending.future, Delayed):
+                pending.future.cancel()
+        self._owner.disconnected(self, self._client)
 
     def pause_writing(self) -> None:
         self._sender.pause()
@@ -150,15 +207,15 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._sender.resume()
 
-    # Requests.
+    # --- Requests ---
 
     def _advance(self) -> None:
-        """Begin what may begin, send what is ready, and read on if nothing stands in the way."""
+        """Begin the requests that may begin, send the responses that are ready, and pause or resume reading."""
         frames = self._frames
         reason = ""
         try:
             if frames:
-                turn_ends = self._listener.monotonic() + TURN_S
+                turn_ends = self._owner.monotonic() + TURN_S
                 while frames and self._may_begin(frames[0], turn_ends):
                     self._begin(frames.popleft())
                     if self._unsent >= UNSENT_MAX:
@@ -168,23 +225,23 @@ class Connection(asyncio.BufferedProtocol):
         self._send()
         if reason:
             self.close(reason)
-        elif self._closing:
-            self._finish_closing()
+        elif self._state is not _OPEN:
+            self._close_if_drained()
         elif (not frames and not self._starved and not self._sender.blocked) is not self._reading:
             self._set_reading(not self._reading)
 
     def _may_begin(self, frame: memoryview, turn_ends: float) -> bool:
-        if self._closing or self._sender.blocked:
+        if self._state is not _OPEN or self._sender.blocked:
             return False
-        owed = self._owed
-        if owed and not (len(owed) < PIPELINED_MAX and owed[-1].pipelined and frame[:2] == PRODUCE_KEY):
-            if isinstance(awaited := owed[-1].awaited, Delayed):
-                awaited.next_request_arrived()
+        pending = self._pending
+        if pending and not (len(pending) < PIPELINED_MAX and pending[-1].pipelined and frame[:2] == PRODUCE_KEY):
+            if isinstance(future := pending[-1].future, Delayed):
+                future.next_request_arrived()
             return False
-        if self._listener.load.is_full:
+        if self._owner.load.is_full:
             self._wait_for_load()
             return False
-        if self._listener.monotonic() > turn_ends:
+        if self._owner.monotonic() > turn_ends:
             if not self._waiting_for_turn:
                 self._waiting_for_turn = True
                 self._loop.call_soon(self._next_turn)
@@ -198,18 +255,18 @@ class Connection(asyncio.BufferedProtocol):
     def _wait_for_load(self) -> None:
         if not self._waiting_for_load:
             self._waiting_for_load = True
-            self._listener.load.call_when_eased(self._load_eased)
+            self._owner.load.call_when_eased(self._load_eased)
 
     def _load_eased(self) -> None:
         self._waiting_for_load = False
-        if self._starved and not self._lost:
+        if self._starved and self._state is not _LOST:
             self._reserve()
         self._advance()
 
     def _reserve(self) -> None:
-        """Take memory for the large frame that has begun, or wait for it."""
+        """Reserve memory for the large frame that has begun, or wait until there is some."""
         size = self._reader.large_frame_bytes
-        self._starved = not self._listener.load.reserve(size)
+        self._starved = not self._owner.load.reserve(size)
         if self._starved:
             self._wait_for_load()
         else:
@@ -221,83 +278,84 @@ class Connection(asyncio.BufferedProtocol):
 
     def _release(self, reserved: int) -> None:
         if reserved:
-            self._listener.load.release(reserved)
+            self._owner.load.release(reserved)
 
     def _begin(self, frame: memoryview) -> None:
-        dispatcher = self._listener.dispatcher
+        dispatcher = self._owner.dispatcher
         reserved = self._take_reserved() if len(frame) == self._reserved else 0
         try:
-            context, answer = dispatcher.handle(self._peer, frame, self.last_active)
+            context, response = dispatcher.handle(self._client, frame, self.last_active)
         except Disconnect:
             self._release(reserved)
             raise
-        if isinstance(answer, list) and not self._owed:
-            self._gather(answer)
+        if isinstance(response, list) and not self._pending:
+            self._gather(response)
         else:
-            owed = _Owed(context, dispatcher.monotonic())
-            self._owed.append(owed)
-            if isinstance(answer, list):
-                owed.parts = answer
-                owed.pipelined = True
-            elif isinstance(answer, asyncio.Future):
-                self._await(owed, answer)
+            pending = _PendingResponse(context, dispatcher.monotonic())
+            self._pending.append(pending)
+            if isinstance(response, list):
+                pending.parts = response
+                pending.pipelined = True
+            elif isinstance(response, asyncio.Future):
+                self._await(pending, response)
             else:
-                self._work(owed, answer, reserved)
+                self._work(pending, response, reserved)
                 return
         if reserved:
             self._release(reserved)
 
-    def _await(self, owed: _Owed, answer: asyncio.Future[Any]) -> None:
-        owed.pipelined = owed.context.api_key == 0
-        owed.awaited = answer
-        answer.add_done_callback(lambda done: self._arrived(owed, done))
+    def _await(self, pending: _PendingResponse, future: asyncio.Future[Any]) -> None:
+        pending.pipelined = pending.context.api_key == 0
+        pending.future = future
+        future.add_done_callback(lambda done: self._done(pending, done))
 
-    def _work(self, owed: _Owed, work: Awaitable[Answer], reserved: int) -> None:
-        dispatcher, load = self._listener.dispatcher, self._listener.load
+    def _work(self, pending: _PendingResponse, work: Awaitable[MaybeResponse], reserved: int) -> None:
+        """Run a handler that is a coroutine as a task."""
+        dispatcher, load = self._owner.dispatcher, self._owner.load
         load.begin()
-        name = f"{dispatcher.routes[owed.context.api_key].name} from {self._peer.client_host}"
-        task = self._listener.tasks.start(dispatcher.work(owed.context, work), name=name)
+        name = f"{dispatcher.routes[pending.context.api_key].name} from {self._client.client_host}"
+        task = self._owner.tasks.start(dispatcher.work(pending.context, work), name=name)
 
         def done(task: asyncio.Task[Any]) -> None:
             load.end()
             self._release(reserved)
-            self._arrived(owed, task)
+            self._done(pending, task)
 
         task.add_done_callback(done)
 
-    def _arrived(self, owed: _Owed, done: asyncio.Future[Any]) -> None:
-        """The answer is there, or the task that worked on it ended with a future to wait for."""
-        if self._lost:
+    def _done(self, pending: _PendingResponse, done: asyncio.Future[Any]) -> None:
+        """Take the response; or wait again, if the task that worked on it ended with a future to wait for."""
+        if self._state is _LOST:
             return
-        dispatcher = self._listener.dispatcher
+        dispatcher = self._owner.dispatcher
         try:
             if done.cancelled():
                 raise Disconnect("the broker gave up the request")
             error = done.exception()
-            answer = dispatcher.failure(owed.context, error) if error is not None else done.result()
-            if isinstance(answer, asyncio.Future):
-                self._await(owed, answer)
+            response = dispatcher.failure(pending.context, error) if error is not None else done.result()
+            if isinstance(response, asyncio.Future):
+                self._await(pending, response)
                 self._advance()
                 return
-            if isinstance(answer, Disconnect):
-                raise answer
+            if isinstance(response, Disconnect):
+                raise response
             now = dispatcher.monotonic()
-            owed.parts = dispatcher.encode(owed.context, answer, now)
+            pending.parts = dispatcher.encode(pending.context, response, now)
         except Disconnect as disconnect:
             self.close(str(disconnect))
             return
-        dispatcher.routes[owed.context.api_key].metrics.remote_seconds += now - owed.since
-        owed.since = now
+        dispatcher.routes[pending.context.api_key].metrics.remote_seconds += now - pending.since
+        pending.since = now
         self._collect(now)
         self._advance()
 
     def _collect(self, now: float) -> None:
-        """Take the answers that are there, up to the first one still owed."""
-        owed = self._owed
-        while owed and (parts := owed[0].parts) is not None:
-            first = owed.popleft()
+        """Take the responses that are ready, up to the first one that is not."""
+        pending = self._pending
+        while pending and (parts := pending[0].parts) is not None:
+            first = pending.popleft()
             self._gather(parts)
-            metrics = self._listener.dispatcher.routes[first.context.api_key].metrics
+            metrics = self._owner.dispatcher.routes[first.context.api_key].metrics
             metrics.response_queue_seconds += now - first.since
 
     def _gather(self, parts: list[Part]) -> None:
@@ -321,51 +379,56 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._transport.pause_reading()
 
-    # The end.
+    # --- The end ---
 
     @property
     def is_busy(self) -> bool:
-        """Whether answers are owed or not yet taken by the peer."""
-        return bool(self._owed) or self._sender.blocked
+        """True if responses are pending, or the client has not taken them yet."""
+        return bool(self._pending) or self._sender.blocked
 
     def is_idle(self, before: float) -> bool:
-        """Whether the peer has asked nothing and taken nothing since ``before``, and waits for nothing."""
+        """True if the client has sent nothing and taken nothing since ``before``, and no response is pending."""
         sent = self._sender.sent_bytes
         if sent != self._seen_sent:
             self._seen_sent = sent
-            self.last_active = self._listener.monotonic()
-        return self.last_active < before and not self._owed
+            self.last_active = self._owner.monotonic()
+        return self.last_active < before and not self._pending
 
     def close(self, reason: str = "") -> None:
-        """Close at once; a reason is logged. What the socket has taken still arrives."""
-        if reason and not self._lost:
-            self._listener.complain(self._peer, reason)
-        self._closing = True
+        """Close now, and log the reason if there is one. What the socket has taken still arrives."""
+        if self._state is _LOST:
+            return
+        if reason:
+            self._owner.report_closed(self._client, reason)
+        self._step(ConnectionEvent.CLOSE)
         self._frames.clear()
         if self._sender.blocked:
-            self._transport.abort()  # else it would wait for the peer to read
+            self._transport.abort()  # a normal close would wait for the client to read
         else:
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once, whatever was still to be sent."""
-        self._closing = True
+        """Close now, and drop what has not been sent."""
+        if self._state is _LOST:
+            return
+        self._step(ConnectionEvent.CLOSE)
         self._frames.clear()
         self._transport.abort()
 
-    def finish(self) -> None:
-        """Begin no further request, and close once every answer owed has been sent."""
-        self._closing = True
+    def drain(self) -> None:
+        """Begin no further request, and close once every pending response has been sent."""
+        self._step(ConnectionEvent.DRAIN)
         self._frames.clear()
         if self._reading:
             self._set_reading(False)
-        self._finish_closing()
+        self._close_if_drained()
 
-    def _finish_closing(self) -> None:
-        if not self.is_busy:
+    def _close_if_drained(self) -> None:
+        if self._state is ConnectionState.DRAINING and not self.is_busy:
+            self._step(ConnectionEvent.CLOSE)
             self._transport.close()
 
     def _broken(self, error: OSError) -> None:
         if isinstance(error, SliceLost):
-            self._listener.complain(self._peer, str(error))
+            self._owner.report_closed(self._client, str(error))
         self.abort()

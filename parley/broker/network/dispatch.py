@@ -1,13 +1,13 @@
-"""From a request's bytes to its handler, and from the answer back to bytes.
+"""From the bytes of a request to its handler, and from the response back to bytes.
 
 Rules of this module:
 
-* What is not understood is not answered: a request of an unknown API, an unsupported version or with a malformed body
-  raises :class:`Disconnect`, as Kafka closes such connections. The one exception is an ApiVersions request of an
-  unsupported version, which is answered in version 0 with UNSUPPORTED_VERSION and the versions there are (KIP-511).
-* A handler that raises costs its client one answer, not the connection: :meth:`Dispatcher.failure` fills the
-  response's own error field. Only a response without such a field ends the connection.
-* Nothing here waits or makes tasks, and nothing logs on the way of a request that succeeds.
+* A request of an unknown API, of an unsupported version, or with a malformed body raises ``Disconnect``: Kafka closes
+  such connections, too. The one exception is ApiVersions: an unsupported version gets a response in version 0, with
+  UNSUPPORTED_VERSION and the supported versions (KIP-511).
+* If a handler raises, the error goes into the response's own error field, and the connection stays. A response without
+  such a field ends the connection.
+* Nothing here waits or creates tasks, and a request that succeeds logs nothing.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Peer:
-    """Who is at the other end of a connection, and on which listener it came in."""
+class ConnectedClient:
+    """The client at the other end of a connection, and the listener that accepted it."""
 
     client_host: str
     client_port: int
@@ -42,7 +42,7 @@ class Peer:
 
 @dataclass(slots=True)
 class RequestContext:
-    """What a handler knows of a request beside its body: ``size_bytes`` of it, received at monotonic seconds."""
+    """What a handler knows about a request besides its body. ``received_at`` is in monotonic seconds."""
 
     api_key: int
     api_version: int
@@ -56,27 +56,27 @@ class RequestContext:
     size_bytes: int = 0
 
 
-Answer = Response | None
-"""None: the client expects no answer (a produce request with ``acks=0``)."""
+MaybeResponse = Response | None
+"""None if the client expects no response (a produce request with ``acks=0``)."""
 
 Handler = Callable[[RequestContext, Any], Any]
-"""Answers a request: with an :data:`Answer` at once, or with an awaitable that ends with one.
+"""Handles a request. Returns a ``MaybeResponse``, or an awaitable of one.
 
-A coroutine is work in progress: it is run as a task, and no later request of the connection begins before it is done.
-A future (:class:`parley.broker.runtime.purgatory.Delayed`) is an answer that waits for an event, its work being done: behind
-a waiting produce request the next produce request begins. A coroutine may end with a future when its work is done.
+A coroutine is work in progress: it runs as a task, and no later request of the connection begins before it is done.
+A future (``Delayed``) is a response whose work is done and that waits for an event: behind a waiting produce request
+the next produce request begins. A coroutine may return a future when its work is done.
 
-Raises :class:`~parley.protocol.errors.KafkaError` only for an error that fills the whole response, and
-:class:`Disconnect` where the protocol's only answer is to close the connection.
+Raises ``KafkaError`` only for an error that fills the whole response, and ``Disconnect`` if the protocol can only
+close the connection.
 """
 
 
 class Disconnect(Exception):
-    """The connection must be closed without an answer; the text says why, for the log."""
+    """The connection must be closed without a response. The text says why, for the log."""
 
 
 class Route:
-    """One API this broker serves: its handler, its classes, and what was counted of it."""
+    """One API that this broker serves: its handler, its message classes and its metrics."""
 
     __slots__ = ("api_key", "handler", "max_version", "metrics", "min_version", "name", "request", "response")
 
@@ -101,11 +101,11 @@ class Dispatcher:
         self._failures = FailureLog(_log)
 
     def handle(
-        self, peer: Peer, frame: memoryview, received_at: float
-    ) -> tuple[RequestContext, list[Part] | Awaitable[Answer]]:
-        """Decode a request, call its handler, and encode the answer if it is there at once (no parts: no answer).
+        self, client: ConnectedClient, frame: memoryview, received_at: float
+    ) -> tuple[RequestContext, list[Part] | Awaitable[MaybeResponse]]:
+        """Decode a request, call its handler, and encode the response if there is one at once (no parts: no response).
 
-        Raises :class:`Disconnect` for what the protocol cannot answer.
+        Raises Disconnect if the protocol has no response for the request.
         """
         try:
             header = parse_request_header(frame)
@@ -114,16 +114,16 @@ class Dispatcher:
                 raise Disconnect(f"API key {header.api_key} is not served here")
             version = header.api_version
             if not route.min_version <= version <= route.max_version:
-                return self._unsupported(peer, header, route, received_at)
-            # What follows a request is let be, as in Kafka: librdkafka 2.16 asks for all topics (Metadata v13) with an
-            # array count of the old form, which reads as a request for all topics and three bytes more.
+                return self._unsupported(client, header, route, received_at)
+            # Bytes after the request are ignored, as in Kafka: librdkafka 2.16 asks for all topics (Metadata v13) with
+            # an array count of the old form, which reads as a request for all topics and three more bytes.
             request, _ = decode_from(route.request, version, frame, header.body_offset)
         except MalformedMessage as malformed:
             raise Disconnect(f"malformed request: {malformed}") from malformed
         except Disconnect:
             raise
         except Exception as error:
-            self._failures.report("a request cannot be read", error, received_at, peer=peer.client_host)
+            self._failures.report("a request cannot be read", error, received_at, peer=client.client_host)
             raise Disconnect("the request could not be read") from error
         size = len(frame)
         context = RequestContext(
@@ -131,30 +131,30 @@ class Dispatcher:
             version,
             header.correlation_id,
             header.client_id,
-            peer.client_host,
-            peer.client_port,
-            peer.listener,
-            peer.principal,
+            client.client_host,
+            client.client_port,
+            client.listener,
+            client.principal,
             received_at,
             size,
         )
         began = self.monotonic()
         try:
-            answer = route.handler(context, request)
+            response = route.handler(context, request)
         except Exception as error:
-            answer = self.failure(context, error)
+            response = self.failure(context, error)
         ended = self.monotonic()
         metrics = route.metrics
         metrics.requests += 1
         metrics.request_bytes += size
         metrics.queue_seconds += began - received_at
         metrics.local_seconds += ended - began
-        if answer is None or isinstance(answer, Response):
-            return context, self.encode(context, answer, ended)
-        return context, answer
+        if response is None or isinstance(response, Response):
+            return context, self.encode(context, response, ended)
+        return context, response
 
-    async def work(self, context: RequestContext, work: Awaitable[Answer]) -> Answer | Disconnect:
-        """Wait for a handler that is a coroutine. What it raises is answered, :class:`Disconnect` is returned."""
+    async def work(self, context: RequestContext, work: Awaitable[MaybeResponse]) -> MaybeResponse | Disconnect:
+        """Await a handler that is a coroutine. Returns an error response for what it raises; returns a Disconnect."""
         try:
             try:
                 return await work
@@ -163,31 +163,31 @@ class Dispatcher:
         except Disconnect as disconnect:
             return disconnect
 
-    def encode(self, context: RequestContext, answer: Answer, now: float) -> list[Part]:
-        """The frame of an answer that is given now, in parts to be sent one after another.
+    def encode(self, context: RequestContext, response: MaybeResponse, now: float) -> list[Part]:
+        """Return the frame of a response, in parts to be sent one after another.
 
-        Raises :class:`Disconnect`.
+        Raises Disconnect if the response cannot be encoded, nor an error in its place.
         """
         metrics = self.routes[context.api_key].metrics
         metrics.total_time.observe(int((now - context.received_at) * 1e6))
-        if answer is None:
+        if response is None:
             return []
         try:
-            parts = response_frame(answer, context.api_version, context.correlation_id)
-        except Exception as error:  # the handler's answer cannot be said in this version
-            answer = self.failure(context, error)
+            parts = response_frame(response, context.api_version, context.correlation_id)
+        except Exception as error:  # this version cannot express the handler's response
+            response = self.failure(context, error)
             try:
-                parts = response_frame(answer, context.api_version, context.correlation_id)
+                parts = response_frame(response, context.api_version, context.correlation_id)
             except ValueError:
-                raise Disconnect(f"{type(answer).__name__} cannot carry an error in this version") from error
+                raise Disconnect(f"{type(response).__name__} cannot carry an error in this version") from error
         for part in parts:
             metrics.response_bytes += len(part)
         return cast("list[Part]", parts)
 
     def failure(self, context: RequestContext, error: BaseException) -> Response:
-        """The answer that reports ``error``, which is logged unless it is part of the protocol.
+        """Return the response that reports ``error``. An error that is not the protocol's is logged.
 
-        Raises :class:`Disconnect` where the response has no error field of its own.
+        Raises Disconnect if the response has no error field of its own.
         """
         if isinstance(error, Disconnect):
             raise error
@@ -200,9 +200,9 @@ class Dispatcher:
         return error_response(route.response, ErrorCode.UNKNOWN_SERVER_ERROR, "")
 
     def _unsupported(
-        self, peer: Peer, header: RequestHeader, route: Route, received_at: float
+        self, client: ConnectedClient, header: RequestHeader, route: Route, received_at: float
     ) -> tuple[RequestContext, list[Part]]:
-        """An unsupported version: an answer where the client can read one, else :class:`Disconnect`."""
+        """Return the response to an ApiVersions request of an unsupported version. Raises Disconnect for other APIs."""
         versions = f"{route.min_version}-{route.max_version}"
         if header.api_key != ApiVersionsRequest.API_KEY:
             raise Disconnect(f"version {header.api_version} of {route.name} is not among {versions}")
@@ -212,26 +212,26 @@ class Dispatcher:
             0,
             header.correlation_id,
             header.client_id,
-            peer.client_host,
-            peer.client_port,
-            peer.listener,
-            peer.principal,
+            client.client_host,
+            client.client_port,
+            client.listener,
+            client.principal,
             received_at,
         )
         supported = ApiVersionsResponse.ApiVersion(
             api_key=route.api_key, min_version=route.min_version, max_version=route.max_version
         )
-        answer = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[supported])
-        return context, self.encode(context, answer, received_at)
+        response = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[supported])
+        return context, self.encode(context, response, received_at)
 
 
 def error_response(response: type[Response], code: ErrorCode, message: str) -> Response:
-    """An answer that is nothing but an error. Raises :class:`Disconnect` where ``response`` has no field for it."""
+    """Return a response that is only an error. Raises Disconnect if ``response`` has no field for it."""
     fields = {field.name for field in response.fields()}
     if "error_code" not in fields:
         raise Disconnect(f"{response.__name__} cannot carry the error {code.name}")
-    answer: Any = response.blank()
-    answer.error_code = code
+    blank: Any = response.blank()
+    blank.error_code = code
     if "error_message" in fields:
-        answer.error_message = message or code.message
-    return answer  # type: ignore[no-any-return]
+        blank.error_message = message or code.message
+    return blank  # type: ignore[no-any-return]

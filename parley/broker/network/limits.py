@@ -1,15 +1,41 @@
-"""The limits of a broker's network side, as its configuration gives them."""
+"""The limits of a broker's network side, as values and as its configuration gives them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from parley.broker.config import BrokerConfig
-from parley.broker.network.connection_quotas import UNLIMITED, Limits, ListenerLimits
+
+UNLIMITED = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerLimits:
+    """The limits of one listener. ``connection_rate`` is in connections per second."""
+
+    connections: int = UNLIMITED
+    connection_rate: int = UNLIMITED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The limits of one broker. A negative ``queued_bytes`` means no limit."""
+
+    request_bytes: int = 100 << 20
+    queued_requests: int = 500
+    queued_bytes: int = -1
+    connections: int = UNLIMITED
+    connections_per_ip: int = UNLIMITED
+    connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
+    connection_rate: int = UNLIMITED
+    by_listener: Mapping[str, ListenerLimits] = field(default_factory=dict)
+    idle_s: float = 600.0
 
 
 def limits_of(config: BrokerConfig) -> Limits:
-    """What ``config`` allows, of the broker and of each listener."""
+    """Return the limits of the broker and of each of its listeners."""
     overrides = (pair.rpartition(":") for pair in config.max_connections_per_ip_overrides.split(",") if pair.strip())
     return Limits(
         request_bytes=config.socket_request_max_bytes,
@@ -25,7 +51,7 @@ def limits_of(config: BrokerConfig) -> Limits:
 
 
 def _listener_limits(config: BrokerConfig, name: str) -> ListenerLimits:
-    """The limits given for a listener by its name; those of the broker hold for all listeners together."""
+    """Return the limits given for a listener by its name. The broker's own limits hold for all listeners together."""
     own, prefix = config.for_listener(name), f"listener.name.{name.lower()}."
     return ListenerLimits(
         connections=own.max_connections if f"{prefix}max.connections" in config.given else UNLIMITED,

@@ -39,8 +39,8 @@ class Peers:
     def __init__(
         self, broker_id: int, metadata: Metadata, listener: str, *, timeout_s: float, connect_timeout_s: float
     ) -> None:
-        """``listener`` is the name of the listener for brokers; ``timeout_s`` bounds a request that names no time of
-        its own (``request.timeout.ms`` between brokers), ``connect_timeout_s`` a connect."""
+        """``listener`` names the inter-broker listener. ``timeout_s`` (``request.timeout.ms``) bounds a request without
+        a timeout of its own; ``connect_timeout_s`` bounds the connecting."""
         self._metadata = metadata
         self._listener = listener
         self._timeout_s = timeout_s
@@ -50,7 +50,7 @@ class Peers:
         self._closing: set[asyncio.Future[None]] = set()
 
     def endpoint(self, broker_id: int) -> Endpoint:
-        """Where brokers reach this one. Raises BROKER_NOT_AVAILABLE where the metadata does not know."""
+        """Return the address of a broker for other brokers. Raises BROKER_NOT_AVAILABLE if the metadata has none."""
         broker = self._metadata.image.brokers.get(broker_id)
         endpoint = None if broker is None else broker.endpoint(self._listener)
         if endpoint is None:
@@ -58,9 +58,9 @@ class Peers:
         return endpoint
 
     def client(self, broker_id: int, purpose: str = "") -> Client:
-        """The client for a broker, to be used at once: it is another one when the broker's address changes.
+        """Return the client for a broker. Use it at once: a change of the broker's address replaces it.
 
-        Raises BROKER_NOT_AVAILABLE.
+        Raises BROKER_NOT_AVAILABLE if the metadata has no address.
         """
         endpoint = self.endpoint(broker_id)
         known = self._clients.get((broker_id, purpose))
@@ -73,7 +73,7 @@ class Peers:
         return client
 
     def client_at(self, endpoint: Endpoint, purpose: str = "") -> Client:
-        """A new client for an address, to be closed by the caller."""
+        """Return a new client for an address. The caller must close it."""
         name = f"{self._client_id}-{purpose}" if purpose else self._client_id
         return Client(
             [(endpoint.host, endpoint.port)],
@@ -91,7 +91,7 @@ class Peers:
         purpose: str = "",
         timeout_s: float | None = None,
     ) -> Any:
-        """Ask one broker. Raises as :meth:`client` and ``Client.send`` do."""
+        """Send a request to a broker and return its response. Raises what ``client`` and ``Client.send`` raise."""
         return await self.client(broker_id, purpose).send(request, version=version, timeout=timeout_s)
 
     async def ask_controller(self, request: Request, *, version: int | None = None, purpose: str = "") -> Any:
@@ -156,7 +156,7 @@ class Peers:
             replaced.cancel()
 
     def lost_at(self, broker_id: int) -> float | None:
-        """When a connection to a broker ended by itself that is not made again yet, in the loop's time; else None."""
+        """Return when a connection to a broker was lost, in loop time; None if none is lost or all are restored."""
         lost = (client.lost_at for (known, _), (_, client) in self._clients.items() if known == broker_id)
         return max((at for at in lost if at is not None), default=None)
 

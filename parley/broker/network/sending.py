@@ -1,13 +1,10 @@
-"""How answers leave: buffers and slices of files, in order, never more than the peer takes.
+"""Sending responses: buffers and slices of files, in order, and no more than the client takes.
 
-Two senders with one interface. :class:`SocketSender` writes to the socket itself: ``send`` for what is in memory,
-``sendfile`` for slices of log files, whose bytes so never enter the process (measured per GB at 1 MiB a response: 0.09
-CPU seconds against 0.28 for reading and writing; and for pipelined small answers a quarter of the cost of the
-transport's own queue). :class:`TransportSender` goes through the transport, for what has no socket of its own: TLS, and
-the simulated network. It reads slices piece by piece as the peer takes them.
-
-A sender that is ``blocked`` holds bytes the peer has not taken; the connection then begins no further request, so what
-is held is at most the answers already owed.
+Two senders have one interface. ``SocketSender`` writes to the socket: ``send`` for buffers, ``sendfile`` for slices of
+log files, whose bytes never enter the process. (Per GB, at 1 MiB per response, that takes 0.09 CPU seconds instead of
+0.28; pipelined small responses cost a quarter of what the transport's queue costs.) ``TransportSender`` serves
+connections without a plain socket: TLS, and the simulated network. It reads slices piece by piece as the client takes
+them. While a sender is ``blocked``, the connection begins no request, so it holds at most the pending responses.
 """
 
 from __future__ import annotations
@@ -22,14 +19,15 @@ from typing import Protocol
 from parley.protocol.schema import Buffer
 
 TURN_BYTES = 4 << 20
-"""Sent to one peer before the loop serves others, however fast the peer reads."""
+"""Sent to one client before other connections get their turn, however fast the client reads."""
 PIECE_BYTES = 1 << 20
-"""Read from a file at a time where sendfile cannot be used."""
+"""Read from a file at a time if sendfile cannot be used."""
 JOINED_BYTES = 16 << 10
-"""Buffers that together are smaller are joined for one ``send``; above, copying costs more than ``sendmsg``."""
+"""Buffers up to this size together are joined for one ``send``; above it, copying costs more than ``sendmsg``."""
 LEFT_BYTES = 16 << 10
-"""Left to the transport when the socket is full."""
+"""Given to the transport when the socket is full."""
 PROBE_BYTES = 256 << 10
+"""The distance of the bytes that are probed to find out if a slice is in memory."""
 _BUFFERS_MAX = 512
 _probe = bytearray(1)
 
@@ -49,16 +47,16 @@ class FileSlice:
         return self.size
 
     def read(self, start: int, size: int) -> bytes:
-        """Up to ``size`` bytes from ``start`` (relative to the slice). Raises SliceLost where the file has ended."""
+        """Return up to ``size`` bytes from ``start``, relative to the slice. Raises SliceLost if the file ended."""
         data = os.pread(self.fd, min(size, self.size - start), self.position + start)
         if not data:
             raise self.lost()
         return data
 
     def is_cached(self) -> bool:
-        """Whether the bytes seem to be in memory, so that sending them does not wait for the disk.
+        """Return True if the bytes seem to be in memory, so that sending them does not wait for the disk.
 
-        Looks at one byte in every ``PROBE_BYTES``: what is read ahead and what is evicted comes in larger pieces.
+        Probes one byte in every ``PROBE_BYTES``, because the system reads ahead and evicts in larger pieces.
         """
         for offset in (*range(0, self.size, PROBE_BYTES), self.size - 1):
             try:
@@ -70,13 +68,13 @@ class FileSlice:
         return True
 
     def load(self) -> None:
-        """Bring the bytes into memory; waits for the disk."""
+        """Bring the bytes into memory. Waits for the disk."""
         buffer = bytearray(min(PIECE_BYTES, self.size))
         for offset in range(0, self.size, len(buffer)):
             os.preadv(self.fd, (buffer,), self.position + offset)
 
     def lost(self) -> SliceLost:
-        """The error of a file that has become shorter."""
+        """Return the error for a file that has become shorter."""
         return SliceLost(f"a log file ended before position {self.position + self.size}: it was truncated")
 
 
@@ -84,50 +82,50 @@ Part = Buffer | FileSlice
 
 
 class SliceLost(OSError):
-    """A file ended before its slice: the answer under way cannot be completed, the connection must be cut."""
+    """A file ended before its slice: the response cannot be completed, and the connection must be cut."""
 
 
 class Sender(Protocol):
-    """Sends what it is given, in order."""
+    """Sends parts in order."""
 
     @property
     def blocked(self) -> bool:
-        """Whether bytes wait for the peer to read."""
+        """True while bytes wait for the client to read."""
         ...
 
     @property
     def sent_bytes(self) -> int:
-        """How much has been sent by now."""
+        """The bytes sent so far."""
         ...
 
     @property
     def held_bytes(self) -> int:
-        """How much is to be sent yet, what lies in files included."""
+        """The bytes still to be sent, including those in files."""
         ...
 
     def send(self, parts: Sequence[Part]) -> None:
-        """Send ``parts`` after all before them. Raises OSError once the connection is broken."""
+        """Send ``parts`` after all earlier parts. Raises OSError once the connection is broken."""
         ...
 
     def pause(self) -> None:
-        """The transport holds enough."""
+        """Stop writing: the transport's buffer is full."""
         ...
 
     def resume(self) -> None:
-        """The peer has taken most of what the transport held."""
+        """Write again: the client has taken most of the transport's buffer."""
         ...
 
     def close(self) -> None:
-        """Drop what is held."""
+        """Drop the parts that have not been sent."""
         ...
 
 
 class SocketSender:
     """Sends on the transport's plain socket, past the transport.
 
-    Only when the socket is full a piece is left to the transport, which then tells when it was taken: so there is no
-    second descriptor for the event loop to watch. The socket stays the transport's, to close. ``on_drained`` is called
-    when what blocked has been sent, ``on_broken`` when sending fails outside :meth:`send`.
+    When the socket is full, the transport gets a small piece and reports when the client has taken it; so the event
+    loop watches no second descriptor. The transport closes the socket. ``on_drained`` is called when a blocked sender
+    has sent everything, ``on_broken`` if sending fails outside of ``send``.
     """
 
     __slots__ = (
@@ -153,7 +151,7 @@ class SocketSender:
         on_drained: Callable[[], None],
         on_broken: Callable[[OSError], None],
     ) -> None:
-        """``sock`` is an object of our own for the transport's descriptor. Raises OSError if that is closed."""
+        """``sock`` is a second socket object for the transport's descriptor. Raises OSError if that is closed."""
         transport.set_write_buffer_limits(high=0)
         self._transport = transport
         self._socket = sock
@@ -177,7 +175,7 @@ class SocketSender:
             self._held.extend(parts)
             return
         if len(parts) == 1 and not isinstance(parts[0], FileSlice):
-            # One small answer, the usual case: nothing is queued when the socket takes it whole.
+            # One small response, the usual case: nothing is queued if the socket takes all of it.
             try:
                 sent = self._socket.send(parts[0])
             except BlockingIOError:
@@ -203,15 +201,15 @@ class SocketSender:
 
     def resume(self) -> None:
         self._is_paused = False
-        self._go_on()
+        self._send_on()
 
-    def _go_on(self) -> None:
-        """The transport may have come to the end of its piece, or the others to their turn."""
+    def _send_on(self) -> None:
+        """Send on: the transport may have sent its piece, or the other connections have had their turn."""
         self._is_scheduled = False
         if not self.blocked or self._is_paused or self._transport.is_closing():
             return
         if self._transport.get_write_buffer_size():
-            self._go_on_soon()
+            self._send_on_soon()
             return
         try:
             if not self._flush():
@@ -222,13 +220,13 @@ class SocketSender:
         self.blocked = False
         self._drained()
 
-    def _go_on_soon(self) -> None:
+    def _send_on_soon(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
-            self._loop.call_soon(self._go_on)
+            self._loop.call_soon(self._send_on)
 
     def _leave_piece(self) -> None:
-        """Give the transport some bytes, for it to tell when the peer has made room for them."""
+        """Give the transport some bytes, so that it reports when the client has made room for them."""
         part = self._held[0]
         if isinstance(part, FileSlice):
             piece: Buffer = part.read(self._offset, LEFT_BYTES)
@@ -239,7 +237,7 @@ class SocketSender:
         self._transport.write(piece)
 
     def _flush(self) -> bool:
-        """Send what the socket takes; answers whether nothing is left. If something is, we shall be called again."""
+        """Send what the socket takes. Returns True if nothing is left; otherwise a later call is arranged."""
         held = self._held
         budget = TURN_BYTES
         try:
@@ -258,7 +256,7 @@ class SocketSender:
                 return False
             self._leave_piece()
         if not self._is_paused:
-            self._go_on_soon()
+            self._send_on_soon()
         return False
 
     def _send_slice(self, part: FileSlice) -> int:
@@ -297,7 +295,7 @@ class SocketSender:
 
 
 class TransportSender:
-    """Sends through an asyncio transport; the protocol passes on ``pause_writing`` and ``resume_writing``."""
+    """Sends through an asyncio transport. The protocol forwards ``pause_writing`` and ``resume_writing``."""
 
     __slots__ = ("_drained", "_held", "_offset", "_paused", "_transport", "sent_bytes")
 

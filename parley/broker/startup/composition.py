@@ -27,7 +27,7 @@ from parley.broker.metadata.topic_names import OFFSETS_TOPIC
 from parley.broker.metadata.types import BrokerRegistration, ResourceType
 from parley.broker.network.connection_quotas import ConnectionQuotas
 from parley.broker.network.limits import limits_of
-from parley.broker.network.listener import Load
+from parley.broker.network.load import Load
 from parley.broker.network.peers import Peers
 from parley.broker.replication.fetcher_assignment import ReplicaFetchers
 from parley.broker.replication.hosted_partitions import HostedPartitions

@@ -27,7 +27,8 @@ from parley.broker.metrics import (
 )
 from parley.broker.metrics.registry import Labelled
 from parley.broker.network.dispatch import Route
-from parley.broker.network.listener import Listener, Load
+from parley.broker.network.listener import Listener
+from parley.broker.network.load import Load
 from parley.broker.replication.fetcher_assignment import ReplicaFetchers
 from parley.broker.replication.isr_maintenance import IsrChanges
 from parley.broker.replication.partition import Partition, Purgatories

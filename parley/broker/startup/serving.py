@@ -40,7 +40,7 @@ async def serve(surroundings: Surroundings, bound: Bound, parts: Parts) -> Servi
             dispatcher,
             limits=parts.connection_quotas.limits,
             load=parts.load,
-            admission=parts.connection_quotas,
+            quotas=parts.connection_quotas,
             tasks=surroundings.tasks,
             monotonic=surroundings.clock.monotonic,
         )

@@ -10,9 +10,11 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from parley.broker.api.api_versions import ApiVersionsApi
-from parley.broker.network.connection_quotas import ConnectionQuotas, Limits
+from parley.broker.network.connection_quotas import ConnectionQuotas
 from parley.broker.network.dispatch import Dispatcher, Handler
-from parley.broker.network.listener import Listener, Load, bind
+from parley.broker.network.limits import Limits
+from parley.broker.network.listener import Listener, bind
+from parley.broker.network.load import Load
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.codec import decode, request_frame
 from parley.protocol.messages import APIS
@@ -23,7 +25,7 @@ from parley.protocol.schema import Request
 async def serving(
     routes: Mapping[int, Handler], *, monotonic: Callable[[], float] = time.monotonic, **limits: Any
 ) -> AsyncIterator[Listener]:
-    """A started listener that serves ``routes`` and ApiVersions, by a clock of the test's own if need be."""
+    """Start a listener that serves ``routes`` and ApiVersions, optionally with the test's own clock."""
     api_versions = ApiVersionsApi(lambda: dispatcher.routes)
     dispatcher = Dispatcher({**api_versions.routes(), **routes}, monotonic=time.monotonic)
     bounds = Limits(**limits)
@@ -33,7 +35,7 @@ async def serving(
         dispatcher,
         limits=bounds,
         load=Load(bounds.queued_requests, bounds.queued_bytes),
-        admission=ConnectionQuotas(bounds),
+        quotas=ConnectionQuotas(bounds),
         tasks=tasks,
         monotonic=monotonic,
     )
@@ -46,13 +48,13 @@ async def serving(
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    """Let the loop run until ``condition`` holds; the test's time limit is the only other end."""
-    while not condition():  # noqa: ASYNC110  what is waited for happens in the kernel
+    """Let the loop run until ``condition`` holds, or the test times out."""
+    while not condition():  # noqa: ASYNC110  the event happens in the kernel
         await asyncio.sleep(0.001)
 
 
 class RawClient:
-    """Speaks the protocol without any of our connection code."""
+    """Speaks the protocol without Parley's connection code."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -71,7 +73,7 @@ class RawClient:
         return await self.reader.readexactly(size)
 
     async def answer(self, request: type[Request], version: int) -> tuple[int, Any]:
-        """Correlation id and body of the next answer."""
+        """Return the correlation id and the body of the next response."""
         frame = await self.frame()
         response = APIS[request.API_KEY].response
         offset = 4 + (1 if response.header_version(version) else 0)
@@ -82,7 +84,7 @@ class RawClient:
         return (await self.answer(type(request), version))[1]
 
     async def is_closed(self) -> bool:
-        """Whether the broker has closed the connection, waiting until it says something or closes it."""
+        """Return True if the broker closes the connection, False if it sends something first."""
         try:
             return await self.reader.read(1) == b""
         except ConnectionResetError:

@@ -1,4 +1,4 @@
-"""What connections promise: order, back-pressure, limits, and that a bad peer harms nobody but itself."""
+"""Connections: order, back-pressure and limits; a misbehaving client harms only itself."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 
-from parley.broker.network import acceptor as accepting
-from parley.broker.network.connection import UNSENT_MAX
-from parley.broker.network.connection_quotas import ConnectionRate, Limits, ListenerLimits
+from parley.broker.network import acceptor
+from parley.broker.network.connection import UNSENT_MAX, ConnectionState
+from parley.broker.network.connection_quotas import ConnectionRate
 from parley.broker.network.dispatch import Disconnect, RequestContext
-from parley.broker.network.listener import COMPLAINTS_PER_SECOND, Listener, bind
+from parley.broker.network.limits import Limits, ListenerLimits
+from parley.broker.network.listener import CLOSED_LOGGED_PER_SECOND, Listener, bind
+from parley.broker.runtime.states import IllegalStep
 from parley.protocol.codec import request_frame
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.api_versions import ApiVersionsRequest
@@ -45,7 +47,7 @@ def fetch() -> FetchRequest:
 
 
 class Held:
-    """A handler that answers each request when the test says so."""
+    """A handler that responds to each request when the test calls ``release``."""
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer
@@ -155,14 +157,17 @@ async def test_a_flood_of_garbage_does_not_flood_the_log(caplog: pytest.LogCaptu
 
     async with serving({}, monotonic=lambda: now) as listener:
         await garbage(100)
-        assert len(caplog.records) == COMPLAINTS_PER_SECOND
+        assert len(caplog.records) == CLOSED_LOGGED_PER_SECOND
         now += 1
         await garbage(1)
         assert listener.metrics.killed == 101
     *_, left_out, next_one = caplog.records
-    assert (left_out.message, left_out.__dict__["count"]) == ("more connections closed", 100 - COMPLAINTS_PER_SECOND)
+    assert (left_out.message, left_out.__dict__["count"]) == (
+        "more connections were closed",
+        100 - CLOSED_LOGGED_PER_SECOND,
+    )
     assert next_one.message == "connection closed"
-    assert len(caplog.records) == COMPLAINTS_PER_SECOND + 2
+    assert len(caplog.records) == CLOSED_LOGGED_PER_SECOND + 2
 
 
 async def test_frames_arrive_in_any_pieces() -> None:
@@ -572,7 +577,7 @@ async def test_connections_beyond_the_limit_of_the_broker_wait() -> None:
         await second.answer(ApiVersionsRequest, 0)
         third = await RawClient.connect(listener)
         await third.send(VERSIONS_0, 0)
-        listener._admission.limits = Limits(connections=2)
+        listener._quotas.limits = Limits(connections=2)
         await third.answer(ApiVersionsRequest, 0)
         await second.close()
         await third.close()
@@ -580,14 +585,14 @@ async def test_connections_beyond_the_limit_of_the_broker_wait() -> None:
 
 async def test_connections_between_brokers_take_the_place_of_idle_ones() -> None:
     async with serving({}, connections=2) as listener:
-        admission = listener._admission
-        admission._inter_broker_listener = "INTERNAL"
+        quotas = listener._quotas
+        quotas._inter_broker_listener = "INTERNAL"
         internal = Listener(
             "INTERNAL",
             listener.dispatcher,
             limits=listener.limits,
             load=listener.load,
-            admission=admission,
+            quotas=quotas,
             tasks=listener.tasks,
             monotonic=time.monotonic,
         )
@@ -637,7 +642,7 @@ def test_a_rate_lets_the_connections_of_an_idle_second_come_at_once() -> None:
 async def test_no_descriptor_left_is_waited_out(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(accepting, "SHORTAGE_PAUSE_S", 0.02)
+    monkeypatch.setattr(acceptor, "SHORTAGE_PAUSE_S", 0.02)
     async with serving({}) as listener:
         first = await RawClient.connect(listener)
         await first.ask(VERSIONS_0, 0)
@@ -703,7 +708,7 @@ async def test_closing_does_not_wait_forever(caplog: pytest.LogCaptureFixture) -
         await client.send(METADATA, 1)
         await held.wait_for(1)
         await listener.close(0.05)
-        assert caplog.messages == ["connections cut at the end of the grace period"]
+        assert caplog.messages == ["connections are cut at the end of the grace period"]
         assert await client.is_closed()
         await client.close()
 
@@ -720,3 +725,19 @@ async def test_a_thousand_idle_connections_cost_little() -> None:
             client.writer.close()
         await eventually(lambda: not len(listener))
         assert listener.metrics.connections == 0
+
+
+async def test_a_connection_takes_only_the_steps_of_its_table() -> None:
+    async with serving({}) as listener:
+        client = await RawClient.connect(listener)
+        await client.ask(VERSIONS_0, 0)
+        (connection,) = listener._connections
+        connection.drain()
+        assert connection._state is ConnectionState.CLOSING, "nothing is pending"
+        connection.close("a reason")
+        await eventually(lambda: not listener._connections)
+        connection.close()
+        connection.abort()
+        with pytest.raises(IllegalStep, match="LOSE is not legal in the state LOST"):
+            connection.connection_lost(None)
+        await client.close()

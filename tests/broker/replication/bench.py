@@ -42,9 +42,11 @@ from parley.broker.metadata.types import (
     TopicImage,
 )
 from parley.broker.metrics import FetcherMetrics, Metrics
-from parley.broker.network.connection_quotas import ConnectionQuotas, Limits
+from parley.broker.network.connection_quotas import ConnectionQuotas
 from parley.broker.network.dispatch import Dispatcher, Handler
-from parley.broker.network.listener import Listener, Load, bind
+from parley.broker.network.limits import Limits
+from parley.broker.network.listener import Listener, bind
+from parley.broker.network.load import Load
 from parley.broker.network.peers import Peers
 from parley.broker.replication.fetcher_assignment import ReplicaFetchers
 from parley.broker.replication.hosted_partitions import HostedPartitions
@@ -194,7 +196,7 @@ class Node:
             dispatcher,
             limits=limits,
             load=Load(limits.queued_requests, limits.queued_bytes),
-            admission=ConnectionQuotas(limits),
+            quotas=ConnectionQuotas(limits),
             tasks=self.tasks,
             monotonic=time.monotonic,
         )

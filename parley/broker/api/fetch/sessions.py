@@ -9,7 +9,7 @@ Rules of this module:
 * If a request names a partition twice, the last entry counts.
 * Both the cache and each session are bounded. A request for too many partitions fails with INVALID_REQUEST.
 
-See docs/architecture.md, "How a fetch travels", for how a session notices changes and which session gives way to another.
+See docs/architecture.md, "How a fetch travels", for how a session notices changes and which one is evicted.
 """
 
 from __future__ import annotations
