@@ -42,7 +42,7 @@ class FetchMetadataApi:
                 ErrorCode.STALE_BROKER_EPOCH, f"Broker {request.broker_id} is registered under epoch {known.epoch}."
             )
         if known is not None and known.epoch == request.broker_epoch:  # another would hide the sign of life of this one
-            publisher.heard(
+            publisher.note_fetch(
                 request.broker_id,
                 FollowerProgress(request.broker_epoch, context.received_at, request.controller_epoch, request.version),
             )
@@ -76,7 +76,7 @@ class _Wait(Delayed[FetchMetadataResponse]):
         image = self._api.metadata.image
         answer = FetchMetadataResponse(controller_id=image.controller_id, controller_epoch=image.controller_epoch)
         if publisher.has_update_since(request.controller_epoch, request.version):
-            news = publisher.news(request.controller_epoch, request.version)
+            news = publisher.update_since(request.controller_epoch, request.version)
             answer.is_snapshot = news.is_snapshot
             answer.steps = [FetchMetadataResponse.Step(version=s.version, changes=s.changes) for s in news.steps]
         return answer

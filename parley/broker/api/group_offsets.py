@@ -74,7 +74,7 @@ class GroupOffsetsApi:
         accepted: dict[TopicPartition, CommittedOffset] = {}
         names = [self._topic_name(topic.name, topic.topic_id) for topic in request.topics]
         group = None
-        await self._coordinator.loaded(LOAD_MAX_S, request.group_id)
+        await self._coordinator.until_loaded(LOAD_MAX_S, request.group_id)
         try:
             group = self._coordinator.find(request.group_id, may_be_unnamed=True)
             if group is None:
@@ -91,7 +91,7 @@ class GroupOffsetsApi:
                     if code is ErrorCode.NONE and name is not None:
                         accepted[name, partition.partition_index] = self._committed(request, partition)
             if accepted:
-                await self._coordinator.journal.store_offsets(group, accepted)
+                await self._coordinator.group_log.store_offsets(group, accepted)
         except KafkaError as error:
             stored_code = error.code
             for name, topic in zip(names, request.topics, strict=True):
@@ -232,7 +232,7 @@ class GroupOffsetsApi:
         }
         gone = group.all_offsets() & {p for p, code in codes.items() if code is ErrorCode.NONE}
         try:
-            await self._coordinator.journal.forget(group, gone, whole_group=False)
+            await self._coordinator.group_log.forget(group, gone, whole_group=False)
         except KafkaError as error:
             return OffsetDeleteResponse(error_code=error.code, topics=[])
         self._coordinator.drop_unused(group)

@@ -142,7 +142,7 @@ class GroupsApi:
         except KafkaError as error:
             return error
         # A client told too early is refused for a moment, and some then wait for seconds before they ask again.
-        await self._coordinator.loaded(FIRST_LOAD_S)
+        await self._coordinator.until_loaded(FIRST_LOAD_S)
         return None
 
     def _locate(self, context: RequestContext, key: str) -> tuple[int, Endpoint]:
@@ -180,7 +180,7 @@ class GroupsApi:
                 group = self._coordinator.find_or_create(request.group_id)
             return self._membership.join(group, context, request)
         except KafkaError as error:
-            return join_error(error.code, context, request.member_id)
+            return join_error(error.code, request.member_id, context.api_version)
 
     def sync_group(
         self, context: RequestContext, request: SyncGroupRequest

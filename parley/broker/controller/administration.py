@@ -145,7 +145,7 @@ class Administration:
         """
         outcomes = await self._controller.submit(
             lambda image: alter_configs(
-                image, wanted, judge=self._judge, list_base=self._list_base, validate_only=validate_only
+                image, wanted, validate=self._validate, current_list=self._current_list, validate_only=validate_only
             )
         )
         if not validate_only:
@@ -158,7 +158,7 @@ class Administration:
             await elect_possible_leaders(self._controller, self._unclean)
         return outcomes
 
-    def _judge(self, resource: ConfigResource, entries: Mapping[str, str]) -> None:
+    def _validate(self, resource: ConfigResource, entries: Mapping[str, str]) -> None:
         try:
             if resource.type is ResourceType.TOPIC:
                 check_topic(self._config(), entries)
@@ -174,7 +174,7 @@ class Administration:
             raise KafkaError(code, str(error)) from error
         self._config_policy.check_configs(resource, entries)
 
-    def _list_base(self, resource: ConfigResource, name: str) -> list[str]:
+    def _current_list(self, resource: ConfigResource, name: str) -> list[str]:
         if resource.type is ResourceType.TOPIC:
             key = TopicConfig.KEYS.get(name)
             topic = TopicConfig(self._config(), self._metadata.image.config(ResourceType.TOPIC, resource.name))

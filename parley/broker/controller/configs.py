@@ -30,10 +30,10 @@ class ConfigOutcome:
     error: KafkaError | None = None
 
 
-Judge = Callable[[ConfigResource, Mapping[str, str]], None]
+ValidateEntries = Callable[[ConfigResource, Mapping[str, str]], None]
 """Raises KafkaError (INVALID_CONFIG, POLICY_VIOLATION) unless the resource may have these entries."""
 
-ListBase = Callable[[ConfigResource, str], list[str]]
+CurrentList = Callable[[ConfigResource, str], list[str]]
 """The elements that a list entry has now, wherever from; raises INVALID_CONFIG where the key is not a list."""
 
 
@@ -41,8 +41,8 @@ def alter_configs(
     image: MetadataImage,
     wanted: Sequence[ConfigChange],
     *,
-    judge: Judge,
-    list_base: ListBase,
+    validate: ValidateEntries,
+    current_list: CurrentList,
     validate_only: bool = False,
 ) -> Decision[list[ConfigOutcome]]:
     """Change the entries of each resource, or say why not."""
@@ -52,8 +52,8 @@ def alter_configs(
         try:
             _check_exists(image, change.resource)
             present = image.configs.get(change.resource, NO_ENTRIES)
-            entries = _entries_after(change, present, list_base)
-            judge(change.resource, entries)
+            entries = _entries_after(change, present, current_list)
+            validate(change.resource, entries)
         except KafkaError as error:
             outcomes.append(ConfigOutcome(change.resource, error))
             continue
@@ -78,7 +78,7 @@ def _check_is_broker(image: MetadataImage, name: str) -> None:
     raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No broker is registered with the id {name}.")
 
 
-def _entries_after(change: ConfigChange, present: Mapping[str, str], list_base: ListBase) -> dict[str, str]:
+def _entries_after(change: ConfigChange, present: Mapping[str, str], current_list: CurrentList) -> dict[str, str]:
     if change.replacement is not None:
         return dict(change.replacement)
     entries = dict(present)
@@ -92,7 +92,7 @@ def _entries_after(change: ConfigChange, present: Mapping[str, str], list_base: 
             entries[entry.name] = entry.value
             continue
         given = entry.value.split(",")
-        elements = list_base(change.resource, entry.name)
+        elements = current_list(change.resource, entry.name)
         if entry.operation is Operation.APPEND:
             elements += [element for element in given if element not in elements]
         else:

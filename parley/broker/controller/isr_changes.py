@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from parley.broker.controller.decision import Decision
-from parley.broker.controller.leader_choice import follow_up
+from parley.broker.controller.leader_choice import next_state
 from parley.broker.metadata.changes import Change, PartitionChanged
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import PartitionState
@@ -68,7 +68,7 @@ def alter_partitions(
             outcomes.append(IsrChangeOutcome(wish, state, error))
             continue
         isr = tuple(broker for broker, _ in wish.isr)
-        after = follow_up(state, replace(state, isr=isr), live)
+        after = next_state(state, replace(state, isr=isr), live)
         if after is not state:
             changed[key] = after
         moved = after.leader != sender

@@ -33,10 +33,10 @@ def elect_leader(state: PartitionState, live: Container[int], *, unclean: bool =
 
     With nothing to change the same value is answered.
     """
-    return follow_up(state, state, live, unclean=unclean)
+    return next_state(state, state, live, unclean=unclean)
 
 
-def follow_up(
+def next_state(
     known: PartitionState, wanted: PartitionState, live: Container[int], *, unclean: bool = False
 ) -> PartitionState:
     """The state that comes after ``known`` when the partition is to be as ``wanted`` says, by the rules above.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from parley.broker.controller.decision import Decision
-from parley.broker.controller.leader_choice import candidates, elect_leader, follow_up
+from parley.broker.controller.leader_choice import candidates, elect_leader, next_state
 from parley.broker.metadata.changes import Change, PartitionChanged
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, PartitionState
@@ -93,7 +93,7 @@ def _preferred(state: PartitionState, live: Set[int]) -> PartitionState:
         raise KafkaError(
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"The preferred leader, broker {preferred}, is not {why}."
         )
-    return follow_up(state, replace(state, leader=preferred), live)
+    return next_state(state, replace(state, leader=preferred), live)
 
 
 def reconcile_leaders(
@@ -141,7 +141,7 @@ def rebalance_to_preferred(image: MetadataImage, percentage: int, limit: int) ->
         if state.leader != preferred:
             away[preferred].append((topic, index, state))
     changes: list[Change] = [
-        PartitionChanged(topic, index, follow_up(state, replace(state, leader=broker), live))
+        PartitionChanged(topic, index, next_state(state, replace(state, leader=broker), live))
         for broker, partitions in sorted(away.items())
         if broker in live and len(partitions) * 100 > percentage * preferring[broker]
         for topic, index, state in partitions

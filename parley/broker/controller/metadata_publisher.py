@@ -24,7 +24,7 @@ BYTES_KEPT = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class EncodedDelta:
     """The encoded changes that lead to the image of ``version``."""
 
     version: int
@@ -32,11 +32,11 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class MetadataUpdate:
     """The answer to a question: steps on from what the asker has, or one step that is a whole image."""
 
     is_snapshot: bool
-    steps: tuple[Step, ...]
+    steps: tuple[EncodedDelta, ...]
 
 
 @dataclass(slots=True)
@@ -57,10 +57,10 @@ class MetadataPublisher:
         self.followers: dict[int, FollowerProgress] = {}
         self._metadata = metadata
         self._waiting = waiting
-        self._steps: deque[Step] = deque()
+        self._steps: deque[EncodedDelta] = deque()
         self._bytes = 0
         self._is_open = False
-        self._whole: tuple[MetadataImage, Step] | None = None
+        self._whole: tuple[MetadataImage, EncodedDelta] | None = None
         self._applied = asyncio.Event()
 
     @property
@@ -91,14 +91,14 @@ class MetadataPublisher:
         if not self._is_open:
             return
         self._whole = None
-        self._steps.append(Step(delta.version, changes_to_bytes(delta.changes)))
+        self._steps.append(EncodedDelta(delta.version, changes_to_bytes(delta.changes)))
         self._bytes += len(self._steps[-1].changes)
         while self._steps and (len(self._steps) > DELTAS_KEPT or self._bytes > BYTES_KEPT):
             self._bytes -= len(self._steps.popleft().changes)
         self._applied.set()  # who was waited for may be fenced now
         self._waiting.notify(self)
 
-    def heard(self, broker_id: int, hearer: FollowerProgress) -> None:
+    def note_fetch(self, broker_id: int, hearer: FollowerProgress) -> None:
         """A broker has asked."""
         self.followers[broker_id] = hearer
         self._applied.set()
@@ -108,18 +108,18 @@ class MetadataPublisher:
         image = self._metadata.image
         return (controller_epoch, version) != (image.controller_epoch, image.version)
 
-    def news(self, controller_epoch: int, version: int) -> News:
+    def update_since(self, controller_epoch: int, version: int) -> MetadataUpdate:
         """What leads from that image to the newest."""
         image = self._metadata.image
         behind = image.version - version
         if controller_epoch == image.controller_epoch and 0 <= behind <= len(self._steps):
-            return News(False, tuple(self._steps)[len(self._steps) - behind :])
+            return MetadataUpdate(False, tuple(self._steps)[len(self._steps) - behind :])
         if self._whole is None or self._whole[0] is not image:
             whole = image.changes_since(MetadataImage(image.cluster_id))
-            self._whole = (image, Step(image.version, changes_to_bytes(whole)))
-        return News(True, (self._whole[1],))
+            self._whole = (image, EncodedDelta(image.version, changes_to_bytes(whole)))
+        return MetadataUpdate(True, (self._whole[1],))
 
-    async def applied(self, timeout_s: float) -> bool:
+    async def until_applied(self, timeout_s: float) -> bool:
         """Wait until every living broker that asks has applied what is the newest image now; False: not in time.
 
         Who has never asked in this term is not waited for.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from parley.broker.controller.brokers import UncleanAllowed
 from parley.broker.controller.decision import Decision
-from parley.broker.controller.leader_choice import follow_up
+from parley.broker.controller.leader_choice import next_state
 from parley.broker.controller.replica_placement import check_replicas
 from parley.broker.metadata.changes import Change, PartitionChanged
 from parley.broker.metadata.image import MetadataImage
@@ -50,7 +50,7 @@ def alter_reassignments(
         try:
             state = _known(image, move)
             wanted = _wanted(image, state, move, factor_may_change=factor_may_change)
-            after = follow_up(state, wanted, live, unclean=not wanted.isr and unclean(image, move.topic))
+            after = next_state(state, wanted, live, unclean=not wanted.isr and unclean(image, move.topic))
             _check_somebody_is_in_sync(after, move)
         except KafkaError as error:
             outcomes.append(ReassignmentOutcome(move, error))

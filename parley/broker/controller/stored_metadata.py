@@ -34,7 +34,13 @@ from parley.broker.metadata.changes import (
     TopicCreated,
     TopicDeleted,
 )
-from parley.broker.metadata.encoding import from_registration, from_state, to_json, to_registration, to_state
+from parley.broker.metadata.encoding import (
+    registration_from_json,
+    registration_to_json,
+    state_from_json,
+    state_to_json,
+    to_json,
+)
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import ConfigResource, PartitionState, ResourceType, TopicImage
 
@@ -72,7 +78,7 @@ def writes_for(changes: Iterable[Change], after: MetadataImage, before: Metadata
             case BrokerRegistered(registration):
                 key = f"{BROKERS}{registration.broker_id:010d}"
                 writes.pop(key, None)  # so that it comes after what was made of the partitions before (fence_broker)
-                writes[key] = to_json(from_registration(registration))
+                writes[key] = to_json(registration_to_json(registration))
             case BrokerUnregistered(broker_id):
                 writes[f"{BROKERS}{broker_id:010d}"] = None
             case ControllerElected():
@@ -85,7 +91,7 @@ def read_image(cluster_id: str, stored: Mapping[str, bytes]) -> MetadataImage:
     brokers = {}
     for key, value in stored.items():
         if key.startswith(BROKERS):
-            registration = to_registration(json.loads(value))
+            registration = registration_from_json(json.loads(value))
             brokers[registration.broker_id] = registration
     topics = {}
     for key, value in stored.items():
@@ -142,7 +148,7 @@ def _write_chunks(writes: Writes, after: MetadataImage, name: str, first: int, l
         if writes.get(key) is not None:
             continue  # written already, as it is after all the changes
         states = topic.partitions[chunk * CHUNK_PARTITIONS : (chunk + 1) * CHUNK_PARTITIONS]
-        value = {"topic_id": str(topic.topic_id), "partitions": [from_state(state) for state in states]}
+        value = {"topic_id": str(topic.topic_id), "partitions": [state_to_json(state) for state in states]}
         writes[key] = to_json(value)
 
 
@@ -164,5 +170,5 @@ def _read_topic(name: str, value: Mapping[str, Any], stored: Mapping[str, bytes]
         content = json.loads(stored[_chunk_key(name, chunk)])
         if content["topic_id"] != value["topic_id"]:
             raise ValueError(f"partitions of topic '{name}' in the coordination store belong to another topic's id")
-        states += [to_state(state) for state in content["partitions"]]
+        states += [state_from_json(state) for state in content["partitions"]]
     return TopicImage(name, UUID(value["topic_id"]), tuple(states[: value["partitions"]]))

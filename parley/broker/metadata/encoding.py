@@ -38,14 +38,14 @@ def to_json(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
 
 
-def from_state(state: PartitionState) -> list[Any]:
+def state_to_json(state: PartitionState) -> list[Any]:
     """A partition's state."""
     core = [list(state.replicas), list(state.isr), state.leader, state.leader_epoch, state.partition_epoch]
     return [*core, list(state.adding), list(state.removing)] if state.adding or state.removing else core
 
 
-def to_state(value: list[Any]) -> PartitionState:
-    """The inverse of :func:`from_state`."""
+def state_from_json(value: list[Any]) -> PartitionState:
+    """The inverse of :func:`state_to_json`."""
     replicas, isr, leader, leader_epoch, partition_epoch, *moving = value
     adding, removing = moving or ((), ())
     return PartitionState(
@@ -53,7 +53,7 @@ def to_state(value: list[Any]) -> PartitionState:
     )
 
 
-def from_registration(registration: BrokerRegistration) -> dict[str, Any]:
+def registration_to_json(registration: BrokerRegistration) -> dict[str, Any]:
     """A broker's registration."""
     return {
         "broker_id": registration.broker_id,
@@ -66,8 +66,8 @@ def from_registration(registration: BrokerRegistration) -> dict[str, Any]:
     }
 
 
-def to_registration(value: Mapping[str, Any]) -> BrokerRegistration:
-    """The inverse of :func:`from_registration`."""
+def registration_from_json(value: Mapping[str, Any]) -> BrokerRegistration:
+    """The inverse of :func:`registration_to_json`."""
     return BrokerRegistration(
         broker_id=value["broker_id"],
         epoch=value["epoch"],
@@ -81,12 +81,12 @@ def to_registration(value: Mapping[str, Any]) -> BrokerRegistration:
 
 def registration_to_bytes(registration: BrokerRegistration) -> bytes:
     """A registration as a broker announces it to the group of brokers."""
-    return to_json(from_registration(registration))
+    return to_json(registration_to_json(registration))
 
 
 def registration_from_bytes(data: bytes) -> BrokerRegistration:
     """The inverse of :func:`registration_to_bytes`."""
-    return to_registration(json.loads(data))
+    return registration_from_json(json.loads(data))
 
 
 def changes_to_bytes(changes: Iterable[Change]) -> bytes:
@@ -105,12 +105,12 @@ def changes_from_bytes(data: bytes | memoryview) -> tuple[Change, ...]:
 def _from_change(change: Change) -> list[Any]:
     match change:
         case PartitionChanged(topic, partition, state):
-            return ["partition", topic, partition, from_state(state)]
+            return ["partition", topic, partition, state_to_json(state)]
         case PartitionsAdded(topic, states):
-            return ["partitions", topic, [from_state(state) for state in states]]
+            return ["partitions", topic, [state_to_json(state) for state in states]]
         case TopicCreated(created):
             states = created.partitions
-            return ["topic", created.name, str(created.topic_id), [from_state(state) for state in states]]
+            return ["topic", created.name, str(created.topic_id), [state_to_json(state) for state in states]]
         case TopicDeleted(name, topic_id):
             return ["no topic", name, str(topic_id)]
         case DeletedTopicsReplaced(topic_ids):
@@ -118,7 +118,7 @@ def _from_change(change: Change) -> list[Any]:
         case ConfigReplaced(resource, entries):
             return ["config", resource.type.value, resource.name, dict(entries)]
         case BrokerRegistered(registration):
-            return ["broker", from_registration(registration)]
+            return ["broker", registration_to_json(registration)]
         case BrokerUnregistered(broker_id):
             return ["no broker", broker_id]
         case ControllerElected(controller_id, epoch):
@@ -128,11 +128,11 @@ def _from_change(change: Change) -> list[Any]:
 def _to_change(kind: str, *value: Any) -> Change:
     match kind:
         case "partition":
-            return PartitionChanged(value[0], value[1], to_state(value[2]))
+            return PartitionChanged(value[0], value[1], state_from_json(value[2]))
         case "partitions":
-            return PartitionsAdded(value[0], tuple(map(to_state, value[1])))
+            return PartitionsAdded(value[0], tuple(map(state_from_json, value[1])))
         case "topic":
-            return TopicCreated(TopicImage(value[0], UUID(value[1]), tuple(map(to_state, value[2]))))
+            return TopicCreated(TopicImage(value[0], UUID(value[1]), tuple(map(state_from_json, value[2]))))
         case "no topic":
             return TopicDeleted(value[0], UUID(value[1]))
         case "deleted topics":
@@ -140,7 +140,7 @@ def _to_change(kind: str, *value: Any) -> Change:
         case "config":
             return ConfigReplaced(ConfigResource(ResourceType(value[0]), value[1]), value[2])
         case "broker":
-            return BrokerRegistered(to_registration(value[0]))
+            return BrokerRegistered(registration_from_json(value[0]))
         case "no broker":
             return BrokerUnregistered(value[0])
         case "controller":

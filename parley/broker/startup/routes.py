@@ -47,7 +47,7 @@ def routes(surroundings: Surroundings, parts: Parts) -> dict[int, Handler]:
     async def until_usable() -> None:
         """Wait until new partitions can be used at this broker and at those that follow the controller."""
         await partitions.opened()
-        await publisher.applied(APPLIED_MAX_S)
+        await publisher.until_applied(APPLIED_MAX_S)
 
     def is_in_touch() -> bool:
         return publisher.is_open or silence.is_in_touch

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from uuid import UUID
 
 from parley.broker.controller.stored_metadata import BROKERS, CHUNK_PARTITIONS, PARTITIONS
-from parley.broker.metadata.encoding import to_registration, to_state
+from parley.broker.metadata.encoding import registration_from_json, state_from_json
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import BrokerRegistration, PartitionState
 from parley.broker.replication.partition import Partition
@@ -143,9 +143,9 @@ class Invariants:
                 chunk = json.loads(unwrap(entry).value)
                 topic, number = op.key.removeprefix(_PARTITION_CHUNKS).rsplit("/", 1)
                 for i, state in enumerate(chunk["partitions"], int(number) * CHUNK_PARTITIONS):
-                    self._check_stored((UUID(chunk["topic_id"]), topic, i), to_state(state))
+                    self._check_stored((UUID(chunk["topic_id"]), topic, i), state_from_json(state))
             elif entry is not None and op.key.startswith(_REGISTRATIONS):
-                self._check_registration(to_registration(json.loads(unwrap(entry).value)))
+                self._check_registration(registration_from_json(json.loads(unwrap(entry).value)))
 
     def _check_stored(self, key: PartitionKey, state: PartitionState) -> None:
         before = self._stored.get(key, state)

@@ -26,8 +26,8 @@ def test_any_registered_broker_may_be_configured(broker: str, error: ErrorCode) 
     decision = alter_configs(
         image_with(fenced=[5]),
         [ConfigChange(resource, replacement={"log.cleaner.threads": "2"})],
-        judge=lambda *_: None,
-        list_base=lambda *_: [],
+        validate=lambda *_: None,
+        current_list=lambda *_: [],
     )
     outcome = decision.result[0].error
     assert (outcome.code if outcome else ErrorCode.NONE) is error
@@ -38,6 +38,6 @@ def test_what_was_set_for_a_broker_that_was_forgotten_can_be_taken_back() -> Non
     resource = ConfigResource(ResourceType.BROKER, "9")
     image = image_with().with_changes([ConfigReplaced(resource, {"log.cleaner.threads": "2"})])
     decision = alter_configs(
-        image, [ConfigChange(resource, replacement={})], judge=lambda *_: None, list_base=lambda *_: []
+        image, [ConfigChange(resource, replacement={})], validate=lambda *_: None, current_list=lambda *_: []
     )
     assert decision.changes == (ConfigReplaced(resource, {}),)

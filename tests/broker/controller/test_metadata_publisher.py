@@ -47,7 +47,7 @@ class Term:
 
     def answer(self) -> FetchMetadataResponse:
         image = self.theirs.image
-        news = self.publisher.news(image.controller_epoch, image.version)
+        news = self.publisher.update_since(image.controller_epoch, image.version)
         return FetchMetadataResponse(
             controller_id=1,
             controller_epoch=self.ours.image.controller_epoch,
@@ -97,7 +97,7 @@ def test_a_whole_image_tells_the_subscribers_what_it_changes() -> None:
     told: list[Delta] = []
     term.theirs.subscribe(lambda delta, image: told.append(delta))
     term.ours.replace(
-        MetadataImage("cluster").apply(
+        MetadataImage("cluster", deleted_topics=(UUID(int=1),)).apply(
             Delta(EPOCH + 1, 0, (ControllerElected(2, EPOCH + 1), registered(1), registered(2), TopicCreated(topic(2))))
         ),
         Delta(EPOCH + 1, 0, ()),
@@ -131,23 +131,23 @@ def test_a_step_that_does_not_fit_is_refused_whole(version: int, changes: bytes)
 async def test_waiting_until_everybody_has_applied() -> None:
     term = Term()
     term.create(1)
-    heard = term.publisher.heard
+    heard = term.publisher.note_fetch
     heard(2, FollowerProgress(broker_epoch=1, fetched_s=0, controller_epoch=EPOCH, version=0))
-    assert not await term.publisher.applied(0.001)
-    waiting = asyncio.ensure_future(term.publisher.applied(60))
+    assert not await term.publisher.until_applied(0.001)
+    waiting = asyncio.ensure_future(term.publisher.until_applied(60))
     await asyncio.sleep(0)
     heard(2, FollowerProgress(broker_epoch=1, fetched_s=0, controller_epoch=EPOCH, version=1))
     assert await waiting
     # who is fenced, another incarnation, or never asked is not waited for
     term.create(2)
     term.ours.apply(Delta(EPOCH, 3, (registered(2, fenced=True),)))
-    assert await term.publisher.applied(60)
+    assert await term.publisher.until_applied(60)
 
 
 async def test_the_end_of_the_term_ends_the_waiting() -> None:
     term = Term()
-    term.publisher.heard(2, FollowerProgress(1, 0, EPOCH, -1))
-    waiting = asyncio.ensure_future(term.publisher.applied(60))
+    term.publisher.note_fetch(2, FollowerProgress(1, 0, EPOCH, -1))
+    waiting = asyncio.ensure_future(term.publisher.until_applied(60))
     await asyncio.sleep(0)
     term.publisher.close()
     assert await waiting

@@ -53,15 +53,15 @@ class GroupCoordinator:
     def __init__(
         self,
         config: Callable[[], BrokerConfig],
-        journal: GroupLog,
+        group_log: GroupLog,
         reader: OffsetsReader,
         partition_count: Callable[[], int],
         now_ms: Callable[[], int],
         tasks: TaskSet,
         rng: Random,
     ) -> None:
-        self.membership = GroupMembership(config, journal, now_ms, tasks, rng, self.drop_unused)
-        self.journal = journal
+        self.membership = GroupMembership(config, group_log, now_ms, tasks, rng, self.drop_unused)
+        self.group_log = group_log
         self._config = config
         self._reader = reader
         self._partition_count = partition_count
@@ -71,16 +71,16 @@ class GroupCoordinator:
 
     # -- which partitions are ours -----------------------------------------------------------------------------
 
-    def elected(self, partition: int, leader_epoch: int) -> None:
+    def on_elected(self, partition: int, leader_epoch: int) -> None:
         """This broker leads the partition from now on: load its groups."""
         known = self._owned.get(partition)
         if known is not None and known.leader_epoch >= leader_epoch:
             return
-        self.resigned(partition)
+        self.on_resigned(partition)
         ownership = self._owned[partition] = _Ownership(partition, leader_epoch)
         ownership.loading = self._tasks.start(self._load(ownership), name=f"load groups of {partition}")
 
-    def resigned(self, partition: int) -> None:
+    def on_resigned(self, partition: int) -> None:
         """This broker leads the partition no more: forget its groups."""
         ownership = self._owned.pop(partition, None)
         if ownership is None:
@@ -90,12 +90,12 @@ class GroupCoordinator:
         for group in ownership.groups.values():
             self.membership.abandon(group, ErrorCode.NOT_COORDINATOR)
 
-    def resigned_all(self) -> None:
+    def resign_all(self) -> None:
         """The topic is gone: forget all groups."""
         for partition in list(self._owned):
-            self.resigned(partition)
+            self.on_resigned(partition)
 
-    async def loaded(self, timeout_s: float, group_id: str | None = None) -> None:
+    async def until_loaded(self, timeout_s: float, group_id: str | None = None) -> None:
         """Wait until the partitions owned now, or only that of a group, have been read, at most so long."""
         homes = self._owned.values() if group_id is None else [self._home_of(group_id)]
         loading = [home.loading for home in homes if home is not None and home.loading is not None]
@@ -199,7 +199,7 @@ class GroupCoordinator:
         if group.state is not GroupState.EMPTY:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
         # Tombstones of commits under way too: these are in the log already, though nobody was told yet.
-        await self.journal.forget(group, group.all_offsets(), whole_group=True)
+        await self.group_log.forget(group, group.all_offsets(), whole_group=True)
         if group.is_idle:
             self._drop(group)
         elif group.state is GroupState.EMPTY:
@@ -233,7 +233,7 @@ class GroupCoordinator:
         if not gone and not forget_group:
             return
         try:
-            await self.journal.forget(group, gone, whole_group=forget_group)
+            await self.group_log.forget(group, gone, whole_group=forget_group)
         except KafkaError as error:
             log.warning("offsets not expired", extra={"group": group.group_id, "error": error.code.name})
             return
@@ -242,13 +242,13 @@ class GroupCoordinator:
         else:
             self.drop_unused(group)
 
-    async def topic_deleted(self, topic: str) -> None:
+    async def on_topic_deleted(self, topic: str) -> None:
         """Forget what groups committed for a topic that is gone."""
         for group in self._here():
             gone = {partition for partition in group.all_offsets() if partition[0] == topic}
             if gone:
                 try:
-                    await self.journal.forget(group, gone, whole_group=False)
+                    await self.group_log.forget(group, gone, whole_group=False)
                 except KafkaError as error:
                     log.warning(
                         "offsets of a deleted topic remain", extra={"group": group.group_id, "error": str(error)}

@@ -17,13 +17,12 @@ from parley.broker.coordinators.groups.group_timer import GroupTimer, cancel
 from parley.broker.coordinators.groups.member_sessions import MemberSessions
 from parley.broker.coordinators.groups.rebalance import GroupStore, Rebalances
 from parley.broker.coordinators.groups.responses import (
-    answer_join,
-    answer_sync,
-    await_join,
     join_error,
-    join_failed,
-    joined,
-    synced,
+    join_response,
+    new_join_reply,
+    respond_to_join,
+    respond_to_sync,
+    sync_response,
 )
 from parley.broker.network.dispatch import RequestContext
 from parley.broker.runtime.tasks import TaskSet
@@ -107,7 +106,7 @@ class GroupMembership:
             group.pending[new_id] = GroupTimer(
                 request.session_timeout_ms / 1000, partial(self._pending_expired, group, new_id)
             )
-            return join_error(ErrorCode.MEMBER_ID_REQUIRED, context, new_id)
+            return join_error(ErrorCode.MEMBER_ID_REQUIRED, new_id, context.api_version)
         return self._add(group, context, request, new_id)
 
     def _check_size(self, group: Group, member_id: str) -> None:
@@ -136,7 +135,7 @@ class GroupMembership:
         group.add(member)
         if group.initial_delay_left_ms is not None:
             group.joined_during_delay = True
-        reply = await_join(member)
+        reply = new_join_reply(member)
         self._sessions.begin(group, member)
         self._rebalances.begin(group, f"member {member_id} joins")
         return reply
@@ -146,13 +145,13 @@ class GroupMembership:
     ) -> JoinGroupResponse | asyncio.Future[JoinGroupResponse]:
         changed = member.protocols != _protocols(request)
         if group.state is GroupState.COMPLETING_REBALANCE and not changed:
-            return joined(group, member)  # its first answer was lost: the same again
+            return join_response(group, member)  # its first answer was lost: the same again
         if group.state is GroupState.STABLE and not changed and member.member_id != group.leader_id:
-            return joined(group, member)
+            return join_response(group, member)
         if group.state is GroupState.EMPTY:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
         self._update(member, request)
-        reply = await_join(member)
+        reply = new_join_reply(member)
         self._rebalances.begin(group, f"member {member.member_id} joins again")
         return reply
 
@@ -162,18 +161,18 @@ class GroupMembership:
         """A static member came back under a new id: it takes the place, and the assignment, of its old self."""
         old_id = group.static_ids[request.group_instance_id or ""]
         member = group.members[old_id]
-        answer_join(member, join_error(ErrorCode.FENCED_INSTANCE_ID, context, old_id))
-        answer_sync(member, SyncGroupResponse(error_code=ErrorCode.FENCED_INSTANCE_ID, assignment=b""))
+        respond_to_join(member, join_error(ErrorCode.FENCED_INSTANCE_ID, old_id, context.api_version))
+        respond_to_sync(member, SyncGroupResponse(error_code=ErrorCode.FENCED_INSTANCE_ID, assignment=b""))
         group.rename(member, new_id)
         member.is_new = False  # it has its place whether it waits or not, as long as its session lasts
         member.client_id, member.client_host = context.client_id or "", context.client_host
         self._update(member, request)
         self._sessions.keep_alive(group, member)
         if group.state is not GroupState.STABLE or group.choose_protocol() != group.protocol:
-            reply = await_join(member)
+            reply = new_join_reply(member)
             self._rebalances.begin(group, f"static member {member.group_instance_id} is replaced")
             return reply
-        reply = await_join(member)
+        reply = new_join_reply(member)
         self._tasks.start(
             self._store_replacement(group, member, old_id, context.api_version), name=f"store group {group.group_id}"
         )
@@ -184,17 +183,17 @@ class GroupMembership:
         try:
             await self._store.store_group(group)
         except KafkaError as error:
-            answer_join(member, join_failed(error.code, member.member_id))
+            respond_to_join(member, join_error(error.code, member.member_id))
             return
         if member.join_reply is None or group.generation != generation or group.state is not GroupState.STABLE:
             return  # a rebalance began meanwhile and answers
-        response = joined(group, member)
+        response = join_response(group, member)
         if member.member_id == group.leader_id:
             # The assignment stands: an old client must not think that it leads, a new one is told so (KIP-814).
             response.skip_assignment = version >= 9
             if version < 9:
                 response.leader, response.members = old_id, []
-        answer_join(member, response)
+        respond_to_join(member, response)
 
     @staticmethod
     def _update(member: GroupMember, request: JoinGroupRequest) -> None:
@@ -215,8 +214,8 @@ class GroupMembership:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
         self._sessions.keep_alive(group, member)
         if group.state is GroupState.STABLE:
-            return synced(group, member)
-        answer_sync(member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS, assignment=b""))
+            return sync_response(group, member)
+        respond_to_sync(member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS, assignment=b""))
         reply = member.sync_reply = asyncio.get_running_loop().create_future()
         if member.member_id == group.leader_id:
             self._rebalances.assign(group, {a.member_id: a.assignment for a in request.assignments})
@@ -273,8 +272,8 @@ class GroupMembership:
         group.pending.clear()
         for member in group.members.values():
             self._sessions.end(member)
-            answer_join(member, join_failed(code, member.member_id))
-            answer_sync(member, SyncGroupResponse(error_code=code, assignment=b""))
+            respond_to_join(member, join_error(code, member.member_id))
+            respond_to_sync(member, SyncGroupResponse(error_code=code, assignment=b""))
         group.enter(GroupState.DEAD, self._now_ms())
 
     # -- who is asking -----------------------------------------------------------------------------------------

@@ -43,9 +43,9 @@ class OffsetsTopicSubscriber:
                 case PartitionChanged(name, index) if name == OFFSETS_TOPIC:
                     self._look_at(image, (index,))
                 case TopicDeleted(name) if name == OFFSETS_TOPIC:
-                    self._coordinator.resigned_all()
+                    self._coordinator.resign_all()
                 case TopicDeleted(name):
-                    self._tasks.start(self._coordinator.topic_deleted(name), name=f"forget offsets of {name}")
+                    self._tasks.start(self._coordinator.on_topic_deleted(name), name=f"forget offsets of {name}")
 
     def _look_at(self, image: MetadataImage, indexes: range | tuple[int, ...]) -> None:
         registration = image.brokers.get(self._broker_id)
@@ -53,6 +53,6 @@ class OffsetsTopicSubscriber:
         for index in indexes:
             state = image.partition(OFFSETS_TOPIC, index)
             if state is None or state.leader != self._broker_id:
-                self._coordinator.resigned(index)
+                self._coordinator.on_resigned(index)
             elif is_registered:
-                self._coordinator.elected(index, state.leader_epoch)
+                self._coordinator.on_elected(index, state.leader_epoch)

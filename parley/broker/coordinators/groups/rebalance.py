@@ -21,7 +21,13 @@ from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.groups.group import Group, GroupMember, GroupState
 from parley.broker.coordinators.groups.group_timer import GroupTimer, cancel
 from parley.broker.coordinators.groups.member_sessions import MemberSessions
-from parley.broker.coordinators.groups.responses import answer_join, answer_sync, join_failed, joined, synced
+from parley.broker.coordinators.groups.responses import (
+    join_error,
+    join_response,
+    respond_to_join,
+    respond_to_sync,
+    sync_response,
+)
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.groups import SyncGroupResponse
@@ -75,13 +81,13 @@ class Rebalances:
     def forget(self, group: Group, member: GroupMember) -> None:
         """Let a member go, with whatever it waits for; the others are not told yet."""
         self._sessions.end(member)
-        answer_join(member, join_failed(ErrorCode.UNKNOWN_MEMBER_ID, member.member_id))
-        answer_sync(member, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID, assignment=b""))
+        respond_to_join(member, join_error(ErrorCode.UNKNOWN_MEMBER_ID, member.member_id))
+        respond_to_sync(member, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID, assignment=b""))
         group.remove(member)
 
     def _prepare(self, group: Group) -> None:
         for member in group.members.values():
-            answer_sync(member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS, assignment=b""))
+            respond_to_sync(member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS, assignment=b""))
         cancel(group.sync_timer)
         was_empty = group.state is GroupState.EMPTY
         group.enter(GroupState.PREPARING_REBALANCE, self._now_ms())
@@ -113,7 +119,7 @@ class Rebalances:
             self._complete_join(group)
 
     def _complete_join(self, group: Group) -> None:
-        """Form the next generation of those who joined; who did not is out, unless it is a static member."""
+        """Form the next generation of those who join_response; who did not is out, unless it is a static member."""
         cancel(group.rebalance_timer)
         group.initial_delay_left_ms = None
         for member in [m for m in group.members.values() if m.join_reply is None and m.group_instance_id is None]:
@@ -136,7 +142,7 @@ class Rebalances:
         group.enter(GroupState.COMPLETING_REBALANCE, self._now_ms())
         for member in group.members.values():
             member.is_new = False
-            answer_join(member, joined(group, member))
+            respond_to_join(member, join_response(group, member))
             self._sessions.keep_alive(group, member)
         group.sync_timer = GroupTimer(group.rebalance_timeout_ms() / 1000, partial(self._sync_timed_out, group))
 
@@ -173,7 +179,7 @@ class Rebalances:
             return  # a rebalance began meanwhile and has answered
         if code is not ErrorCode.NONE:
             for member in group.members.values():
-                answer_sync(member, SyncGroupResponse(error_code=code, assignment=b""))
+                respond_to_sync(member, SyncGroupResponse(error_code=code, assignment=b""))
             self.begin(group, f"the assignment could not be stored: {code.name}")
             return
         cancel(group.sync_timer)
@@ -182,5 +188,5 @@ class Rebalances:
         group.enter(GroupState.STABLE, self._now_ms())
         for member in group.members.values():
             if member.sync_reply is not None:
-                answer_sync(member, synced(group, member))
+                respond_to_sync(member, sync_response(group, member))
                 self._sessions.keep_alive(group, member)

@@ -1,6 +1,6 @@
-"""What members of a group are answered when they join and ask for their assignment.
+"""Responses to JoinGroup and SyncGroup, and the requests of members that wait for them.
 
-A request that has to wait is a future of the member; whoever ends the wait completes it here, once.
+A request that has to wait is a future of its member. The code that ends the wait completes the future here, once.
 """
 
 from __future__ import annotations
@@ -8,34 +8,33 @@ from __future__ import annotations
 import asyncio
 
 from parley.broker.coordinators.groups.group import Group, GroupMember
-from parley.broker.network.dispatch import RequestContext
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 
 
-def await_join(member: GroupMember) -> asyncio.Future[JoinGroupResponse]:
-    """A new wait for the end of the rebalance; an earlier one of the member is told to ask again."""
-    answer_join(member, join_failed(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
+def new_join_reply(member: GroupMember) -> asyncio.Future[JoinGroupResponse]:
+    """Let a JoinGroup wait for the end of the rebalance; one that already waits ends with REBALANCE_IN_PROGRESS."""
+    respond_to_join(member, join_error(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
     member.join_reply = asyncio.get_running_loop().create_future()
     return member.join_reply
 
 
-def answer_join(member: GroupMember, response: JoinGroupResponse) -> None:
-    """Answer the JoinGroup of the member that waits, if one does."""
+def respond_to_join(member: GroupMember, response: JoinGroupResponse) -> None:
+    """Respond to the member's waiting JoinGroup, if there is one."""
     reply, member.join_reply = member.join_reply, None
     if reply is not None and not reply.done():
         reply.set_result(response)
 
 
-def answer_sync(member: GroupMember, response: SyncGroupResponse) -> None:
-    """Answer the SyncGroup of the member that waits, if one does."""
+def respond_to_sync(member: GroupMember, response: SyncGroupResponse) -> None:
+    """Respond to the member's waiting SyncGroup, if there is one."""
     reply, member.sync_reply = member.sync_reply, None
     if reply is not None and not reply.done():
         reply.set_result(response)
 
 
-def joined(group: Group, member: GroupMember) -> JoinGroupResponse:
-    """The answer to a JoinGroup: the generation, and for its leader the members."""
+def join_response(group: Group, member: GroupMember) -> JoinGroupResponse:
+    """Return the response to a JoinGroup: the generation and, for the group's leader, all members."""
     leads = member.member_id == group.leader_id
     return JoinGroupResponse(
         error_code=ErrorCode.NONE,
@@ -57,8 +56,8 @@ def joined(group: Group, member: GroupMember) -> JoinGroupResponse:
     )
 
 
-def synced(group: Group, member: GroupMember) -> SyncGroupResponse:
-    """The answer to a SyncGroup: what the member was assigned."""
+def sync_response(group: Group, member: GroupMember) -> SyncGroupResponse:
+    """Return the response to a SyncGroup: the member's assignment."""
     return SyncGroupResponse(
         error_code=ErrorCode.NONE,
         protocol_type=group.protocol_type,
@@ -67,13 +66,12 @@ def synced(group: Group, member: GroupMember) -> SyncGroupResponse:
     )
 
 
-def join_error(code: ErrorCode, context: RequestContext, member_id: str) -> JoinGroupResponse:
-    """The answer to a JoinGroup that failed, in the form its version wants."""
-    response = join_failed(code, member_id)
-    response.protocol_name = None if context.api_version >= 7 else ""
-    return response
-
-
-def join_failed(code: ErrorCode, member_id: str) -> JoinGroupResponse:
-    """The answer to a JoinGroup that waited in vain."""
-    return JoinGroupResponse(error_code=code, protocol_name="", leader="", member_id=member_id, members=[])
+def join_error(code: ErrorCode, member_id: str, api_version: int = 0) -> JoinGroupResponse:
+    """Return the response to a JoinGroup that failed. Since version 7 its protocol name is null."""
+    return JoinGroupResponse(
+        error_code=code,
+        protocol_name=None if api_version >= 7 else "",
+        leader="",
+        member_id=member_id,
+        members=[],
+    )

@@ -134,7 +134,7 @@ async def test_a_commit_waits_for_its_group_to_be_read_back(groups: Groups, monk
     """And for no other: what cannot be read holds up nobody else."""
     coordinator = groups.broker.server.parts.groups
     read, may_read = OffsetsTopic.replay, asyncio.Event()
-    loaded, waits = coordinator.loaded, asyncio.Event()
+    loaded, waits = coordinator.until_loaded, asyncio.Event()
 
     async def replay(topic: OffsetsTopic, replay: GroupReplay) -> None:
         if replay.partition == group_partition("g", 2):
@@ -148,12 +148,12 @@ async def test_a_commit_waits_for_its_group_to_be_read_back(groups: Groups, monk
     assert await groups.commit(5) == ErrorCode.NONE
     monkeypatch.setattr(OffsetsTopic, "replay", replay)
     for partition in (0, 1):
-        coordinator.resigned(partition)
-        coordinator.elected(partition, leader_epoch=9)
+        coordinator.on_resigned(partition)
+        coordinator.on_elected(partition, leader_epoch=9)
     assert group_partition("h", 2) != group_partition("g", 2)
     assert await groups.commit(6, "h") == ErrorCode.NONE
     assert await groups.committed() == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    monkeypatch.setattr(coordinator, "loaded", wait_until_loaded)
+    monkeypatch.setattr(coordinator, "until_loaded", wait_until_loaded)
     commit = asyncio.ensure_future(groups.commit(7))
     await asyncio.wait([commit, asyncio.ensure_future(waits.wait())], return_when=asyncio.FIRST_COMPLETED)
     may_read.set()

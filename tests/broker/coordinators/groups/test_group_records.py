@@ -38,8 +38,8 @@ def at(offset: int) -> CommittedOffset:
 
 async def test_of_two_commits_under_way_the_later_one_in_the_log_counts() -> None:
     log, group = Log(), Group("g", 0)
-    journal = GroupLog(log, lambda: 0)
-    commits = [asyncio.ensure_future(journal.store_offsets(group, {("t", 0): at(offset)})) for offset in (10, 20)]
+    group_log = GroupLog(log, lambda: 0)
+    commits = [asyncio.ensure_future(group_log.store_offsets(group, {("t", 0): at(offset)})) for offset in (10, 20)]
     await asyncio.sleep(0)
     for written, commit in zip(reversed(log.acknowledged), reversed(commits), strict=True):
         written.set()
@@ -59,20 +59,20 @@ class Coordinated:
 
     def __init__(self) -> None:
         self.log = Log()
-        journal = GroupLog(self.log, lambda: 0)
+        group_log = GroupLog(self.log, lambda: 0)
         config = BrokerConfig.from_properties({})
         self.groups = GroupCoordinator(
-            lambda: config, journal, Nothing(), lambda: 1, lambda: 0, TaskSet(), random.Random(1)
+            lambda: config, group_log, Nothing(), lambda: 1, lambda: 0, TaskSet(), random.Random(1)
         )
-        self.journal = journal
+        self.group_log = group_log
 
     async def begin(self) -> Group:
-        self.groups.elected(0, 1)
-        await self.groups.loaded(1)
+        self.groups.on_elected(0, 1)
+        await self.groups.until_loaded(1)
         return self.groups.find_or_create("g")
 
     def commit(self, group: Group, partition: int, offset: int) -> asyncio.Future[None]:
-        return asyncio.ensure_future(self.journal.store_offsets(group, {("t", partition): at(offset)}))
+        return asyncio.ensure_future(self.group_log.store_offsets(group, {("t", partition): at(offset)}))
 
     def of_group(self) -> dict[tuple[str, int], int]:
         """What the log says the group committed, were it read back."""
@@ -130,7 +130,7 @@ async def test_offsets_of_a_deleted_topic_go_with_the_commits_under_way() -> Non
     group = await bench.begin()
     commit = bench.commit(group, 0, 10)
     await asyncio.sleep(0)
-    deletion = asyncio.ensure_future(bench.groups.topic_deleted("t"))
+    deletion = asyncio.ensure_future(bench.groups.on_topic_deleted("t"))
     await asyncio.sleep(0)
     for written in bench.log.acknowledged[::-1]:
         written.set()

@@ -75,11 +75,11 @@ def test_whatever_keeps_a_partition_from_being_read_it_is_tried_again_ever_more_
     async def scenario() -> None:
         reader = Reader(*[failure] * 10)
         groups = coordinator(reader)
-        groups.elected(0, leader_epoch=1)
+        groups.on_elected(0, leader_epoch=1)
         assert code_of(groups) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        await groups.loaded(timeout_s=30)
+        await groups.until_loaded(timeout_s=30)
         assert code_of(groups) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        await groups.loaded(timeout_s=30)
+        await groups.until_loaded(timeout_s=30)
         assert code_of(groups) == ErrorCode.NONE
         assert [group.group_id for group in groups.all()] == ["g"]
         assert reader.pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10, 10, 10]
@@ -93,8 +93,8 @@ def test_whatever_keeps_a_partition_from_being_read_it_is_tried_again_ever_more_
 def test_a_new_reason_is_said(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         groups = coordinator(Reader(OSError("one"), OSError("one"), OSError("two"), OSError("one")))
-        groups.elected(0, leader_epoch=1)
-        await groups.loaded(timeout_s=60)
+        groups.on_elected(0, leader_epoch=1)
+        await groups.until_loaded(timeout_s=60)
         assert code_of(groups) == ErrorCode.NONE
 
     with caplog.at_level(logging.ERROR):
@@ -106,9 +106,9 @@ def test_who_leads_no_more_stops_trying() -> None:
     async def scenario() -> None:
         reader = Reader(*[OSError("no")] * 100)
         groups = coordinator(reader)
-        groups.elected(0, leader_epoch=1)
+        groups.on_elected(0, leader_epoch=1)
         await asyncio.sleep(1)
-        groups.resigned(0)
+        groups.on_resigned(0)
         tried = len(reader.times)
         await asyncio.sleep(100)
         assert len(reader.times) == tried

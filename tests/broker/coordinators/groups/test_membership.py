@@ -52,12 +52,12 @@ class Bench:
 
     def __init__(self, **properties: str) -> None:
         config = BrokerConfig.from_properties({"group.initial.rebalance.delay.ms": "0"} | properties)
-        self.journal = GroupLog()
+        self.group_log = GroupLog()
         self.tasks = TaskSet()
         self.group = Group("g", 0)
         self.unused: list[Group] = []
         self.membership = GroupMembership(
-            lambda: config, self.journal, self.now_ms, self.tasks, Random(1), self.pending_gone
+            lambda: config, self.group_log, self.now_ms, self.tasks, Random(1), self.pending_gone
         )
 
     def pending_gone(self, group: Group) -> None:
@@ -188,7 +188,7 @@ async def test_members_share_a_generation_and_get_their_own_assignment() -> None
     assert follower.members == []
     for joined in (leader, follower):
         assert (await bench.sync(joined)).assignment == joined.member_id.encode()
-    generation, assignments = bench.journal.stored[-1]
+    generation, assignments = bench.group_log.stored[-1]
     assert generation == leader.generation_id
     assert set(assignments or {}) == {leader.member_id, follower.member_id}
 
@@ -323,7 +323,7 @@ async def test_the_last_to_leave_empties_the_group_durably() -> None:
     assert bench.leave(only.member_id) == ErrorCode.NONE
     await asyncio.sleep(0)
     assert bench.group.state is GroupState.EMPTY
-    assert bench.journal.stored[-1] == (only.generation_id + 1, {})
+    assert bench.group_log.stored[-1] == (only.generation_id + 1, {})
 
 
 @virtual
@@ -459,10 +459,10 @@ async def test_a_session_of_no_time_leaves_the_loop_in_peace() -> None:
 async def test_an_assignment_that_is_long_to_store_is_waited_for() -> None:
     bench = Bench()
     joined = await bench.join(rebalance_ms=1000)
-    bench.journal.gate = asyncio.Event()
+    bench.group_log.gate = asyncio.Event()
     synced = bench.sync(joined, {joined.member_id: b"all"})
     await asyncio.sleep(2)
-    bench.journal.gate.set()
+    bench.group_log.gate.set()
     assert (await synced).assignment == b"all"
     assert bench.group.state is GroupState.STABLE
 
@@ -513,7 +513,7 @@ async def test_two_processes_of_one_static_member_fence_each_other() -> None:
 async def test_an_assignment_that_cannot_be_stored_is_not_handed_out() -> None:
     bench = Bench()
     joined = await bench.join()
-    bench.journal.failure = ErrorCode.NOT_COORDINATOR
+    bench.group_log.failure = ErrorCode.NOT_COORDINATOR
     assert (await bench.sync(joined, {joined.member_id: b"x"})).error_code == ErrorCode.NOT_COORDINATOR
     assert bench.group.state is GroupState.PREPARING_REBALANCE
 
@@ -522,12 +522,12 @@ async def test_an_assignment_that_cannot_be_stored_is_not_handed_out() -> None:
 async def test_a_rebalance_that_overtakes_the_log_makes_the_old_assignment_void() -> None:
     bench = Bench()
     joined = await bench.join()
-    bench.journal.gate = asyncio.Event()
+    bench.group_log.gate = asyncio.Event()
     waiting = bench.sync(joined, {joined.member_id: b"old"})
     await asyncio.sleep(0)
     newcomer = bench.join()
     assert (await waiting).error_code == ErrorCode.REBALANCE_IN_PROGRESS
-    bench.journal.gate.set()
+    bench.group_log.gate.set()
     await asyncio.sleep(0)
     assert bench.group.state is GroupState.PREPARING_REBALANCE
     again, _ = await asyncio.gather(bench.join(joined.member_id), newcomer)

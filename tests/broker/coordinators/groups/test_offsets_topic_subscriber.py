@@ -21,10 +21,10 @@ class Coordinator:
     def __init__(self) -> None:
         self.told: list[tuple[str, int, int]] = []
 
-    def elected(self, partition: int, leader_epoch: int) -> None:
+    def on_elected(self, partition: int, leader_epoch: int) -> None:
         self.told.append(("elected", partition, leader_epoch))
 
-    def resigned(self, partition: int) -> None:
+    def on_resigned(self, partition: int) -> None:
         self.told.append(("resigned", partition, -1))
 
 

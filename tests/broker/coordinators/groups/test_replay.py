@@ -163,8 +163,8 @@ def test_what_is_left_out_is_said_once(caplog: pytest.LogCaptureFixture) -> None
 
     async def scenario() -> None:
         groups = coordinator(Poisoned())
-        groups.elected(0, leader_epoch=1)
-        await groups.loaded(timeout_s=1)
+        groups.on_elected(0, leader_epoch=1)
+        await groups.until_loaded(timeout_s=1)
         assert [group.group_id for group in groups.all()] == ["g"]
 
     with caplog.at_level(logging.WARNING):

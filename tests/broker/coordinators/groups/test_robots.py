@@ -72,7 +72,7 @@ class Robot:
                 return
 
 
-disturbance = st.sampled_from(["start", "kill", "leave", "change", "journal fails", "journal heals", "wait"])
+disturbance = st.sampled_from(["start", "kill", "leave", "change", "group_log fails", "group_log heals", "wait"])
 
 
 @settings(deadline=None, max_examples=examples(120))
@@ -98,14 +98,14 @@ async def _play(script: list[tuple[str, int]], rng: Random) -> None:
                 bench.leave(robot.member_id)
         elif what == "change" and robots:
             robots[rng.choice(sorted(robots))][0].protocols = {"sticky": b"changed", "range": b"changed"}
-        elif what == "journal fails":
-            bench.journal.failure = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        elif what == "journal heals":
-            bench.journal.failure = None
+        elif what == "group_log fails":
+            bench.group_log.failure = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        elif what == "group_log heals":
+            bench.group_log.failure = None
         await asyncio.sleep(pause)
         assert bench.group.generation >= highest, "a generation never comes back"
         highest = bench.group.generation
-    bench.journal.failure = None
+    bench.group_log.failure = None
     await asyncio.sleep(600)
     _at_rest(bench, [robot for robot, _ in robots.values()])
     for _, task in robots.values():
