@@ -32,14 +32,14 @@ async def open_identity(storage: IdentityStorage, expected: str | None, rng: ran
     """Return the identity of the store. An empty place becomes a new store, unless a certain store is expected.
 
     Raises WrongStore if the store is not the expected one, or if there is none although one is expected.
-    Raises Unavailable if the store is deleted meanwhile.
+    Raises Unavailable if a store was not created, or deleted at once.
     """
     found = await storage.read_identity()
     if found is None and expected is None:
         await storage.initialise(new_identity(rng))
         found = await storage.read_identity()
         if found is None:
-            raise Unavailable(f"the store at {storage.place} was deleted while it was being opened")
+            raise Unavailable(f"no store could be created at {storage.place}, or it was deleted at once; try again")
     return require_identity(found, expected, storage.place)
 
 

@@ -12,8 +12,9 @@ from aiohttp import web
 from parley.consensus.backend import At, Check, Delete, Presence, Put, Revision
 from parley.consensus.consul.address import PREFIX_BYTES_MAX, Address
 from parley.consensus.consul.http_client import BODY_BYTES_MAX, refusal
+from parley.consensus.consul.key_layout import KeyLayout
 from parley.consensus.consul.store_requests import Store
-from parley.consensus.consul.transactions import OPS_MAX, Layout, Refused, capabilities, plan_txn, refused
+from parley.consensus.consul.transactions import OPS_MAX, Refused, capabilities, plan_txn, refused
 from parley.consensus.errors import (
     AlreadyExists,
     BadConfig,
@@ -31,7 +32,7 @@ from parley.consensus.errors import (
 )
 from tests.support.stores.servers import free_ports
 
-LAYOUT = Layout("p" * PREFIX_BYTES_MAX)
+LAYOUT = KeyLayout("p" * PREFIX_BYTES_MAX)
 IDENTITY = "0" * 32
 
 

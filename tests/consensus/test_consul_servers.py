@@ -21,7 +21,7 @@ import pytest
 
 from parley.consensus.backend import Changed, Put, SessionState, Snapshot, Watch
 from parley.consensus.consul import ConsulBackend
-from parley.consensus.consul.store_requests import Store
+from parley.consensus.consul.identity import ConsulIdentity
 from parley.consensus.errors import BadConfig, Retriable, Unauthorized, WrongStore
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.consensus.recipes.listeners import View
@@ -307,16 +307,16 @@ async def test_a_folder_that_is_not_ours_is_not_taken() -> None:
 async def test_who_is_overtaken_in_naming_the_store_takes_it_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     with consul_servers() as servers:
         slow, quick = ConsulBackend.from_url(servers.url), ConsulBackend.from_url(servers.url)
-        read, overtaken = Store._read_identity, asyncio.Event()
+        read, overtaken = ConsulIdentity.read_identity, asyncio.Event()
 
-        async def read_and_be_overtaken(store: Store) -> str | None:
-            found = await read(store)
+        async def read_and_be_overtaken(storage: ConsulIdentity) -> str | None:
+            found = await read(storage)
             if not overtaken.is_set():
                 overtaken.set()
                 await quick.open()
             return found
 
-        monkeypatch.setattr(Store, "_read_identity", read_and_be_overtaken)
+        monkeypatch.setattr(ConsulIdentity, "read_identity", read_and_be_overtaken)
         await slow.open()
         assert slow.identity == quick.identity
         await slow.close()

@@ -1,4 +1,4 @@
-"""``consul://`` addresses: which agents, which part of the KV store, as whom, with which certificates."""
+"""Addresses of Consul: the agents, the prefix in the KV store, the ACL token and the certificates."""
 
 from __future__ import annotations
 
@@ -21,13 +21,11 @@ _FORM = "consul://host:port[,host:port...][/prefix][?option=value]"
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the store is.
+    """A parsed address.
 
-    :ivar endpoints: the HTTP addresses of agents, ``http://host:port``; any of them will do.
-    :ivar prefix: the folder of the KV store that is ours.
-    :ivar ttl_ms_min: the agents' ``session_ttl_min``, in milliseconds.
-    :ivar token_file: the file that holds the ACL token, read at each ``open``.
-    :ivar ca_file, cert_file, key_file: PEM files; the system's authorities where no ``ca_file`` is given.
+    ``endpoints`` are the HTTP addresses of agents, ``http://host:port``; the client uses any of them. ``ttl_ms_min`` is
+    the agents' ``session_ttl_min``. The token file is read at each ``open``. The other files are PEM; without a
+    ``ca_file`` the system's authorities are trusted.
     """
 
     endpoints: tuple[str, ...]
@@ -40,9 +38,9 @@ class Address:
 
     @classmethod
     def parse(cls, url: str, options: Mapping[str, object]) -> Address:
-        """The address of a URL; options stand for those in its query (``token_file`` for ``token-file``).
+        """Parse a URL. The options replace those of the same name in its query (``token_file``: ``token-file``).
 
-        :raises BadConfig: something makes no sense. The message repeats nothing that may be a secret by mistake.
+        Raises BadConfig if they are invalid. The message repeats nothing that may be a secret.
         """
         shown = url.partition("?")[0]
         try:
@@ -75,10 +73,7 @@ class Address:
         )
 
     def read_token(self) -> str | None:
-        """The ACL token; blocks.
-
-        :raises BadConfig: its file cannot be read, or holds none.
-        """
+        """The ACL token, or None. Blocks. Raises BadConfig if its file cannot be read or contains no token."""
         if self.token_file is None:
             return None
         try:
@@ -86,14 +81,11 @@ class Address:
         except (OSError, UnicodeDecodeError) as error:
             raise BadConfig(f"token-file {self.token_file} cannot be read: {type(error).__name__}") from error
         if not token or not token.isprintable():
-            raise BadConfig(f"token-file {self.token_file} holds no token")
+            raise BadConfig(f"token-file {self.token_file} contains no token")
         return token
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """How to encrypt; ``None`` for plain HTTP. Blocks.
-
-        :raises BadConfig: a certificate or key cannot be used.
-        """
+        """The TLS settings, or None for plain HTTP. Blocks. Raises BadConfig if a certificate or key is unusable."""
         if not self.endpoints[0].startswith("https:"):
             return None
         try:
@@ -128,12 +120,12 @@ def _tls(shown: str, given: Mapping[str, str]) -> bool:
         case "false" if not by_file:
             return False
         case "false":
-            raise BadConfig(f"{shown!r}: certificates are given with tls=false")
+            raise BadConfig(f"{shown!r}: tls=false contradicts ca-file and cert-file; leave out one of them")
         case _:
-            raise BadConfig(f"{shown!r}: tls is true or false")
+            raise BadConfig(f"{shown!r}: tls must be true or false")
 
 
 def _ttl_min(shown: str, text: str) -> int:
     if not text.isdecimal() or not 100 <= int(text) <= 30_000:
-        raise BadConfig(f"{shown!r}: session-ttl-min-ms is the agents' session_ttl_min, 100 to 30000 milliseconds")
+        raise BadConfig(f"{shown!r}: session-ttl-min-ms must be the agents' session_ttl_min, 100 to 30000 milliseconds")
     return int(text)

@@ -1,4 +1,4 @@
-"""A client of a store in Consul: the calls, its sessions and its watches. The package has the rules."""
+"""The client of a store in Consul: its calls, its sessions and its watches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from parley.consensus.backend import (
     WatchCount,
 )
 from parley.consensus.consul.address import Address
-from parley.consensus.consul.http_client import Answer
+from parley.consensus.consul.http_client import Response
 from parley.consensus.consul.session import ConsulSession
 from parley.consensus.consul.store_requests import Store, UnknownSession
 from parley.consensus.consul.transactions import KV, Plan, entry, plan_read, plan_txn, revisions
@@ -38,14 +38,13 @@ _T = TypeVar("_T")
 class ConsulBackend(Backend):
     """A client of the store at an address.
 
-    :param rng: source of names and revisions; two clients must never draw the same.
+    ``rng`` is the source of names and revisions; two clients must never draw the same.
     """
 
     def __init__(self, address: Address, rng: random.Random | None = None) -> None:
         self._rng = rng or random.SystemRandom()
         self._store = Store(address, self._rng)
         self._opened = False
-        self._known = False
         self._sessions: dict[str, ConsulSession] = {}
         self._feeds: dict[str, Feed] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -59,17 +58,12 @@ class ConsulBackend(Backend):
     def capabilities(self) -> Capabilities:
         return self._store.capabilities
 
-    @property
-    def identity(self) -> str:
-        if not self._known:
-            raise Closed("the backend has not been opened")
-        return self._store.identity
-
     async def open(self, *, expect_identity: str | None = None) -> None:
         if self._opened:
             return
         await self._store.open(expect_identity)
-        self._opened = self._known = True
+        self._identity = self._store.identity
+        self._opened = True
 
     async def watch_count(self) -> WatchCount:
         return await self._store.watch_count()
@@ -86,10 +80,10 @@ class ConsulBackend(Backend):
         self._opened = False
         ended = list(self._sessions.values())
         for session in ended:
-            session.gone()
+            session.lose_ended()
         self._end_feeds(Closed("the backend is closed"))
         if ending_sessions:
-            await asyncio.gather(*(self._store.farewell(session.id) for session in ended), *self._tasks)
+            await asyncio.gather(*(self._store.try_to_destroy_session(session.id) for session in ended), *self._tasks)
         for task in self._tasks:
             task.cancel()
         await self._store.close()
@@ -100,10 +94,10 @@ class ConsulBackend(Backend):
         sent_at = asyncio.get_running_loop().time()
         session_id = await self._store.create_session(ttl_ms)
         try:
-            await self._noting(self._store.verify())
+            await self._noting_loss(self._store.verify())
             self._require_open()
         except CoordinationError:
-            self._start(self._store.farewell(session_id))
+            self._start(self._store.try_to_destroy_session(session_id))
             raise
         session = ConsulSession(self, session_id, ttl_ms, sent_at)
         self._sessions[session_id] = session
@@ -118,13 +112,11 @@ class ConsulBackend(Backend):
         return entry(self._store.layout, found[0])
 
     async def list(self, prefix: str, *, limit: int, after: str | None = None, read: Read = LINEARIZABLE) -> Page:
-        """See ``Backend.list``. Consul has no pages: whatever the limit, it sends all that is below the prefix."""
-        if limit < 1:
-            raise ValueError("the limit must be at least 1")
-        limit = min(limit, self.capabilities.list_limit_max)
+        """See ``Backend.list``. Consul has no pages: whatever the limit, it sends everything below the prefix."""
+        limit = self.capabilities.admit_limit(limit)
         layout = self._store.layout
         behind = after or ""
-        # Consul lets a NUL in the prefix match the end of a key.
+        # For Consul a NUL in the prefix matches the end of a key.
         found = [
             kv
             for kv in await self._run(self._plan_read("get-tree", prefix), read)
@@ -145,18 +137,18 @@ class ConsulBackend(Backend):
 
     def watch(self, prefix: str) -> Watch:
         self._require_open()
-        of = prefix if prefix in self._feeds or len(self._feeds) < FEEDS_MAX else ""
-        feed = self._feeds.get(of)
+        feed_prefix = prefix if prefix in self._feeds or len(self._feeds) < FEEDS_MAX else ""
+        feed = self._feeds.get(feed_prefix)
         if feed is None:
-            feed = self._feeds[of] = Feed(self, of)
+            feed = self._feeds[feed_prefix] = Feed(self, feed_prefix)
         feed.watches += 1
         return ConsulWatch(feed, prefix, self._on_watch_closed)
 
-    # For feeds and sessions.
+    # --- For feeds and sessions ---
 
-    async def wait_for_news(self, prefix: str, index: int) -> Answer:
+    async def wait_for_change(self, prefix: str, index: int) -> Response:
         """See ``watch.Source``."""
-        return await self._store.wait_for_news(prefix, index, WAIT_S)
+        return await self._store.wait_for_change(prefix, index, WAIT_S)
 
     async def read_state(self, prefix: str, known: Mapping[str, Entry]) -> Mapping[str, Entry]:
         """See ``watch.Source``."""
@@ -168,12 +160,12 @@ class ConsulBackend(Backend):
         return state
 
     async def renew(self, session_id: str, timeout_s: float) -> bool:
-        """See ``session.Sessions``. Looks now and then whether the store is still there: sessions outlive its keys."""
+        """See ``session.Sessions``. From time to time it verifies the store, because sessions outlive its keys."""
         alive = await self._store.renew_session(session_id, timeout_s)
         now = asyncio.get_running_loop().time()
         if alive and now >= self._verify_at:
             self._verify_at = now + VERIFY_S
-            await self._noting(self._store.verify())
+            await self._noting_loss(self._store.verify())
         return alive
 
     async def destroy(self, session_id: str) -> None:
@@ -184,29 +176,29 @@ class ConsulBackend(Backend):
     def forget(self, session: ConsulSession) -> None:
         """See ``session.Sessions``."""
         self._sessions.pop(session.id, None)
-        if not session.known_gone and self._opened:
-            self._start(self._store.farewell(session.id))
+        if not session.ended_in_store and self._opened:
+            self._start(self._store.try_to_destroy_session(session.id))
 
-    # Inside.
+    # --- Internals ---
 
     def _plan_read(self, verb: str, key: str) -> Plan:
         return plan_read(self._store.layout, self._store.identity, verb, key)
 
     async def _run(self, plan: Plan, read: Read = LINEARIZABLE) -> Sequence[KV]:
         self._require_open()
-        return await self._noting(self._store.run(plan, read))
+        return await self._noting_loss(self._store.run(plan, read))
 
-    async def _noting(self, call: Coroutine[Any, Any, _T]) -> _T:
-        """Await a call, and take note of what its failure says of sessions and watches, before anybody hears of it."""
+    async def _noting_loss(self, call: Coroutine[Any, Any, _T]) -> _T:
+        """Await a call. If it fails, end the sessions and watches that are lost before the caller sees the error."""
         try:
             return await call
         except UnknownSession as unknown:
             if session := self._sessions.get(unknown.session.id):
-                session.gone()
+                session.lose_ended()
             raise SessionLost(*unknown.args) from None
         except WrongStore as error:
             for session in tuple(self._sessions.values()):
-                session.gone()
+                session.lose_ended()
             self._end_feeds(error)
             raise
 

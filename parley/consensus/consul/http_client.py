@@ -1,7 +1,7 @@
-"""HTTP to Consul's agents: one request at a time is sent once, and what came of it is said in our errors.
+"""HTTP to Consul's agents. Each request is sent once per agent, and failures are raised as coordination errors.
 
-An agent that does not answer is left for the next one of the address. A request that certainly was not sent, or only
-reads, is tried at each of them; a write that was sent is not.
+The client leaves an agent that does not respond for the next one of the address. A request that was certainly not sent,
+or only reads, is tried at each agent. A write that was sent is not.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from parley.consensus.errors import (
 )
 
 CALLS_MAX = 32
-"""Connections for calls, in one client. With those for blocking queries (watch.py) well below an agent's 200."""
+"""A client's connections for calls. With those for blocking queries (watch.py) they stay far below an agent's 200."""
 TIMEOUT_S = 10.0
-"""For an answer. An agent without a leader waits 7 s for one before it says so."""
+"""For a response. An agent without a leader waits 7 s for one before it reports that."""
 BODY_BYTES_MAX = 512 * 1024
-"""What Consul takes as a transaction (``txn_max_req_len``)."""
+"""The largest transaction that Consul accepts (``txn_max_req_len``)."""
 
 _NOT_APPLIED = (
     "No cluster leader",
@@ -43,8 +43,8 @@ _NOT_APPLIED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A status that the caller has to look at (200, 404 or 409), the body, and X-Consul-Index, 0 without one."""
+class Response:
+    """A response for the caller to evaluate (status 200, 404 or 409). ``index`` is X-Consul-Index, 0 without one."""
 
     status: int
     body: bytes
@@ -52,37 +52,34 @@ class Answer:
 
 
 class Untrusted(Unavailable):
-    """Client and agent cannot agree on TLS: a matter of certificates, which waiting seldom mends."""
+    """Client and agent cannot agree on TLS. The certificates are wrong, so waiting rarely helps."""
 
 
-class _AnswerLost(Exception):
-    """The connection broke after the request was sent; no exception of aiohttp's, or it would repeat a PUT."""
+class _ResponseLost(Exception):
+    """The connection broke after the request was sent. Not an aiohttp exception: those make it repeat a PUT."""
 
 
 def refusal(status: int, text: str, *, writes: bool) -> CoordinationError:
-    """What it means that a request was answered with this status, which is not one for the caller to look at.
+    """The error for a response with any other status than 200, 404 and 409.
 
-    :param writes: the request may have changed something.
+    ``writes`` is True if the request may have changed something.
     """
-    said = f"Consul answered {status}: {text.strip()[:300]}"
+    summary = f"Consul responded with {status}: {text.strip()[:300]}"
     if status in (401, 403) or "ACL not found" in text or "Permission denied" in text:
-        return Unauthorized(f"{said} (is the ACL token right, and does its policy allow writing keys and sessions?)")
+        return Unauthorized(f"{summary} (is the ACL token right, and does its policy allow writing keys and sessions?)")
     if status == 413 and len(sizes := re.findall(r"[0-9]+", text)) >= 2:
         if "operations" in text:
             return TooManyOps(int(sizes[0]), int(sizes[1]))
         return TooLarge("the request to Consul", int(sizes[0]), int(sizes[1]))
     if status == 400 and "HTTPS" in text:
-        return Untrusted(f"{said} (the address needs tls=true)")
+        return Untrusted(f"{summary} (the address needs tls=true)")
     if writes and status >= 500 and status != 503 and not any(words in text for words in _NOT_APPLIED):
-        return MaybeApplied(said)
-    return Unavailable(said)
+        return MaybeApplied(summary)
+    return Unavailable(summary)
 
 
 class Client:
-    """Connections to the agents of an address. ``open`` first.
-
-    :ivar endpoint: the agent in use.
-    """
+    """Connections to the agents of an address. Call ``open`` first."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -93,13 +90,11 @@ class Client:
 
     @property
     def endpoint(self) -> str:
+        """The agent in use."""
         return self._address.endpoints[self._at % len(self._address.endpoints)]
 
     async def open(self) -> None:
-        """Be ready to connect.
-
-        :raises BadConfig: the token or a certificate cannot be read.
-        """
+        """Read the token and the certificates. Raises BadConfig if one of them cannot be used."""
         token = await asyncio.to_thread(self._address.read_token)
         tls = await asyncio.to_thread(self._address.tls_context)
 
@@ -114,7 +109,7 @@ class Client:
         self._calls, self._queries = session(CALLS_MAX), session(0)
 
     async def close(self) -> None:
-        """Close all connections; calls under way end with Closed. Idempotent."""
+        """Close all connections. Calls under way raise Closed. Idempotent."""
         calls, queries, self._calls, self._queries = self._calls, self._queries, None, None
         for session in (calls, queries):
             if session is not None:
@@ -122,13 +117,13 @@ class Client:
 
     async def call(
         self, method: str, path: str, body: bytes | None = None, *, writes: bool, timeout_s: float = TIMEOUT_S
-    ) -> Answer:
-        """Send a request and return an answer of status 200, 404 or 409.
+    ) -> Response:
+        """Send a request and return a response of status 200, 404 or 409.
 
-        :param path: with the query, percent-encoded.
-        :raises Unavailable: not applied; all agents of the address were tried.
-        :raises MaybeApplied: it writes, was sent, and the answer was lost.
-        :raises Unauthorized, LimitExceeded, Closed: as they say.
+        ``path`` includes the query and is percent-encoded.
+
+        Raises Unavailable if it was not applied, after trying all agents of the address. Raises MaybeApplied if it
+        writes, was sent, and the response was lost. Raises Unauthorized, LimitExceeded and Closed.
         """
         for attempt in range(len(self._address.endpoints), 0, -1):
             at = self._at
@@ -143,10 +138,10 @@ class Client:
                 raise
         raise AssertionError("an address has an endpoint")
 
-    async def query(self, path: str, wait_s: float) -> Answer:
-        """Send a blocking query, which is answered when there is something new or after about ``wait_s``.
+    async def query(self, path: str, wait_s: float) -> Response:
+        """Send a blocking query. Consul responds when there is something new, or after about ``wait_s``.
 
-        :raises Unavailable: it was not answered. Other errors as ``call``.
+        Raises Unavailable if there is no response. Raises the other errors of ``call``.
         """
         at = self._at
         path = f"{path}&wait={round(wait_s * 1000)}ms"
@@ -157,7 +152,7 @@ class Client:
                 self._waits.add(wait)
                 return await self._send(self._queries, "GET", path, None, writes=False, timeout_s=timeout_s)
         except TimeoutError as error:
-            raise Unavailable(f"{self.endpoint} has left another request without an answer") from error
+            raise Unavailable(f"{self.endpoint} has not responded to another request") from error
         except Unavailable:
             self._leave(at)
             raise
@@ -165,14 +160,14 @@ class Client:
             self._waits.discard(wait)
 
     def _interrupt_queries(self) -> None:
-        """A call got no answer, so that queries may wait in vain for theirs, and for long: let them be asked anew."""
+        """End all blocking queries, so that they are sent again: a call got no response, so they may wait in vain."""
         now = asyncio.get_running_loop().time()
         waits, self._waits = self._waits, set()
         for wait in waits:
             wait.reschedule(now)
 
     def _leave(self, at: int) -> None:
-        if at == self._at:  # else another call has left that agent already
+        if at == self._at:  # else another call has already left that agent
             self._at = (at + 1) % len(self._address.endpoints)
 
     async def _send(
@@ -184,7 +179,7 @@ class Client:
         *,
         writes: bool,
         timeout_s: float,
-    ) -> Answer:
+    ) -> Response:
         if session is None:
             raise Closed("the backend is not open")
         endpoint = self.endpoint
@@ -193,24 +188,24 @@ class Client:
             async with session.request(
                 method, URL(endpoint + path, encoded=True), data=body, timeout=limit, allow_redirects=False
             ) as response:
-                answer = await response.read()
+                content = await response.read()
                 if response.status in (200, 404, 409):
-                    return Answer(response.status, answer, _index(response.headers.get("X-Consul-Index")))
-                text = answer.decode("utf-8", "replace")
+                    return Response(response.status, content, _index(response.headers.get("X-Consul-Index")))
+                text = content.decode("utf-8", "replace")
                 raise refusal(response.status, text, writes=writes)
         except (aiohttp.ClientSSLError, aiohttp.ClientConnectorCertificateError) as error:
-            raise Untrusted(f"{endpoint}: no TLS with it: {error}") from error
+            raise Untrusted(f"{endpoint}: the TLS handshake failed: {error}") from error
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise Unavailable(f"{endpoint} cannot be reached: {error}") from error
-        except (_AnswerLost, aiohttp.ClientError, TimeoutError) as error:
+        except (_ResponseLost, aiohttp.ClientError, TimeoutError) as error:
             if session.closed:
                 raise Closed("the backend was closed") from error
             if session is self._calls:
                 self._interrupt_queries()
-            if "ALERT" in str(error) and "CERTIFICATE" in str(error):  # TLS 1.3 says so after the request was sent
-                raise Untrusted(f"{endpoint} asks for another certificate than ours: {error}") from error
+            if "ALERT" in str(error) and "CERTIFICATE" in str(error):  # TLS 1.3 reports it after the request was sent
+                raise Untrusted(f"{endpoint} does not accept the client certificate: {error}") from error
             kind = MaybeApplied if writes else Unavailable
-            raise kind(f"{endpoint} did not answer: {str(error) or type(error).__name__}") from error
+            raise kind(f"{endpoint} did not respond: {str(error) or type(error).__name__}") from error
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -228,7 +223,7 @@ async def _send_once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHand
     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
         raise
     except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
-        raise _AnswerLost(str(error) or type(error).__name__) from error
+        raise _ResponseLost(str(error) or type(error).__name__) from error
 
 
 def _index(text: str | None) -> int:

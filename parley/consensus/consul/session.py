@@ -1,7 +1,7 @@
-"""A session in Consul: renewed every third of its TTL, and at least every five seconds.
+"""A session in Consul, renewed every third of its TTL and at least every five seconds.
 
-A renewal is no write there, only a timer of the leader's set anew; it is what tells an idle client that its session or
-its store is gone.
+A renewal writes nothing; it only restarts a timer of Consul's leader. An idle client learns from it that its session or
+its store no longer exists.
 """
 
 from __future__ import annotations
@@ -21,41 +21,38 @@ class Sessions(Protocol):
     """What a session needs of its backend."""
 
     async def renew(self, session_id: str, timeout_s: float) -> bool:
-        """Put off the expiry; False if Consul knows no such session."""
+        """Renew a session. Returns False if Consul does not know it."""
 
     async def destroy(self, session_id: str) -> None:
-        """End it, with its keys."""
+        """End a session, with its keys."""
 
     def forget(self, session: ConsulSession) -> None:
-        """It is LOST: end it in Consul if that may not know yet."""
+        """Forget a session that is LOST, and end it in Consul unless ``ended_in_store``."""
 
 
 class ConsulSession(Session):
-    """See ``Session``.
-
-    :ivar known_gone: Consul said that it is over, or was told so.
-    """
+    """A session of this client. ``ended_in_store`` is True if Consul ended it, or is being told to."""
 
     def __init__(self, sessions: Sessions, session_id: str, ttl_ms: int, sent_at: float) -> None:
         super().__init__(session_id, ttl_ms, sent_at)
-        self.known_gone = False
+        self.ended_in_store = False
         self._sessions = sessions
-        self._task = self._loop.create_task(self._keep(), name=f"session {session_id}")
+        self._task = self._loop.create_task(self._renew_until_lost(), name=f"session {session_id}")
         self.add_callback(self._on_change)
 
-    def gone(self) -> None:
-        """Consul said that it is over."""
-        self.known_gone = True
+    def lose_ended(self) -> None:
+        """Become LOST because Consul has ended the session."""
+        self.ended_in_store = True
         self.lose()
 
     async def close(self) -> None:
         if self._state is SessionState.LOST:
             return
-        self.known_gone = True  # as far as this can be made so; else it expires
+        self.ended_in_store = True  # by ``destroy`` below; if that fails, the session expires
         self.lose()
         await self._sessions.destroy(self.id)
 
-    async def _keep(self) -> None:
+    async def _renew_until_lost(self) -> None:
         between_s = min(self.ttl_ms / 3000, RENEW_S_MAX)
         pause_s = between_s
         while True:
@@ -66,14 +63,14 @@ class ConsulSession(Session):
             try:
                 alive = await self._sessions.renew(self.id, max(between_s, 1.0))
             except (Closed, WrongStore):
-                self.gone()
+                self.lose_ended()
                 return
             except CoordinationError:
                 self.suspend()
                 pause_s = min(RETRY_S, between_s)
                 continue
             if not alive:
-                self.gone()
+                self.lose_ended()
                 return
             self.renewed(sent_at)
             pause_s = between_s

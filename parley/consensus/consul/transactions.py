@@ -1,7 +1,7 @@
-"""Our transactions as Consul's, and its answers as ours. No I/O.
+"""Store transactions as Consul transactions, and Consul's responses as results. No I/O.
 
-Consul looks at every operation of a transaction in order, on the state as the operations before it left it, and lists
-all that failed: so the identity comes first, then the checks in the order given, and then what writes.
+Consul carries out the operations of a transaction in order, each on the state that the earlier ones left, and lists all
+that failed. So the identity comes first, then the checks in the order given, and then the writes.
 """
 
 from __future__ import annotations
@@ -26,20 +26,24 @@ from parley.consensus.backend import (
     Session,
     violation,
 )
+from parley.consensus.consul.key_layout import KeyLayout
 from parley.consensus.errors import CoordinationError, SessionLost, Unauthorized, Unavailable, WrongStore
 
 OPS_MAX = 64
-"""Operations that Consul takes in a transaction; 128 since 1.14, which nobody knows before connecting."""
+"""The operations that Consul allows in a transaction. Consul 1.14 and later allow 128."""
 _FLAGS_BITS = 53
-"""Of the 64 that Flags has: tools that take JSON's numbers for floats see these whole."""
+"""Of the 64 bits of Flags. Tools that read JSON's numbers as floats see these unchanged."""
 _NO_INDEX = (1 << 64) - 1
 
 KV: TypeAlias = dict[str, Any]
 
 
 def capabilities(ttl_ms_min: int) -> Capabilities:
-    """The limits: of a transaction's 64 operations one asks for the identity, and a put takes two; of its 512 KiB,
-    values take four thirds of their size and keys appear twice."""
+    """The limits of a store in Consul.
+
+    One of a transaction's 64 operations checks the identity, and a put needs two. In its 512 KiB, values take four
+    thirds of their size, and keys appear twice.
+    """
     return Capabilities(
         name="consul",
         key_bytes_max=512,
@@ -55,36 +59,8 @@ def capabilities(ttl_ms_min: int) -> Capabilities:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """Where things are in Consul's KV store."""
-
-    prefix: str
-
-    @property
-    def identity(self) -> str:
-        """The key that holds the store's name."""
-        return f"{self.prefix}/identity"
-
-    def marker(self, identity: str) -> str:
-        """The key that is there as long as the store has this name."""
-        return f"{self.prefix}/identity/{identity}"
-
-    def probe(self, name: str) -> str:
-        """A key to try writing with."""
-        return f"{self.prefix}/probe/{name}"
-
-    def data(self, key: str) -> str:
-        """Where one of our keys is, or what the keys below a prefix begin with."""
-        return f"{self.prefix}/keys/{key}"
-
-    def key(self, stored: str) -> str:
-        """The way back from ``data``."""
-        return stored[len(self.prefix) + len("/keys/") :]
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
-    """A transaction for Consul, and for each of its operations what it stands for; ``None`` for the identity."""
+    """A Consul transaction. ``origins`` has the check or operation behind each of ``ops``; None: the identity."""
 
     ops: tuple[KV, ...]
     origins: tuple[Check | Op | None, ...]
@@ -92,24 +68,24 @@ class Plan:
 
     @property
     def body(self) -> bytes:
-        """What is sent."""
+        """The body of the request."""
         return encoded(self.ops)
 
 
-def plan_txn(layout: Layout, identity: str, checks: Sequence[Check], ops: Sequence[Op], rng: random.Random) -> Plan:
-    """A transaction as Consul's."""
+def plan_txn(layout: KeyLayout, identity: str, checks: Sequence[Check], ops: Sequence[Op], rng: random.Random) -> Plan:
+    """The Consul transaction for a store transaction."""
     planned: list[tuple[KV, Check | Op | None]] = [({"Verb": "get", "Key": layout.marker(identity)}, None)]
-    planned += [(asked, check) for check in checks if (asked := _check(layout, check))]
-    for op in ops:
-        # A plain set would leave a key bound to the session that it was bound to, and lock would not take it over.
-        planned.append(({"Verb": "delete", "Key": layout.data(op.key)}, op))
-        if isinstance(op, Put):
-            planned.append((_put(layout, op, rng), op))
+    planned += [(op, check) for check in checks if (op := _check(layout, check))]
+    for each in ops:
+        # A plain set would leave the key bound to its old session, and lock would not take it over from that.
+        planned.append(({"Verb": "delete", "Key": layout.data(each.key)}, each))
+        if isinstance(each, Put):
+            planned.append((_put(layout, each, rng), each))
     return Plan(tuple(op for op, _ in planned), tuple(origin for _, origin in planned), bool(ops))
 
 
-def plan_read(layout: Layout, identity: str, verb: str, key: str) -> Plan:
-    """``get`` of a key (refused with NotFound if it is absent), or ``get-tree`` of a prefix."""
+def plan_read(layout: KeyLayout, identity: str, verb: str, key: str) -> Plan:
+    """The Consul transaction for a read: ``get`` of a key (NotFound if it is absent) or ``get-tree`` of a prefix."""
     ops: tuple[KV, ...] = (
         {"Verb": "get", "Key": layout.marker(identity)},
         {"Verb": verb, "Key": layout.data(key)},
@@ -117,7 +93,7 @@ def plan_read(layout: Layout, identity: str, verb: str, key: str) -> Plan:
     return Plan(ops, (None, Check(key, Presence.PRESENT)), writes=False)
 
 
-def _check(layout: Layout, check: Check) -> KV | None:
+def _check(layout: KeyLayout, check: Check) -> KV | None:
     key = layout.data(check.key)
     match check.expect:
         case Presence.ANY:
@@ -132,7 +108,7 @@ def _check(layout: Layout, check: Check) -> KV | None:
             return {"Verb": "check-index", "Key": key, "Index": index}
 
 
-def _put(layout: Layout, put: Put, rng: random.Random) -> KV:
+def _put(layout: KeyLayout, put: Put, rng: random.Random) -> KV:
     op: KV = {
         "Verb": "set",
         "Key": layout.data(put.key),
@@ -146,24 +122,24 @@ def _put(layout: Layout, put: Put, rng: random.Random) -> KV:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A transaction that was not applied: why, and the session that Consul does not know, if that is why."""
+    """The reason why a transaction was refused. ``session`` is set if Consul does not know it."""
 
     error: CoordinationError
     session: Session | None = None
 
 
 def refused(plan: Plan, body: bytes) -> Refused:
-    """What an answer of 409 to a plan means: the first thing in it that does not hold."""
-    failures = [(failure.get("OpIndex", 0), str(failure.get("What", ""))) for failure in fields(body, "Errors")]
+    """The reason for a 409 response: the first operation of the plan that failed."""
+    failures = [(failure.get("OpIndex", 0), str(failure.get("What", ""))) for failure in objects(body, "Errors")]
     for _, what in failures:
         if "Permission denied" in what or "ACL not found" in what:
             return Refused(Unauthorized(f"Consul refuses the transaction: {what}"))
     if not failures or not 0 <= min(failures)[0] < len(plan.origins):
-        return Refused(Unavailable(f"Consul refused the transaction for no reason we know: {body[:300]!r}"))
+        return Refused(Unavailable(f"Consul refused the transaction for an unknown reason: {body[:300]!r}"))
     number, what = min(failures)
     match plan.origins[number]:
         case None:
-            return Refused(WrongStore("the store in Consul is gone, or has become another one"))
+            return Refused(WrongStore("the store in Consul was deleted, or replaced by another one"))
         case Check() as check:
             return Refused(_violated(check, absent=what.endswith("doesn't exist")))
         case Put(session=Session() as session) if what.startswith("invalid session"):
@@ -180,9 +156,9 @@ def _violated(check: Check, *, absent: bool) -> CoordinationError:
 
 
 def results(plan: Plan, body: bytes) -> list[KV]:
-    """The entries in an answer of 200, without that of the identity.
+    """The entries in a 200 response, without that of the identity.
 
-    :raises Unauthorized: the identity is not among them: Consul leaves out what the token may not read.
+    Raises Unauthorized if the identity is missing, because Consul leaves out what the token may not read.
     """
     found = entries(body)
     marker = str(plan.ops[0]["Key"])
@@ -191,39 +167,36 @@ def results(plan: Plan, body: bytes) -> list[KV]:
     return found[1:]
 
 
-def revisions(layout: Layout, ops: Sequence[Op], found: Sequence[KV]) -> tuple[Revision | None, ...]:
-    """What a transaction's operations made of their keys."""
-    written = {kv["Key"]: kv["ModifyIndex"] for kv in found}  # the last one of a key: its put
+def revisions(layout: KeyLayout, ops: Sequence[Op], found: Sequence[KV]) -> tuple[Revision | None, ...]:
+    """The new revision of each operation's key, from the entries in the response."""
+    written = {kv["Key"]: kv["ModifyIndex"] for kv in found}  # the last entry of a key is that of its put
     return tuple(None if isinstance(op, Delete) else Revision(written[layout.data(op.key)]) for op in ops)
 
 
-def entry(layout: Layout, kv: KV) -> Entry:
-    """One of Consul's entries as ours."""
+def entry(layout: KeyLayout, kv: KV) -> Entry:
+    """The store entry of a Consul entry."""
     return Entry(layout.key(kv["Key"]), value(kv), Revision(kv["ModifyIndex"]), kv.get("Session") or None)
 
 
 def value(kv: KV) -> bytes:
-    """The value of one of Consul's entries."""
+    """The value of a Consul entry."""
     return base64.b64decode(kv["Value"] or "")
 
 
 def encoded(ops: Sequence[KV]) -> bytes:
-    """Operations as what is sent."""
+    """The body of a request with these operations."""
     return json.dumps([{"KV": op} for op in ops], separators=(",", ":")).encode()
 
 
 def entries(body: bytes) -> list[KV]:
-    """The entries in an answer of 200."""
-    return [result["KV"] for result in fields(body, "Results") if isinstance(result.get("KV"), dict)]
+    """The entries in a 200 response."""
+    return [result["KV"] for result in objects(body, "Results") if isinstance(result.get("KV"), dict)]
 
 
-def fields(body: bytes, name: str) -> list[dict[str, Any]]:
-    """A list of objects in an answer.
-
-    :raises Unavailable: this is not an answer of Consul's.
-    """
+def objects(body: bytes, name: str) -> list[dict[str, Any]]:
+    """The list of JSON objects in this field of a response. Raises Unavailable if it is not a response of Consul."""
     try:
         found = json.loads(body)[name] or []
     except (ValueError, KeyError, TypeError) as error:
-        raise Unavailable(f"Consul's answer makes no sense: {body[:100]!r}") from error
+        raise Unavailable(f"this is not a response of Consul; is the address right? {body[:100]!r}") from error
     return [each for each in found if isinstance(each, dict)]
