@@ -1,14 +1,15 @@
 """DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources.
 
-Reading is answered by any broker for topics, and for brokers by the one concerned, since only it knows the properties
-it was started with. Changes go to the controller. The levels of loggers (BROKER_LOGGER, KIP-412) are this process's own
-and are not stored.
+Any broker describes topics. A broker describes only itself, because only it knows the properties that it was started
+with. The controller makes the changes. The levels of loggers (BROKER_LOGGER, KIP-412) belong to this process and are not
+stored.
 """
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Callable
 from functools import partial
+from typing import Any, TypeAlias, TypeVar
 
 from parley.broker.api.requested_names import in_slices, named_twice
 from parley.broker.config.describe import (
@@ -39,14 +40,16 @@ from parley.protocol.messages.configs import (
     ListConfigResourcesResponse,
 )
 
-log = logging.getLogger(__name__)
+R = TypeVar("R")
+ResourceKey: TypeAlias = tuple[int, str]
+"""Type and name of a resource, as requests write them."""
 
 RESOURCES_PER_SLICE = 10
-"""Resources described before the event loop serves others: each has some dozens of entries."""
+"""Resources described before the event loop serves other requests. Each has dozens of entries."""
 
 
 class ConfigsApi:
-    """The configuration of topics, brokers and loggers."""
+    """Handlers of the requests for configurations of topics, brokers and loggers."""
 
     def __init__(
         self, broker_id: int, administration: Administration, metadata: Metadata, config: DynamicConfig
@@ -64,12 +67,12 @@ class ConfigsApi:
             ListConfigResourcesRequest.API_KEY: self.list_config_resources,
         }
 
-    # -- reading -----------------------------------------------------------------------------------------------
+    # --- Reading ---
 
     async def describe_configs(
         self, context: RequestContext, request: DescribeConfigsRequest
     ) -> DescribeConfigsResponse:
-        """Show every entry of each resource, where it comes from and what else it could have come from."""
+        """Return the entries of each resource, with the source and the synonyms of each value."""
         described = partial(self._described, request, context.api_version)
         wanted = _keys_wanted(request).items()
         return DescribeConfigsResponse(results=await in_slices(described, wanted, RESOURCES_PER_SLICE))
@@ -120,7 +123,7 @@ class ConfigsApi:
     def list_config_resources(
         self, context: RequestContext, request: ListConfigResourcesRequest
     ) -> ListConfigResourcesResponse:
-        """Name the resources that may have configuration (KIP-1142); version 0 asked for client metrics alone."""
+        """List the resources that can have a configuration (KIP-1142); version 0 lists client metrics only."""
         image = self._metadata.image
         found = {
             ResourceType.TOPIC: list(image.topics),
@@ -142,77 +145,50 @@ class ConfigsApi:
             ],
         )
 
-    # -- changing ----------------------------------------------------------------------------------------------
+    # --- Changing ---
 
     async def alter_configs(self, context: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
-        """Replace all entries of each resource: what is not named loses its value (KIP-133)."""
-        twice = named_twice((r.resource_type, r.resource_name) for r in request.resources)
-        outcomes: dict[tuple[int, str], KafkaError | None] = {}
-        wanted = []
-        for asked in request.resources:
-            key = (asked.resource_type, asked.resource_name)
-            try:
-                if key in twice:
-                    raise _twice()
-                resource = _resource(*key)
-                if resource.type is ResourceType.BROKER_LOGGER:
-                    raise KafkaError(ErrorCode.INVALID_REQUEST, "Levels of loggers are changed incrementally only.")
-                values = {config.name: config.value for config in asked.configs if config.value is not None}
-                if len(values) != len(asked.configs):
-                    raise KafkaError(ErrorCode.INVALID_CONFIG, "Null value not supported; each key once.")
-                wanted.append(ConfigChange(resource, replacement=values))
-            except KafkaError as error:
-                outcomes[key] = error
-        outcomes |= await self._alter(wanted, validate_only=request.validate_only)
-        return AlterConfigsResponse(
-            responses=[
-                AlterConfigsResponse.AlterConfigsResourceResponse(
-                    error_code=_code(outcomes[kind, name]),
-                    error_message=_message(outcomes[kind, name]),
-                    resource_type=kind,
-                    resource_name=name,
-                )
-                for kind, name in dict.fromkeys((r.resource_type, r.resource_name) for r in request.resources)
-            ]
-        )
+        """Replace all entries of each resource; entries that the request does not name are deleted (KIP-133)."""
+        outcomes = await self._alter(request, _replacement)
+        return AlterConfigsResponse(responses=_results(AlterConfigsResponse.AlterConfigsResourceResponse, outcomes))
 
     async def incremental_alter_configs(
         self, context: RequestContext, request: IncrementalAlterConfigsRequest
     ) -> IncrementalAlterConfigsResponse:
         """Change some entries of each resource (KIP-339)."""
-        twice = named_twice((r.resource_type, r.resource_name) for r in request.resources)
-        outcomes: dict[tuple[int, str], KafkaError | None] = {}
+        outcomes = await self._alter(request, _incremental_change)
+        return IncrementalAlterConfigsResponse(
+            responses=_results(IncrementalAlterConfigsResponse.AlterConfigsResourceResponse, outcomes)
+        )
+
+    async def _alter(
+        self,
+        request: AlterConfigsRequest | IncrementalAlterConfigsRequest,
+        change_of: Callable[[Any], ConfigChange],
+    ) -> dict[ResourceKey, KafkaError | None]:
+        """Make the changes, and return the error of each resource, in the order of the request.
+
+        ``change_of`` reads the change of one resource from the request; it raises KafkaError if the request is invalid.
+        """
+        keys = [(asked.resource_type, asked.resource_name) for asked in request.resources]
+        twice = named_twice(keys)
+        outcomes: dict[ResourceKey, KafkaError | None] = dict.fromkeys(keys)
         wanted = []
-        for asked in request.resources:
-            key = (asked.resource_type, asked.resource_name)
+        for key, asked in zip(keys, request.resources, strict=True):
             try:
                 if key in twice:
-                    raise _twice()
-                change = ConfigChange(_resource(*key), changes=_entry_changes(asked))
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names this resource more than once.")
+                change = change_of(asked)
                 if change.resource.type is ResourceType.BROKER_LOGGER:
                     self._check_is_this_broker(change.resource)
                     set_logger_levels(change.changes, validate_only=request.validate_only)
-                    outcomes[key] = None
                 else:
                     wanted.append(change)
             except KafkaError as error:
                 outcomes[key] = error
-        outcomes |= await self._alter(wanted, validate_only=request.validate_only)
-        return IncrementalAlterConfigsResponse(
-            responses=[
-                IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
-                    error_code=_code(outcomes[kind, name]),
-                    error_message=_message(outcomes[kind, name]),
-                    resource_type=kind,
-                    resource_name=name,
-                )
-                for kind, name in dict.fromkeys((r.resource_type, r.resource_name) for r in request.resources)
-            ]
-        )
+        return outcomes | await self._submit(wanted, validate_only=request.validate_only)
 
-    async def _alter(
-        self, wanted: list[ConfigChange], *, validate_only: bool
-    ) -> dict[tuple[int, str], KafkaError | None]:
+    async def _submit(self, wanted: list[ConfigChange], *, validate_only: bool) -> dict[ResourceKey, KafkaError | None]:
         if not wanted:
             return {}
         try:
@@ -222,9 +198,33 @@ class ConfigsApi:
         return {(outcome.resource.type.value, outcome.resource.name): outcome.error for outcome in outcomes}
 
 
-def _twice() -> KafkaError:
-    # A new one each time: an exception that is raised again keeps the frames of every time.
-    return KafkaError(ErrorCode.INVALID_REQUEST, "The request names this resource more than once.")
+def _replacement(asked: AlterConfigsRequest.AlterConfigsResource) -> ConfigChange:
+    resource = _resource(asked.resource_type, asked.resource_name)
+    if resource.type is ResourceType.BROKER_LOGGER:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, "Logger levels cannot be replaced as a whole: use IncrementalAlterConfigs."
+        )
+    values = {config.name: config.value for config in asked.configs if config.value is not None}
+    if len(values) != len(asked.configs):
+        raise KafkaError(ErrorCode.INVALID_CONFIG, "Null value not supported; each key once.")
+    return ConfigChange(resource, replacement=values)
+
+
+def _incremental_change(asked: IncrementalAlterConfigsRequest.AlterConfigsResource) -> ConfigChange:
+    return ConfigChange(_resource(asked.resource_type, asked.resource_name), changes=_entry_changes(asked))
+
+
+def _results(make: Callable[..., R], outcomes: dict[ResourceKey, KafkaError | None]) -> list[R]:
+    """The outcome of each resource, as ``make`` writes it in either response."""
+    return [
+        make(
+            error_code=ErrorCode.NONE if error is None else error.code,
+            error_message=None if error is None else error.message or error.code.message,
+            resource_type=kind,
+            resource_name=name,
+        )
+        for (kind, name), error in outcomes.items()
+    ]
 
 
 def _resource(kind: int, name: str) -> ConfigResource:
@@ -234,13 +234,13 @@ def _resource(kind: int, name: str) -> ConfigResource:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"There is no resource type {kind}.") from None
 
 
-def _keys_wanted(request: DescribeConfigsRequest) -> dict[tuple[int, str], set[str] | None]:
-    """By type and name of the resource the keys of the entries to show, None for all."""
-    wanted: dict[tuple[int, str], set[str] | None] = {}
+def _keys_wanted(request: DescribeConfigsRequest) -> dict[ResourceKey, set[str] | None]:
+    """The keys to describe, by resource; None for all keys."""
+    wanted: dict[ResourceKey, set[str] | None] = {}
     for asked in request.resources:
         resource = (asked.resource_type, asked.resource_name)
         keys = wanted.setdefault(resource, set())
-        # Kafka's clients of before version 1 and some since send an empty list where they mean all keys.
+        # Kafka's clients before version 1, and some later ones, send an empty list if they want all keys.
         if not asked.configuration_keys:
             wanted[resource] = None
         elif keys is not None:
@@ -256,14 +256,6 @@ def _entry_changes(asked: IncrementalAlterConfigsRequest.AlterConfigsResource) -
         return [EntryChange(c.name, Operation(c.config_operation), c.value) for c in asked.configs]
     except ValueError:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "There is no such operation on a configuration entry.") from None
-
-
-def _code(error: KafkaError | None) -> ErrorCode:
-    return ErrorCode.NONE if error is None else error.code
-
-
-def _message(error: KafkaError | None) -> str | None:
-    return None if error is None else error.message or error.code.message
 
 
 def _entry(

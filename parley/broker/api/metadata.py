@@ -1,15 +1,15 @@
-"""Metadata, DescribeTopicPartitions: which topics exist, who leads their partitions, where the brokers are reached.
+"""Metadata, DescribeTopicPartitions: the topics, the leaders of their partitions, and the addresses of the brokers.
 
-Answers come from the broker's metadata image; only that this broker leads a partition is not said before
-the log is there, since a client that came at once would be refused. A broker is given by the address of the listener on
-which the question came: only that one is known to be reachable from there.
+Responses come from the broker's metadata image, with one exception: this broker is not named as the leader of a
+partition until it has opened the log, because a client that connected at once would be refused. Brokers are listed with
+their address on the listener that the request came through: only that one is known to be reachable for the client.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 from uuid import UUID
 
 from parley.broker.api.listener_view import ListenerView
@@ -31,38 +31,43 @@ from parley.protocol.messages.metadata import (
 )
 from parley.protocol.schema import ZERO_UUID
 
+P = TypeVar("P")
+
 TOPIC_IDS_SINCE = 12
-"""From this version of Metadata on a topic may be asked for by its id."""
-PARTITIONS_PER_ANSWER_MAX = 2000
-"""The bound of one DescribeTopicPartitions answer, whatever the client asks (KIP-966)."""
+"""The first version of Metadata in which a client can name a topic by its id."""
+PARTITIONS_PER_RESPONSE_MAX = 2000
+"""The most partitions in one DescribeTopicPartitions response, whatever the client asks for (KIP-966)."""
 
 OPENED_MAX_S = 0.5
-"""How long the logs of partitions that were just made are waited for. A few take milliseconds, and who was told that
-a topic was made, by another broker perhaps, finds its leaders."""
+"""How long a request waits at most for the logs of new partitions.
+
+Opening a few logs takes milliseconds. Thanks to the wait a client that has just created a topic, perhaps through another
+broker, finds its leaders.
+"""
 
 CREATED_PER_REQUEST_MAX = 100
-"""Topics that one Metadata request creates by mentioning them. A client asks again for what is still absent."""
+"""The most topics that one Metadata request creates automatically. The client asks again for those still missing."""
 
 
 class TopicCreation(Protocol):
-    """Creates topics that a client merely mentioned."""
+    """Creates the missing topics of a Metadata request."""
 
     async def create_mentioned(self, topics: list[NewTopic]) -> list[TopicOutcome]:
-        """Create the topics with the cluster's defaults; one that appeared meanwhile counts as created."""
+        """Create the topics with the cluster's defaults. A topic that has appeared meanwhile counts as created."""
         ...
 
     @property
     def automatic(self) -> bool:
-        """Whether mentioning a topic creates it (``auto.create.topics.enable``)."""
+        """True if a Metadata request creates missing topics (``auto.create.topics.enable``)."""
         ...
 
 
 async def _at_once(within_s: float) -> None:
-    """There is nothing to wait for."""
+    """Wait for nothing."""
 
 
 class MetadataApi:
-    """The read side of the cluster's metadata."""
+    """Handlers of Metadata and DescribeTopicPartitions."""
 
     def __init__(
         self,
@@ -73,8 +78,10 @@ class MetadataApi:
         lacks_log: Callable[[str, int], bool] = lambda topic, index: False,
         opened: Callable[[float], Awaitable[None]] = _at_once,
     ) -> None:
-        """``lacks_log(topic, index)`` says of a partition that this broker leads whether its log is not there yet;
-        ``opened(within_s)`` waits for the logs, at most so long."""
+        """``lacks_log(topic, index)`` returns True if this broker leads the partition but has not opened its log yet.
+
+        ``opened(within_s)`` waits until the logs of new partitions are open, for at most this time.
+        """
         self._metadata = metadata
         self._creation = creation
         self._outages = outages
@@ -88,14 +95,14 @@ class MetadataApi:
         }
 
     async def metadata(self, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
-        """Describe the topics asked for (all where none is named), creating absent ones if both sides allow it."""
+        """Describe the requested topics, or all; first create missing ones if the client and the broker allow it."""
         if request.topics is not None and request.allow_auto_topic_creation and self._creation.automatic:
             await self._create_absent(topic.name for topic in request.topics if topic.name is not None)
         await self._outages.settled()
         await self._opened(OPENED_MAX_S)
         image = self._metadata.image
         operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
-        # LISTENER_NOT_FOUND came with version 6 (KIP-207).
+        # Clients know LISTENER_NOT_FOUND since version 6 (KIP-207).
         unreachable = ErrorCode.LISTENER_NOT_FOUND if context.api_version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
         view = ListenerView(image, context.listener, without_listener=unreachable, lacks_log=self._lacks_log)
         if request.topics is None or (context.api_version == 0 and not request.topics):
@@ -126,7 +133,7 @@ class MetadataApi:
     async def describe_topic_partitions(
         self, context: RequestContext, request: DescribeTopicPartitionsRequest
     ) -> DescribeTopicPartitionsResponse:
-        """Describe topics page by page, in the order of their names (KIP-966)."""
+        """Describe topics page by page, sorted by name (KIP-966)."""
         await self._opened(OPENED_MAX_S)
         image = self._metadata.image
         names = sorted({topic.name for topic in request.topics} if request.topics else image.topics)
@@ -135,7 +142,7 @@ class MetadataApi:
             names = [name for name in names if name >= request.cursor.topic_name]
             if names and names[0] == request.cursor.topic_name:
                 first_partition = max(0, request.cursor.partition_index)
-        room = min(max(1, request.response_partition_limit), PARTITIONS_PER_ANSWER_MAX)
+        room = min(max(1, request.response_partition_limit), PARTITIONS_PER_RESPONSE_MAX)
         view = ListenerView(image, context.listener, lacks_log=self._lacks_log)
         answer = DescribeTopicPartitionsResponse(topics=[])
         for name in names:
@@ -144,7 +151,7 @@ class MetadataApi:
                 break
             described = _described_topic(image, view, name, first_partition, room)
             answer.topics.append(described)
-            room -= max(1, len(described.partitions))  # a topic that is not there takes its place in the answer too
+            room -= max(1, len(described.partitions))  # an unknown topic takes up room in the response, too
             reached = first_partition + len(described.partitions)
             first_partition = 0
             if described.error_code == ErrorCode.NONE and reached < len(image.topics[name].partitions):
@@ -178,7 +185,7 @@ def _topic_error(name: str | None, topic_id: UUID, code: ErrorCode) -> MetadataR
 def _named_topic(
     image: MetadataImage, view: ListenerView, operations: int, asked: MetadataRequest.MetadataRequestTopic
 ) -> MetadataResponse.MetadataResponseTopic:
-    if asked.name is None or asked.topic_id != ZERO_UUID:  # versions 10 and 11 have room for it, and no answer to it
+    if asked.name is None or asked.topic_id != ZERO_UUID:  # versions 10 and 11 have the field but do not support ids
         return _topic_error(asked.name or "", ZERO_UUID, ErrorCode.INVALID_REQUEST)
     return _asked_topic(image, view, operations, asked)
 
@@ -196,9 +203,12 @@ def _asked_topic(
         name = asked.name
     topic = image.topics.get(name)
     if topic is None:
-        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if _is_legal(name) else ErrorCode.INVALID_TOPIC_EXCEPTION
-        return _topic_error(name, ZERO_UUID, code)
+        return _topic_error(name, ZERO_UUID, _error_of_missing(name))
     return _topic(view, operations, topic)
+
+
+def _error_of_missing(name: str) -> ErrorCode:
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if _is_legal(name) else ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 def _topic(view: ListenerView, operations: int, topic: TopicImage) -> MetadataResponse.MetadataResponseTopic:
@@ -207,16 +217,18 @@ def _topic(view: ListenerView, operations: int, topic: TopicImage) -> MetadataRe
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=[_partition(view, topic.name, index, state) for index, state in enumerate(topic.partitions)],
+        partitions=[
+            _partition(MetadataResponse.MetadataResponsePartition, view, topic.name, index, state)
+            for index, state in enumerate(topic.partitions)
+        ],
         topic_authorized_operations=operations,
     )
 
 
-def _partition(
-    view: ListenerView, topic: str, index: int, state: PartitionState
-) -> MetadataResponse.MetadataResponsePartition:
+def _partition(make: Callable[..., P], view: ListenerView, topic: str, index: int, state: PartitionState) -> P:
+    """A partition of either response: both have these fields."""
     leader, error = view.leader(topic, index, state)
-    return MetadataResponse.MetadataResponsePartition(
+    return make(
         error_code=error,
         partition_index=index,
         leader_id=leader,
@@ -232,9 +244,8 @@ def _described_topic(
 ) -> DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic:
     topic = image.topics.get(name)
     if topic is None:
-        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if _is_legal(name) else ErrorCode.INVALID_TOPIC_EXCEPTION
         return DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic(
-            error_code=code, name=name, topic_id=ZERO_UUID, partitions=[]
+            error_code=_error_of_missing(name), name=name, topic_id=ZERO_UUID, partitions=[]
         )
     states = topic.partitions[first_partition : first_partition + room]
     return DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic(
@@ -242,23 +253,16 @@ def _described_topic(
         name=name,
         topic_id=topic.topic_id,
         is_internal=name in INTERNAL_TOPICS,
-        partitions=[_described(view, name, index, state) for index, state in enumerate(states, start=first_partition)],
+        partitions=[
+            _partition(_PartitionWithElr, view, name, index, state)
+            for index, state in enumerate(states, start=first_partition)
+        ],
         topic_authorized_operations=TOPIC_OPERATIONS,
     )
 
 
-def _described(
-    view: ListenerView, topic: str, index: int, state: PartitionState
-) -> DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition:
-    leader, error = view.leader(topic, index, state)
-    return DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition(
-        error_code=error,
-        partition_index=index,
-        leader_id=leader,
-        leader_epoch=state.leader_epoch,
-        replica_nodes=list(state.replicas),
-        isr_nodes=list(state.isr),
-        eligible_leader_replicas=[],
-        last_known_elr=[],
-        offline_replicas=view.offline(state),
-    )
+_PartitionWithElr = partial(
+    DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition,
+    eligible_leader_replicas=[],
+    last_known_elr=[],
+)
