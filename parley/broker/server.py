@@ -173,7 +173,7 @@ class BrokerServer:
                     pause_s=config.controlled_shutdown_retry_backoff_ms / 1000,
                 )
             except KafkaError as error:
-                _log.warning("controlled shutdown failed: the broker just stops", extra={"reason": str(error)})
+                _log.warning("controlled shutdown failed: the broker stops without it", extra={"reason": str(error)})
 
     async def kill(self) -> None:
         """End like a killed process: send no response, flush nothing, give nothing back, inform no one.

@@ -23,7 +23,7 @@ Absence is a value (``None``, ``False``, an empty page); an error is an exceptio
         Unsupported                the server cannot do what is needed; raised by ``open`` only
         Closed                     the backend, session or watch has been closed by its owner
         BadConfig                  the address or an option makes no sense
-        WrongStore                 the store is not the one expected: wiped, replaced, or another cluster's
+        WrongStore                 the store is not the one expected: wiped (EmptyStore), replaced, or another cluster's
         CannotMove                 a move to another store was given up; the old one is in charge as before
 
 Wrong arguments (an illegal key, two operations on one key) are programming errors: ``ValueError``.
@@ -161,6 +161,10 @@ class WrongStore(Permanent):
     def __init__(self, message: str, *, found: str | None = None) -> None:
         super().__init__(message)
         self.found = found
+
+
+class EmptyStore(WrongStore):
+    """A store was expected, and there is none at the address: it was wiped, or the address is wrong."""
 
 
 class CannotMove(Permanent):

@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 
 from parley.consensus.backend import Backend, Revision
-from parley.consensus.errors import PreconditionFailed, WrongStore
+from parley.consensus.errors import EmptyStore, PreconditionFailed, WrongStore
 from parley.consensus.recipes.settled_write import Writer
 from parley.consensus.registry import BackendFactory
 from parley.consensus.store_in_charge import StoreInCharge
@@ -85,7 +85,7 @@ async def open_existing(url: str, backend_at: BackendFactory, *, expected: str =
         return await _opened(backend, expected)
     except WrongStore as wrong:
         if wrong.found is None:
-            raise WrongStore("nothing of Parley's is stored there") from wrong
+            raise EmptyStore("nothing of Parley's is stored there") from wrong
         return await _opened(await backend_at(url), wrong.found)
 
 

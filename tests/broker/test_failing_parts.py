@@ -9,6 +9,7 @@ from pathlib import Path
 from parley import Broker
 from parley.broker.metrics.health import State
 from parley.broker.runtime.purgatory import Delayed, Purgatory
+from parley.broker.startup.registration import COORDINATION
 
 
 async def test_a_broker_that_lost_its_store_says_so_and_asks_to_be_stopped(tmp_path: Path) -> None:
@@ -19,7 +20,8 @@ async def test_a_broker_that_lost_its_store_says_so_and_asks_to_be_stopped(tmp_p
         await asyncio.wait_for(broker.server.failed.wait(), 30)
         fine, report = broker.server.health.report()
         assert not fine
-        assert "coordination" in report["problems"]
+        assert broker.server.health.problem(COORDINATION).startswith("no longer a member of the cluster: ")
+        assert COORDINATION in report["problems"]
         assert broker.server.health.state is State.READY
 
 

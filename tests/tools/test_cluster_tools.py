@@ -14,6 +14,8 @@ from confluent_kafka import Producer
 from parley import Cluster
 from parley.protocol.client import Client
 from parley.protocol.messages.elections import AlterPartitionReassignmentsRequest
+from parley.tools.cli.metadata import BrokerView
+from parley.tools.cli.metadata import warnings_for as metadata_warnings
 from tests.support.kafka import JavaFailed, run_java
 from tests.tools.conftest import Parley, Typed
 
@@ -336,6 +338,25 @@ class TestLogDirs:
         assert not typed.out
 
 
+@pytest.mark.parametrize(
+    ("controller", "unreachable", "store", "words"),
+    [
+        (1, [], "", []),
+        (1, [2], "", ["not reachable from this machine: broker 2"]),
+        (1, [1], "", ["the controller, broker 1, cannot be reached", "not reachable from this machine: broker 1"]),
+        (1, [2, 3], "no etcd", ["the coordination store does not respond (no etcd)", "machine: broker 2, 3"]),
+    ],
+)
+def test_metadata_warns_that_the_view_may_be_old(
+    controller: int, unreachable: list[int], store: str, words: list[str]
+) -> None:
+    """While the store is down no broker can be fenced: a stopped one is shown as alive."""
+    brokers = [BrokerView(n, "h", 9092, None, False, n not in unreachable, None, None, 0, 0, 0) for n in (1, 2, 3)]
+    warnings = metadata_warnings(controller, brokers, store)
+    assert len(warnings) == len(words)
+    assert all(word in warning for word, warning in zip(words, warnings, strict=True))
+
+
 class TestMetadata:
     def test_the_page(self, on_cluster: Parley, cluster: Cluster, made: Make) -> None:
         made("m1", "2:3,3:1")
@@ -347,6 +368,7 @@ class TestMetadata:
         cluster.stop(2)
         found = json.loads(on_cluster("metadata", "--topic", "m1", "--json").out)
         assert [one["fenced"] for one in found["brokers"]] == [False, True, False]
+        assert [one["reachable"] for one in found["brokers"]] == [True, False, True]
         assert [one["state"] for one in found["partitions"]] == ["under-replicated", "ok"]
         typed = on_cluster("metadata", "--under-replicated-partitions", "--topic", "m1")
         assert typed.lines[-1].split() == ["m1", "0", "3", typed.lines[-1].split()[3], "2,3", "3", "under-replicated"]

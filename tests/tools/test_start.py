@@ -17,6 +17,10 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from parley.broker.membership.registration import DuplicateBrokerId
+from parley.broker.metrics.health import Health
+from parley.broker.startup.registration import COORDINATION
+from parley.consensus.errors import BadConfig, EmptyStore, Unavailable
 from parley.tools.cli import start
 from parley.tools.cli.running import DISK_FAILED, FAILED, CommandError
 from tests.tools.conftest import Parley
@@ -163,11 +167,29 @@ def test_an_error_that_nobody_foresaw_is_a_line_too(caplog: pytest.LogCaptureFix
     ("has_failed", "online", "code"), [(False, ["d0"], 0), (True, ["d0"], FAILED), (True, [], DISK_FAILED)]
 )
 def test_the_exit_code_says_whether_a_restart_may_help(has_failed: bool, online: list[str], code: int) -> None:
-    server: Any = SimpleNamespace(
-        failed=asyncio.Event(), parts=SimpleNamespace(logs=SimpleNamespace(online=lambda: online))
-    )
+    health = Health()
+    health.trouble(COORDINATION, "no longer a member of the cluster: the store was wiped", fatal=True)
+    logs = SimpleNamespace(online=lambda: online)
+    server: Any = SimpleNamespace(failed=asyncio.Event(), parts=SimpleNamespace(logs=logs), health=health)
     if has_failed:
         server.failed.set()
     reason, found = start.why_it_ended(server)
     assert found == code
     assert (reason is None) == (code == 0)
+    assert code != FAILED or reason == "the broker is no longer a member of the cluster: the store was wiped."
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "unsaid"),
+    [
+        (Unavailable("refused"), "coordination.url=etcd://db1/k does not respond: refused.", "Correct"),
+        (EmptyStore("it is empty"), "is not the store of this broker's data: it is empty.", "Correct coordination.url"),
+        (BadConfig("no such store"), "cannot be used: no such store. Correct coordination.url", "leave it out"),
+        (DuplicateBrokerId("broker.id 1 is used"), "broker.id 1 is used.", "coordination.url"),
+    ],
+)
+def test_a_store_that_is_down_is_no_reason_to_change_its_address(error: Exception, said: str, unsaid: str) -> None:
+    """A broker that began on another store would be a cluster of its own."""
+    reason = start.why_not_started(error, start.configuration(None, ["coordination.url=etcd://db1/k"]))
+    assert said in reason
+    assert unsaid not in reason

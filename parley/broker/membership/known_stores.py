@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from parley.consensus.errors import WrongStore
+from parley.consensus.errors import EmptyStore, WrongStore
 from parley.storage.checkpoints import write_atomically
 
 STORE_FILE = "coordination.identity"
@@ -47,11 +47,15 @@ def record_store(directories: Sequence[Path], identity: str) -> None:
 
 
 def with_advice(wrong: WrongStore, directories: Sequence[Path]) -> WrongStore:
-    """The same error with what the operator can do about it."""
+    """The same error with what the operator can do about it: a wiped store is restored, a wrong address corrected."""
+    data = " and ".join(map(str, directories))
     files = " and ".join(str(directory / STORE_FILE) for directory in directories)
+    if isinstance(wrong, EmptyStore):
+        what = f"the store is empty, but {data} holds data of a cluster: the store was wiped, or the address is wrong"
+        then = "Restore the store from a backup (parley coordination restore), or correct the address"
+    else:
+        what = f"{wrong}: {data} belongs to another coordination store, or this one was wiped and has begun again"
+        then = "Correct the address of the store, or log.dirs; or restore the store from a backup"
     return WrongStore(
-        f"{wrong}. The data belongs to another coordination store, or this one has lost its contents: restore the "
-        "store from a backup, or correct coordination.url. To begin a new cluster with the topics found on disk, "
-        f"remove {files}",
-        found=wrong.found,
+        f"{what}. {then}. Only to begin a new cluster with the topics found on disk, remove {files}", found=wrong.found
     )

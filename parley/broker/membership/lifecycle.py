@@ -42,10 +42,15 @@ from parley.consensus.recipes.elections import Elections, Leader
 from parley.consensus.recipes.groups import Groups, Membership
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.consensus.session import SAFE_FRACTION
-from parley.protocol.errors import KafkaError
+from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.sentinels import NO_EPOCH
 
 _log = logging.getLogger(__name__)
+
+OUTAGE_PATIENCE_S = 1.0
+"""How long a controlled shutdown goes on while the coordination store does not respond."""
+SESSION_CLOSE_MAX_S = 2.0
+"""How long closing a session may take; it expires by itself."""
 
 
 class BrokerLifecycle:
@@ -171,9 +176,26 @@ class BrokerLifecycle:
         await self._metadata.until(is_registered, None)
 
     async def leave(self, *, retries: int, pause_s: float) -> None:
-        """Have the controller move this broker's leaderships before it stops. Raises KafkaError if that fails."""
+        """Have the controller move this broker's leaderships before it stops.
+
+        Raises KafkaError if that fails, or if the store is down: then no controller can move anything.
+        """
         self._on(BrokerEvent.LEAVE)
-        await self.shutdown.leave(retries=retries, pause_s=pause_s)
+        leaving = asyncio.ensure_future(self.shutdown.leave(retries=retries, pause_s=pause_s))
+        store_is_down = asyncio.ensure_future(self.outage.has_lasted(OUTAGE_PATIENCE_S))
+        try:
+            await asyncio.wait({leaving, store_is_down}, return_when=asyncio.FIRST_COMPLETED)
+            if not leaving.done():
+                raise KafkaError(
+                    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                    f"{self.outage.description}: the partitions that this broker leads have no new leader, and the "
+                    "cluster shows it as alive until the store responds again",
+                )
+            leaving.result()
+        finally:
+            leaving.cancel()
+            store_is_down.cancel()
+            await asyncio.wait({leaving, store_is_down})
 
     # --- The session ---
 
@@ -211,9 +233,11 @@ class BrokerLifecycle:
         finally:
             self._on(BrokerEvent.SESSION_ENDED)
             try:
-                await session.close()
-            except CoordinationError as error:
-                _log.info("session not closed", extra={"reason": str(error)})
+                async with asyncio.timeout(SESSION_CLOSE_MAX_S if self.outage.lasts_s is None else 0):
+                    await session.close()
+            except (CoordinationError, TimeoutError) as error:
+                reason = str(error) or "the coordination store does not respond"
+                _log.info("session not closed: it ends when it expires", extra={"reason": reason})
 
     def _session_changed(self, state: SessionState) -> None:
         if state is SessionState.SUSPENDED:

@@ -5,6 +5,7 @@ An outage is logged when it begins, then after growing pauses, and once more whe
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 
@@ -20,6 +21,7 @@ class StoreOutage:
         self._monotonic = monotonic
         self._interval = GrowingInterval(monotonic)
         self._since_s: float | None = None
+        self._began = asyncio.Event()
 
     @property
     def lasts_s(self) -> float | None:
@@ -31,10 +33,19 @@ class StoreOutage:
         """The outage in a few words; empty if there is none."""
         return "" if self.lasts_s is None else f"the coordination store has not responded for {self.lasts_s:.0f} s"
 
+    async def has_lasted(self, seconds: float) -> None:
+        """Wait until the store has not responded for this long, counted from now or from the outage's later begin."""
+        while True:
+            await self._began.wait()
+            await asyncio.sleep(seconds)
+            if self._began.is_set():
+                return
+
     def continues(self, reason: str) -> None:
         """Note that the store has just failed to respond."""
         if self._since_s is None:
             self._since_s = self._monotonic()
+            self._began.set()
             self._interval.restart()
         if self._interval.is_due():
             facts = {"reason": reason, "for_s": round(self._monotonic() - self._since_s, 1)}
@@ -45,4 +56,5 @@ class StoreOutage:
         if self._since_s is not None:
             after_s = round(self._monotonic() - self._since_s, 1)
             self._since_s = None
+            self._began.clear()
             _log.info("the coordination store responds again", extra={"after_s": after_s})

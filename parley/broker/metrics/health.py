@@ -58,6 +58,11 @@ class Health:
         """Nothing is wrong with ``what`` any more."""
         self._troubles.pop(what, None)
 
+    def problem(self, what: str) -> str:
+        """What is wrong with ``what``; empty if nothing is."""
+        trouble = self._troubles.get(what)
+        return "" if trouble is None else trouble.text
+
     def report(self) -> tuple[bool, dict[str, Any]]:
         """Whether to send clients here, and what to tell a person about it."""
         troubles = dict(self._troubles)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -26,21 +27,24 @@ class TaskSet:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def start(self, work: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
-        """Run ``work`` in the background. Its failure is logged under ``name``, whoever else awaits the task.
+    def start(
+        self, work: Coroutine[Any, Any, T], *, name: str, expected: tuple[type[Exception], ...] = ()
+    ) -> asyncio.Task[T]:
+        """Run ``work`` in the background. A failure is logged under ``name``, even if the caller awaits the task.
 
-        After :meth:`close` the work is not begun: the task answered is cancelled already.
+        Failures of the ``expected`` types are left to the caller. After ``close`` the work is not begun: the returned
+        task is cancelled.
         """
         task = asyncio.get_running_loop().create_task(work, name=name)
         if self._closed:
             task.cancel()
         self._tasks[task] = None
-        task.add_done_callback(self._done)
+        task.add_done_callback(partial(self._done, expected))
         return task
 
-    def _done(self, task: asyncio.Task[Any]) -> None:
+    def _done(self, expected: tuple[type[Exception], ...], task: asyncio.Task[Any]) -> None:
         self._tasks.pop(task, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, expected):
             _log.error("task failed", exc_info=error, extra={"task": task.get_name()})
 
     async def close(self) -> None:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from pathlib import Path
 from uuid import UUID
 
 from parley.broker.controller.log_adoption import FoundPartition, adopt_partitions
+from parley.broker.membership.known_stores import with_advice
+from parley.broker.membership.registration import DuplicateBrokerId
 from parley.broker.metadata.topic_names import OFFSETS_TOPIC
 from parley.broker.startup.binding import Bound
 from parley.broker.startup.composition import Parts
 from parley.broker.startup.surroundings import Surroundings
+from parley.consensus.errors import CoordinationError, WrongStore
 
 _log = logging.getLogger(__name__)
+
+COORDINATION = "coordination"
+"""The name under which ``/healthz`` reports trouble with the membership in the cluster."""
 
 
 async def register(surroundings: Surroundings, bound: Bound, parts: Parts) -> None:
@@ -27,7 +34,8 @@ async def register(surroundings: Surroundings, bound: Bound, parts: Parts) -> No
     undo.push_async_callback(parts.peers.close)
     undo.push_async_callback(surroundings.membership.close)
     undo.push_async_callback(tasks.close)
-    life = surroundings.membership.start(parts.lifecycle.run(), name="membership")
+    reported_here = (CoordinationError, DuplicateBrokerId)
+    life = surroundings.membership.start(parts.lifecycle.run(), name="membership", expected=reported_here)
     registered = asyncio.ensure_future(parts.lifecycle.until_registered())
     await asyncio.wait({life, registered}, return_when=asyncio.FIRST_COMPLETED)
     if not registered.done():
@@ -43,7 +51,10 @@ async def register(surroundings: Surroundings, bound: Bound, parts: Parts) -> No
 def _membership_ended(surroundings: Surroundings, life: asyncio.Task[None]) -> None:
     """Fail the broker if its membership ends before the broker is stopped: the cluster cannot use it any more."""
     if not life.cancelled() and (error := life.exception()) is not None:
-        surroundings.health.trouble("coordination", f"no longer a member of the cluster: {error}", fatal=True)
+        if isinstance(error, WrongStore):
+            error = with_advice(error, list(map(Path, surroundings.config.data_dirs)))
+        _log.error("the broker is no longer a member of the cluster", extra={"reason": str(error)})
+        surroundings.health.trouble(COORDINATION, f"no longer a member of the cluster: {error}", fatal=True)
         surroundings.failed.set()
 
 

@@ -48,6 +48,8 @@ OPEN_MAX_S = 20.0
 """How long a broker tries to connect to the new store."""
 HOLD_MAX_S = 5.0
 """How long requests for the controller wait at most while the store changes."""
+STOP_MAX_S = 5.0
+"""How long closing the store in charge may take when the broker stops; its sessions expire by themselves."""
 CLOSE_MAX_S = 2.0
 """How long closing the old store may take; its sessions expire by themselves."""
 
@@ -226,8 +228,12 @@ class StoreMoveParticipant:
                 await store.close()
 
     async def close(self) -> None:
-        """Close the store in charge, and the one before it if that is still open."""
-        await self.store.close()
+        """Close the store in charge, and the one before it if that is still open; bounded if they do not respond."""
+        try:
+            async with asyncio.timeout(STOP_MAX_S):
+                await self.store.close()
+        except TimeoutError:
+            await self.store.abandon()
         await self._farewells.close()
 
     async def abandon(self) -> None:

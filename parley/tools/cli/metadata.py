@@ -1,13 +1,16 @@
-"""``parley metadata``: the state of the cluster on one page: its controller, its brokers, who leads what.
+"""``parley metadata``: the state of the cluster on one page: its controller, its brokers, the leaders of partitions.
 
-What every Kafka cluster tells comes from Kafka's own APIs; epochs and listeners that only Parley's brokers tell each
-other are shown where the controller answers FetchMetadata.
+Most of it comes from Kafka's own APIs. Epochs and listeners, which only Parley's brokers exchange, are shown if the
+controller responds to FetchMetadata. While the coordination store is down, no broker can be fenced: the cluster shows a
+stopped broker as alive. So the command connects to each broker itself, and asks the controller for the store.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -35,15 +38,23 @@ app = App(
 )
 
 
+CONNECT_MAX_S = 2.0
+"""How long a broker may take to accept a connection."""
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerView:
-    """One broker. ``epoch`` and ``listeners`` are None where the cluster does not tell."""
+    """One broker. ``epoch`` and ``listeners`` are None if the cluster does not report them.
+
+    ``reachable`` is False if the broker accepts no connection from this machine.
+    """
 
     id: int
     host: str
     port: int
     rack: str | None
     fenced: bool
+    reachable: bool
     epoch: int | None
     listeners: Sequence[str] | None
     leads: int
@@ -75,7 +86,7 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """The cluster as its controller, or else any broker, sees it."""
+    """The cluster as its controller sees it, or any broker if the controller does not respond."""
 
     cluster_id: str
     controller_id: int
@@ -83,10 +94,12 @@ class ClusterView:
     version: int | None
     brokers: Sequence[BrokerView]
     partitions: Sequence[PartitionView]
+    warnings: Sequence[str]
+    """Why the cluster's own view may be out of date."""
 
 
 async def view(client: Client) -> ClusterView:
-    """Ask for all of it."""
+    """Request all of it from the cluster."""
 
     async def ask() -> Any:
         return await describe_cluster(client, fenced=True)
@@ -97,19 +110,46 @@ async def view(client: Client) -> ClusterView:
         (_partition(topic.name or "", one) for topic in metadata.topics for one in topic.partitions),
         key=lambda each: (each.topic, each.partition),
     )
-    inner = await _from_controller(client, cluster.controller_id)
+    ordered = sorted(cluster.brokers, key=lambda each: each.broker_id)
+    inner, store_problem, *reachable = await asyncio.gather(
+        _from_controller(client, cluster.controller_id),
+        _store_problem(client, cluster.controller_id),
+        *(_is_reachable(broker.host, broker.port) for broker in ordered),
+    )
     known = inner.brokers if inner is not None else {}
+    brokers = [
+        _broker(broker, known.get(broker.broker_id), partitions, is_reachable)
+        for broker, is_reachable in zip(ordered, reachable, strict=True)
+    ]
     return ClusterView(
         cluster.cluster_id,
         cluster.controller_id,
         None if inner is None else inner.controller_epoch,
         None if inner is None else inner.version,
-        [
-            _broker(broker, known.get(broker.broker_id), partitions)
-            for broker in sorted(cluster.brokers, key=lambda each: each.broker_id)
-        ],
+        brokers,
         partitions,
+        warnings_for(cluster.controller_id, brokers, store_problem),
     )
+
+
+def warnings_for(controller_id: int, brokers: Sequence[BrokerView], store_problem: str) -> list[str]:
+    """Why the cluster's view may be out of date, in sentences for the operator."""
+    silent = [one.id for one in brokers if not one.reachable and not one.fenced]
+    warnings = []
+    if store_problem:
+        warnings.append(
+            f"the coordination store does not respond ({store_problem}): no broker can be fenced, no leader changed, "
+            "so the brokers and leaders shown are those from before"
+        )
+    elif controller_id in silent:
+        warnings.append(
+            f"the controller, broker {controller_id}, cannot be reached and no other one is elected: the brokers and "
+            "leaders shown are those from before. Does the coordination store respond (`parley coordination status`)?"
+        )
+    if silent:
+        numbers = ", ".join(map(str, silent))
+        warnings.append(f"not fenced, but not reachable from this machine: broker {numbers}")
+    return warnings
 
 
 def _partition(topic: str, one: Any) -> PartitionView:
@@ -120,7 +160,7 @@ def _partition(topic: str, one: Any) -> PartitionView:
     )
 
 
-def _broker(broker: Any, registration: Any, partitions: Iterable[PartitionView]) -> BrokerView:
+def _broker(broker: Any, registration: Any, partitions: Iterable[PartitionView], is_reachable: bool) -> BrokerView:
     number = broker.broker_id
     held = [one for one in partitions if number in one.replicas]
     return BrokerView(
@@ -129,6 +169,7 @@ def _broker(broker: Any, registration: Any, partitions: Iterable[PartitionView])
         broker.port,
         broker.rack,
         broker.is_fenced,
+        is_reachable,
         registration and registration.epoch,
         registration and [f"{each.listener}://{each.host}:{each.port}" for each in registration.endpoints],
         sum(one.leader == number for one in held),
@@ -138,7 +179,7 @@ def _broker(broker: Any, registration: Any, partitions: Iterable[PartitionView])
 
 
 async def _from_controller(client: Client, controller: int) -> Any:
-    """The controller's own image, or None from a cluster that does not show it."""
+    """The controller's own image of the metadata, or None if the controller does not respond with one."""
     from parley.broker.metadata.changes import Delta
     from parley.broker.metadata.encoding import changes_from_bytes
     from parley.broker.metadata.image import MetadataImage
@@ -157,11 +198,36 @@ async def _from_controller(client: Client, controller: int) -> Any:
     return image
 
 
-# ---- showing ---------------------------------------------------------------------------------------------------------
+async def _store_problem(client: Client, controller: int) -> str:
+    """Why the controller cannot read the coordination store; empty if it can, or is no broker of Parley's."""
+    from parley.protocol.errors import ErrorCode, KafkaError
+    from parley.protocol.messages.coordination import STATUS, MigrateCoordinationRequest
+
+    try:
+        response = await client.send(MigrateCoordinationRequest(action=STATUS, url=None), node=controller)
+    except KafkaError:
+        return ""
+    return response.error_message or "" if response.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE else ""
+
+
+async def _is_reachable(host: str, port: int) -> bool:
+    """True if the broker accepts a connection from here."""
+    try:
+        async with asyncio.timeout(CONNECT_MAX_S):
+            _, writer = await asyncio.open_connection(host, port)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return True
+
+
+# --- Showing it ---
 
 
 def show(cluster: ClusterView, partitions: Sequence[PartitionView]) -> None:
     """Print the page, with these of the partitions."""
+    for warning in cluster.warnings:
+        print(f"Warning: {warning}.", file=sys.stderr)
     print("\n".join(_summary(cluster)))
     print()
     print(
@@ -206,7 +272,7 @@ def _brokers(cluster: ClusterView) -> list[tuple[str, ...]]:
             one.host,
             str(one.port),
             one.rack or "-",
-            "fenced" if one.fenced else "unfenced",
+            "fenced" if one.fenced else "unfenced" if one.reachable else "unreachable",
             "-" if one.epoch is None else str(one.epoch),
             str(one.leads),
             f"{one.in_sync} of {one.replicas}",

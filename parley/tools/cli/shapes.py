@@ -163,7 +163,7 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
         },
     ),
     "metadata": (
-        "null where the cluster does not tell, or there is no leader",
+        "null if the cluster does not report it, or if there is no leader",
         {
             "clusterId": "string",
             "controllerId": "integer",
@@ -176,6 +176,7 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
                     "port": "integer",
                     "rack": "string|null",
                     "fenced": "boolean",
+                    "reachable": "boolean",
                     "epoch": "integer|null",
                     "listeners": "any",
                     "leads": "integer",
@@ -194,6 +195,7 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
                     "state": "string",
                 }
             ],
+            "warnings": ["string"],
         },
     ),
     "check": (

@@ -220,10 +220,13 @@ def run(config: BrokerConfig) -> int:
 
 def why_it_ended(server: BrokerServer) -> tuple[str | None, int]:
     """Why a broker that had started ended, or None if it was told to; and the exit code."""
+    from parley.broker.startup.registration import COORDINATION
+
     if not server.failed.is_set():
         return None, 0
     if server.parts.logs.online():
-        return "the broker is no longer a member of the cluster; the log above says why.", FAILED
+        problem = server.health.problem(COORDINATION)
+        return _sentence(f"the broker is {problem}" if problem else "the broker failed; the log above says why"), FAILED
     return "every log directory has failed; the log above says why.", DISK_FAILED
 
 
@@ -324,6 +327,7 @@ def why_not_started(error: Exception, config: BrokerConfig) -> str:
 
 def _reason(error: Exception, config: BrokerConfig) -> str:
     from parley.broker.membership.identity import NoBrokerId
+    from parley.broker.membership.registration import DuplicateBrokerId
     from parley.consensus.errors import CoordinationError
     from parley.storage.directory_loader import TwinLogs
     from parley.storage.log_directory import DirectoryInUse
@@ -339,26 +343,34 @@ def _reason(error: Exception, config: BrokerConfig) -> str:
         return f"{where} cannot be used: {error.strerror or error}. Correct log.dirs, or the rights of the folder."
     if isinstance(error, CoordinationError):
         return _of_the_store(error, config)
-    if isinstance(
-        error, (DirectoryInUse, InconsistentIdentity, MalformedIdentity, NoLogDirectory, TwinLogs, NoBrokerId)
-    ):
+    explained = (DirectoryInUse, DuplicateBrokerId, InconsistentIdentity, MalformedIdentity)
+    if isinstance(error, (*explained, NoLogDirectory, TwinLogs, NoBrokerId)):
         return _sentence(error)
     logging.getLogger(__name__).error("the start failed", exc_info=error)
     return f"{_sentence(repr(error))} This is a fault of Parley: please report it with the log above."
 
 
 def _of_the_store(error: CoordinationError, config: BrokerConfig) -> str:
-    """By the key that the person has written, if any."""
-    for key in ("coordination.url", "zookeeper.connect"):
-        if value := config.given.get(key, "").strip():
-            return (
-                f"{key}={value} cannot be used: {_sentence(error)} Correct {key}, or leave it out for the embedded "
-                "store (docs/coordination.md has the stores there are)."
-            )
-    return (
-        f"The embedded store in {config.data_dirs[0]} cannot be used: {_sentence(error)} Correct log.dirs, or the "
-        "rights of the folder."
-    )
+    """What is wrong with the store, named by the configuration key that the operator has set, and what to do.
+
+    A store that is down is never a reason to change its address: a broker on another store would be another cluster.
+    """
+    from parley.consensus.errors import Retriable, WrongStore
+
+    keys = ("coordination.url", "zookeeper.connect")
+    key, address = next(((key, value) for key in keys if (value := config.given.get(key, "").strip())), ("", ""))
+    store = f"{key}={address}" if key else f"The embedded store in {config.data_dirs[0]}"
+    if isinstance(error, WrongStore):
+        return f"{store} is not the store of this broker's data: {_sentence(error)}"
+    if isinstance(error, Retriable):
+        return (
+            f"{store} does not respond: {_sentence(error)} The store is down or cannot be reached from this machine: "
+            "start it again or repair the network, then start the broker. Do not change the address of a store that is "
+            "only down."
+        )
+    if key:
+        return f"{store} cannot be used: {_sentence(error)} Correct {key} (docs/coordination.md lists the stores)."
+    return f"{store} cannot be used: {_sentence(error)} Correct log.dirs, or the rights of the folder."
 
 
 def _sentence(error: object) -> str:

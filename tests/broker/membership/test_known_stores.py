@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from parley.broker.membership.known_stores import STORE_FILE, read_known_stores, record_store
+from parley.broker.membership.known_stores import STORE_FILE, read_known_stores, record_store, with_advice
+from parley.consensus.errors import EmptyStore, WrongStore
 
 
 def test_directories_remember_every_store_they_have_belonged_to(tmp_path: Path) -> None:
@@ -21,3 +22,13 @@ def test_directories_remember_every_store_they_have_belonged_to(tmp_path: Path) 
     assert read_known_stores([first]) == ["a", "b"]
     record_store([first, tmp_path / "missing"], "c")
     assert not (tmp_path / "missing").exists()
+
+
+def test_the_advice_distinguishes_a_wiped_store_from_another_one(tmp_path: Path) -> None:
+    wiped = str(with_advice(EmptyStore("nothing"), [tmp_path]))
+    other = str(with_advice(WrongStore("expected a, found b", found="b"), [tmp_path]))
+    assert "the store is empty" in wiped
+    assert "Restore the store from a backup" in wiped
+    assert f"found b: {tmp_path} belongs to another coordination store" in other
+    assert "Correct the address of the store" in other
+    assert all(str(tmp_path / STORE_FILE) in text for text in (wiped, other))

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -22,6 +22,7 @@ from parley.broker.replication.follower_progress import FetchClock
 from parley.broker.replication.partition import Partition
 from parley.broker.runtime.purgatory import Delayed
 from parley.broker.server import BrokerServer
+from parley.consensus.memory import MemoryBackend
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.cluster_metadata import FetchMetadataRequest, FetchMetadataResponse
@@ -280,7 +281,9 @@ async def test_a_controller_that_is_silent_for_one_broker_stays() -> None:
         assert cluster.brokers[other].server.metadata.image.controller_epoch == epoch
 
 
-async def test_a_second_broker_with_the_same_id_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_second_broker_with_the_same_id_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr("parley.broker.membership.registration.PROBE_S", 0.02)
     store = f"local://{tmp_path}/store"
     settings = {
@@ -297,6 +300,8 @@ async def test_a_second_broker_with_the_same_id_is_refused(tmp_path: Path, monke
             await second.start()
         assert first.metadata.image.controller_id == 5
         assert not first.failed.is_set()
+        assert caplog.text.count("another broker with this id is registered") == 1
+        assert "task failed" not in caplog.text
     finally:
         await first.stop()
 
@@ -344,6 +349,27 @@ async def test_a_stop_in_order_hands_over_before_anything_is_closed() -> None:
         (last,) = servers(cluster)
         assert await last.metadata.until(lambda image: image.controller_id == last.identity.broker_id, PATIENCE_S)
         assert {state.leader for state in last.metadata.image.topics["t"].partitions} == {last.identity.broker_id}
+
+
+@pytest.mark.parametrize("is_controller", [True, False])
+async def test_a_stop_does_not_wait_for_a_store_that_is_down(
+    is_controller: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Cluster(brokers=2, coordination_session_timeout_ms=NEVER_MS) as cluster:
+        assert await create(servers(cluster)[0], "t", factor=2) == ErrorCode.NONE
+        caplog.set_level("INFO")
+        backends = [cast(MemoryBackend, server.parts.store_move.store.backend) for server in servers(cluster)]
+        for backend in backends:
+            backend.disconnect()
+        stopped = controller_of(cluster) if is_controller else 3 - controller_of(cluster)
+        async with asyncio.timeout(4):  # one attempt to hand over would take longer
+            await cluster.stop(stopped)
+        (failed,) = [each for each in caplog.records if each.getMessage().startswith("controlled shutdown failed")]
+        assert "the coordination store has not responded for" in failed.reason  # type: ignore[attr-defined]
+        backends[2 - stopped].reconnect()
+        (left,) = servers(cluster)
+        assert await left.metadata.until(lambda image: image.brokers[stopped].fenced, PATIENCE_S)
+    assert "the coordination store responds again" in caplog.text
 
 
 async def test_all_come_back_in_any_order() -> None:

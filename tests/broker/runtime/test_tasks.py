@@ -21,6 +21,16 @@ async def test_a_failure_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert len(tasks) == 0
 
 
+async def test_an_expected_failure_is_left_to_the_caller(caplog: pytest.LogCaptureFixture) -> None:
+    async def fails() -> None:
+        raise ValueError("boom")
+
+    task = TaskSet().start(fails(), name="the work", expected=(ValueError,))
+    await asyncio.wait([task])
+    assert not caplog.records
+    assert isinstance(task.exception(), ValueError)
+
+
 async def test_close_cancels_and_waits() -> None:
     ended = []
 

@@ -1,0 +1,28 @@
+"""An outage of the store is logged when it begins, at growing intervals, and when it ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from parley.broker.membership.store_outage import StoreOutage
+
+
+def test_an_outage_is_logged_at_growing_intervals(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    now = 0.0
+    outage = StoreOutage(lambda: now)
+    outage.ends()
+    logged_at = []
+    for second in range(100):
+        now = float(second)
+        caplog.clear()
+        outage.continues("refused")
+        logged_at += [second] * len(caplog.records)
+    assert logged_at == [0, 5, 15, 35, 75]
+    assert outage.description == "the coordination store has not responded for 99 s"
+    caplog.clear()
+    outage.ends()
+    outage.ends()
+    (ended,) = caplog.records
+    assert (ended.levelname, ended.getMessage()) == ("INFO", "the coordination store responds again")
+    assert outage.lasts_s is None
