@@ -1,7 +1,7 @@
-"""AlterPartition: a leader tells the controller which replicas are in sync.
+"""AlterPartition: a leader asks the controller to change the ISR of its partitions.
 
-Only the controller answers; any other broker says NOT_CONTROLLER, and the leader looks for the controller. Requests
-that wait together are decided one after another and committed together.
+Only the controller handles it; any other broker returns NOT_CONTROLLER, and the leader looks for the controller. The
+controller decides on queued requests one after another and commits them together.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _BEFORE_TOPIC_IDS = {
     ErrorCode.INELIGIBLE_REPLICA: ErrorCode.OPERATION_NOT_ATTEMPTED,
     ErrorCode.NEW_LEADER_ELECTED: ErrorCode.FENCED_LEADER_EPOCH,
 }
-"""What errors were called before version 2 (KIP-841)."""
+"""The names of errors before version 2 (KIP-841)."""
 
 
 class AlterPartitionApi:
-    """The controller's ear for leaders."""
+    """Handler of AlterPartition."""
 
     def __init__(self, controller: Controller, metadata: Metadata) -> None:
         self._controller = controller
@@ -39,7 +39,7 @@ class AlterPartitionApi:
         return {AlterPartitionRequest.API_KEY: self.alter_partition}
 
     async def alter_partition(self, context: RequestContext, request: AlterPartitionRequest) -> AlterPartitionResponse:
-        """Change the in-sync replicas of partitions the sender leads; each fails for itself."""
+        """Change the ISRs of partitions that the sender leads. Each partition fails independently."""
         version = context.api_version
         ids = [self._topic_id(topic, version) for topic in request.topics]
         wishes = [
@@ -78,7 +78,7 @@ def _wish(topic_id: UUID, partition: AlterPartitionRequest.PartitionData, versio
     else:
         isr = tuple((broker_id, NO_EPOCH) for broker_id in partition.new_isr)
     if partition.leader_recovery_state != RECOVERED:
-        isr = ()  # no partition here is ever recovering, so none can remain so: the empty ISR is refused as invalid
+        isr = ()  # no partition is ever in recovery in Parley: the empty ISR is rejected as invalid
     return IsrChange(topic_id, partition.partition_index, partition.leader_epoch, partition.partition_epoch, isr)
 
 

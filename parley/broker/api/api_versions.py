@@ -1,6 +1,7 @@
-"""ApiVersions: which APIs and versions this broker speaks (KIP-35), and the cluster's features (KIP-584).
+"""ApiVersions: the APIs and versions that this broker supports (KIP-35), and the cluster's features (KIP-584).
 
-Exactly what is routed is advertised. An unsupported version of this request itself is answered by the dispatcher.
+The broker advertises exactly the APIs that have a handler. The dispatcher responds to unsupported versions of
+ApiVersions itself.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from parley.protocol.messages import APIS
 from parley.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
-"""What the names of client software may consist of (KIP-511)."""
+"""The legal form of client software names and versions (KIP-511)."""
 
 
 class ApiVersionsApi:
-    """Answers what a client asks first."""
+    """Handler of ApiVersions, a client's first request."""
 
     def __init__(self, routed: Callable[[], Iterable[int]]) -> None:
-        """``routed`` names the API keys served, once all are known."""
+        """``routed`` returns the keys of the APIs that have a handler; it is called at the first request."""
         self._routed = routed
         self._keys: list[ApiVersionsResponse.ApiVersion] | None = None
 
@@ -29,7 +30,7 @@ class ApiVersionsApi:
         return {ApiVersionsRequest.API_KEY: self.api_versions}
 
     def api_versions(self, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
-        """List the APIs; INVALID_REQUEST if the client's software has an illegal name."""
+        """List the APIs, or return INVALID_REQUEST if the name of the client's software is illegal."""
         if context.api_version >= 3 and not (
             _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
         ):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-from parley.broker.api.requested_names import in_slices, named_twice
+from parley.broker.api.requested_names import in_slices, more_than_once, named_twice
 from parley.broker.config.describe import (
     Entry,
     Synonym,
@@ -177,7 +177,7 @@ class ConfigsApi:
         for key, asked in zip(keys, request.resources, strict=True):
             try:
                 if key in twice:
-                    raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names this resource more than once.")
+                    raise more_than_once("resource")
                 change = change_of(asked)
                 if change.resource.type is ResourceType.BROKER_LOGGER:
                     self._check_is_this_broker(change.resource)

@@ -1,4 +1,4 @@
-"""DeleteRecords: records below an offset are gone from now on (KIP-107)."""
+"""DeleteRecords: delete all records of a partition below an offset (KIP-107)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.topics import DeleteRecordsRequest, DeleteRecordsResponse
 
 TO_HIGH_WATERMARK = -1
-"""The offset that stands for: everything a client could read."""
+"""The offset that means the high watermark: delete everything that consumers can read."""
 
 NO_LOW_WATERMARK = -1
 
@@ -23,10 +23,10 @@ _Result = DeleteRecordsResponse.DeleteRecordsPartitionResult
 
 
 class RecordsApi:
-    """Deletes from the front of partitions that this broker leads."""
+    """Handler of DeleteRecords."""
 
     def __init__(self, partitions: HostedPartitions, purgatory: Purgatory) -> None:
-        """``purgatory`` is that of producers."""
+        """``purgatory`` is the produce purgatory."""
         self._partitions = partitions
         self._purgatory = purgatory
 
@@ -36,9 +36,9 @@ class RecordsApi:
     def delete_records(
         self, context: RequestContext, request: DeleteRecordsRequest
     ) -> DeleteRecordsResponse | Delayed[DeleteRecordsResponse]:
-        """Move the start of each log up, and answer when every replica that lives has done so.
+        """Raise the log start offset of each partition, and respond when every live replica has done the same.
 
-        Space is freed segment by segment as they fall behind it.
+        Segments that lie completely below the new log start offset are deleted later.
         """
         named = once(((t.name, t.partitions) for t in request.topics), attrgetter("partition_index"))
         waiting: dict[Partition, tuple[int, _Result]] = {}
@@ -86,7 +86,7 @@ class RecordsApi:
 
 
 class DelayedDeletion(Delayed[DeleteRecordsResponse]):
-    """Waits until the replicas of each partition have deleted what its leader has."""
+    """A request that waits until the replicas of each partition have reached its leader's log start offset."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class DelayedDeletion(Delayed[DeleteRecordsResponse]):
         self._partitions = partitions
 
     def is_complete(self) -> bool:
-        """Look at every partition; whether none is left to wait for."""
+        """Check every partition; return True if no partition is left to wait for."""
         for partition in tuple(self._waiting):
             self._look_at(partition)
         return not self._waiting

@@ -1,4 +1,4 @@
-"""DescribeCluster: the brokers, the controller and the cluster's id, without any topic (KIP-700)."""
+"""DescribeCluster: the brokers, the controller and the cluster id, without topics (KIP-700)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.metadata import DescribeClusterRequest, DescribeClusterResponse
 
 BROKER_ENDPOINTS = 1
-"""The endpoint type of brokers; 2 would ask for a controller quorum, which clients cannot reach here (KIP-919)."""
+"""The endpoint type of brokers. Type 2 is a controller quorum (KIP-919), which Parley does not have."""
 
 
 class ClusterApi:
-    """What an administrator asks first."""
+    """Handler of DescribeCluster."""
 
     def __init__(self, metadata: Metadata) -> None:
         self._metadata = metadata
@@ -23,14 +23,14 @@ class ClusterApi:
         return {DescribeClusterRequest.API_KEY: self.describe_cluster}
 
     def describe_cluster(self, context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
-        """List the brokers by their address on the listener the question came on."""
+        """List the brokers with their addresses on the listener that the request came through."""
         image = self._metadata.image
         if request.endpoint_type != BROKER_ENDPOINTS:
             return DescribeClusterResponse(
                 error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE
                 if request.endpoint_type == 2
                 else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-                error_message="This listener answers for brokers: ask with endpoint type 1.",
+                error_message="This is a listener of brokers: use endpoint type 1.",
                 endpoint_type=BROKER_ENDPOINTS,
                 cluster_id=image.cluster_id,
                 brokers=[],

@@ -1,7 +1,7 @@
-"""ElectLeaders: an administrator has partitions elect a leader, the preferred one or any that lives (KIP-183, KIP-460).
+"""ElectLeaders: an administrator requests a preferred or an unclean leader election (KIP-183, KIP-460).
 
-Only the controller carries it out. ``timeout_ms`` needs no waiting: the answer is sent when the leaders are elected,
-in as many decisions as it takes for none to hold up the broker.
+Only the controller handles it. ``timeout_ms`` is not needed: the response is sent when the leaders are elected. Large
+requests are split into several decisions, so that no single one blocks the broker.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from parley.protocol.messages.elections import ElectLeadersRequest, ElectLeaders
 
 ERROR_OF_ALL_SINCE = 1
 ELECTED_AT_ONCE = 1_000
-"""Partitions in one decision: some 10 ms of the controller's time."""
+"""Partitions in one decision, which takes the controller about 10 ms."""
 
 
 class ElectionsApi:
-    """Elections on request."""
+    """Handler of ElectLeaders."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
@@ -38,7 +38,7 @@ class ElectionsApi:
         return {ElectLeadersRequest.API_KEY: self.elect_leaders}
 
     async def elect_leaders(self, context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
-        """Elect in the partitions named, or with None in all where it makes a difference."""
+        """Elect leaders of the named partitions; if none are named, of all partitions that need it."""
         wanted = None if request.topic_partitions is None else _named(request.topic_partitions)
         try:
             kind = _kind(request.election_type)
@@ -50,7 +50,7 @@ class ElectionsApi:
         return ElectLeadersResponse(replica_election_results=_results(outcomes))
 
     async def _elected(self, kind: ElectionType, wanted: list[tuple[str, int]] | None) -> list[ElectionOutcome]:
-        """What becomes of the partitions, some at a time: others have their turn between them."""
+        """Elect leaders in slices, so that the controller can make other decisions in between."""
         named = wanted
         if named is None:
             named = await self._controller.submit(lambda image: Decision((), list(needing_election(image, kind))))

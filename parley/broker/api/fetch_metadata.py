@@ -1,4 +1,4 @@
-"""FetchMetadata: the controller's answers to the brokers that follow it."""
+"""FetchMetadata: brokers that follow the controller fetch the changes of the metadata from it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from parley.protocol.messages.cluster_metadata import FetchMetadataRequest, Fetc
 
 
 class FetchMetadataApi:
-    """Answers brokers with what is new, or once something is."""
+    """Handler of FetchMetadata: responds with the changes at once, or as soon as there are any."""
 
     def __init__(
         self, metadata: Metadata, publisher: MetadataPublisher, waiting: Purgatory, silence: ControllerSilence
     ) -> None:
-        """``silence`` is that of the controller, for this broker."""
+        """``silence`` measures how long this broker has not heard from the controller."""
         self.metadata = metadata
         self._silence = silence
         self.publisher = publisher
@@ -29,7 +29,7 @@ class FetchMetadataApi:
     def fetch_metadata(
         self, context: RequestContext, request: FetchMetadataRequest
     ) -> FetchMetadataResponse | Delayed[FetchMetadataResponse]:
-        """Take note of the broker, and answer it: at once if there is news, else when there is, or the time is up."""
+        """Record that the broker is alive, and respond when there are changes or its maximum wait has passed."""
         publisher = self.publisher
         if not publisher.is_open:
             answer = _failed(ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_CONTROLLER.message)
@@ -41,7 +41,9 @@ class FetchMetadataApi:
             return _failed(
                 ErrorCode.STALE_BROKER_EPOCH, f"Broker {request.broker_id} is registered under epoch {known.epoch}."
             )
-        if known is not None and known.epoch == request.broker_epoch:  # another would hide the sign of life of this one
+        if (
+            known is not None and known.epoch == request.broker_epoch
+        ):  # a request under another epoch is no sign of life
             publisher.note_fetch(
                 request.broker_id,
                 FollowerProgress(request.broker_epoch, context.received_at, request.controller_epoch, request.version),
@@ -54,7 +56,7 @@ class FetchMetadataApi:
 
 
 class _Wait(Delayed[FetchMetadataResponse]):
-    """A question that waits for a change."""
+    """A request that waits for a change of the metadata."""
 
     def __init__(self, api: FetchMetadataApi, request: FetchMetadataRequest) -> None:
         super().__init__()
@@ -69,7 +71,7 @@ class _Wait(Delayed[FetchMetadataResponse]):
         self.complete(self.answer())
 
     def answer(self) -> FetchMetadataResponse:
-        """What there is to say now."""
+        """The response with the changes so far."""
         publisher, request = self._api.publisher, self._request
         if not publisher.is_open:
             return _failed(ErrorCode.NOT_CONTROLLER, "This broker is no longer the controller of the cluster.")

@@ -1,7 +1,7 @@
-"""OffsetCommit, OffsetFetch, OffsetDelete: how far a group has read.
+"""OffsetCommit, OffsetFetch, OffsetDelete: the committed offsets of consumer groups.
 
-A commit is answered when the log has it; where its group is being read back it waits for that. A fetch answers from
-memory, with offset -1 where nothing was committed.
+The response to a commit is sent when the offsets topic has it; while the group is being loaded, the commit waits. A
+fetch is served from memory, with offset -1 for a partition without a committed offset.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from parley.protocol.schema import ZERO_UUID
 from parley.protocol.sentinels import NO_EPOCH, NO_OFFSET
 
 BY_TOPIC_ID_SINCE = 10
-"""From this version on OffsetCommit and OffsetFetch name topics by their id."""
+"""The first version of OffsetCommit and OffsetFetch that names topics by their id."""
 
 P = TypeVar("P", OffsetFetchResponse.OffsetFetchResponsePartition, OffsetFetchResponse.OffsetFetchResponsePartitions)
-"""A partition of an answer: for one group, or for several."""
+"""A partition in a response for one group, or for several groups."""
 
 LAST_MS = 2**63 - 1
-"""The end of time: an offset kept longer than that is kept for good."""
+"""The largest timestamp. An offset that expires later never expires."""
 LOAD_MAX_S = 10.0
-"""How long a commit waits for its group to be read back: refused, librdkafka's would fail, and not be tried again."""
+"""How long a commit waits for its group to be loaded. librdkafka would not retry a commit that is rejected."""
 NOT_COMMITTED = CommittedOffset(offset=NO_OFFSET, leader_epoch=NO_EPOCH, metadata="", commit_timestamp_ms=-1)
 
 
 class GroupOffsetsApi:
-    """The committed offsets of the groups coordinated here."""
+    """Handlers of requests for the committed offsets of groups that this broker coordinates."""
 
     def __init__(
         self,
@@ -66,10 +66,10 @@ class GroupOffsetsApi:
             OffsetDeleteRequest.API_KEY: self.delete,
         }
 
-    # -- OffsetCommit ------------------------------------------------------------------------------------------
+    # --- OffsetCommit ---
 
     async def commit(self, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
-        """Remember offsets; each partition is accepted or refused for itself."""
+        """Commit offsets. Each partition is accepted or rejected independently."""
         codes: dict[tuple[str, int], ErrorCode] = {}
         accepted: dict[TopicPartition, CommittedOffset] = {}
         names = [self._topic_name(topic.name, topic.topic_id) for topic in request.topics]
@@ -122,7 +122,7 @@ class GroupOffsetsApi:
         self, request: OffsetCommitRequest, partition: OffsetCommitRequest.OffsetCommitRequestPartition
     ) -> CommittedOffset:
         now_ms = self._now_ms()
-        # Version 1 alone lets the client date its commit; -1 asks for the time of receipt.
+        # Only version 1 has a timestamp of the client; -1 means the time of receipt.
         dated_ms = partition.commit_timestamp if partition.commit_timestamp >= 0 else now_ms
         return CommittedOffset(
             offset=partition.committed_offset,
@@ -132,10 +132,10 @@ class GroupOffsetsApi:
             expire_at_ms=min(dated_ms + request.retention_time_ms, LAST_MS) if request.retention_time_ms >= 0 else -1,
         )
 
-    # -- OffsetFetch -------------------------------------------------------------------------------------------
+    # --- OffsetFetch ---
 
     async def fetch(self, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
-        """Tell committed offsets: of one group, or from version 8 on of several (KIP-709)."""
+        """Return the committed offsets of one group, or from version 8 on of several groups (KIP-709)."""
         if context.api_version >= 8:
             fetched = partial(self._fetched_group, context)
             return OffsetFetchResponse(groups=await in_slices(fetched, _groups_once(request.groups)))
@@ -183,7 +183,7 @@ class GroupOffsetsApi:
             wanted = [(self._topic_name(*topic), topic[1], list(indexes)) for topic, indexes in named.items()]
         for name, topic_id, indexes in wanted:
             if by_id and asked.topics is None and topic_id == ZERO_UUID:
-                continue  # a topic that is gone has no id to be named by
+                continue  # a deleted topic has no id
             code = ErrorCode.NONE if name is not None else ErrorCode.UNKNOWN_TOPIC_ID
             answer.topics.append(
                 OffsetFetchResponse.OffsetFetchResponseTopics(
@@ -211,10 +211,10 @@ class GroupOffsetsApi:
         topic = self._metadata.image.topics.get(name)
         return ZERO_UUID if topic is None else topic.topic_id
 
-    # -- OffsetDelete ------------------------------------------------------------------------------------------
+    # --- OffsetDelete ---
 
     async def delete(self, context: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
-        """Forget offsets that no living member of the group needs (KIP-496)."""
+        """Delete committed offsets of topics that no member of the group subscribes to (KIP-496)."""
         try:
             group = self._coordinator.find(request.group_id)
             if group is None or group.state is GroupState.DEAD:
@@ -281,7 +281,7 @@ def _commit_response(
 def _groups_once(
     groups: Iterable[OffsetFetchRequest.OffsetFetchRequestGroup],
 ) -> list[OffsetFetchRequest.OffsetFetchRequestGroup]:
-    """One question for each group: after all topics where one naming of it means all, else after all that are named."""
+    """Merge the entries that name the same group: all topics if one entry asks for all, else all named topics."""
     found: dict[str, OffsetFetchRequest.OffsetFetchRequestGroup] = {}
     for asked in groups:
         first = found.setdefault(asked.group_id, asked)
@@ -316,7 +316,7 @@ def _fetched(kind: type[P], index: int, committed: CommittedOffset, code: ErrorC
 
 
 def _failed_fetch(code: ErrorCode, topics: list[tuple[str, list[int]]] | None, version: int) -> OffsetFetchResponse:
-    """Version 2 brought an error for the whole answer; before it every partition repeats it."""
+    """A response that is an error. Before version 2 there is no error field for the whole response, only partitions'."""
     if version >= 2:
         return OffsetFetchResponse(error_code=code, topics=[])
     return OffsetFetchResponse(

@@ -1,7 +1,7 @@
-"""FindCoordinator and the requests of group members and of those who look at groups (classic protocol).
+"""FindCoordinator, and the requests of group members and administrators (classic group protocol).
 
-The handlers translate between messages and :mod:`parley.broker.coordinators.groups`; committed offsets are in
-:mod:`parley.broker.api.group_offsets`.
+The handlers translate between messages and ``parley.broker.coordinators.groups``. Committed offsets are in
+``parley.broker.api.group_offsets``.
 """
 
 from __future__ import annotations
@@ -44,28 +44,28 @@ from parley.protocol.messages.groups import (
 )
 
 GROUP_KEY, TRANSACTION_KEY = 0, 1
-"""The kinds of coordinator that FindCoordinator can ask for."""
+"""The types of coordinators in FindCoordinator."""
 
 CLASSIC = "classic"
-"""The type under which ListGroups shows these groups (KIP-848)."""
+"""The type of these groups in ListGroups (KIP-848)."""
 
 FIRST_LOAD_S = 1.0
-"""How long FindCoordinator waits for the partitions it created to be ready."""
+"""How long FindCoordinator waits for the partitions that it has just created."""
 
 DESCRIBES_ABSENT_AS_ERROR = 6
-"""From this version of DescribeGroups on an absent group is an error; before it was shown as dead (KIP-1043)."""
+"""The first version of DescribeGroups that returns an error for an unknown group, not a dead group (KIP-1043)."""
 
 
 class OffsetsTopicCreation(Protocol):
     """Creates ``__consumer_offsets`` when it is first needed."""
 
     async def create_offsets_topic(self) -> None:
-        """Create the topic unless it exists. Raises KafkaError where it cannot be created now."""
+        """Create the topic unless it exists. Raises KafkaError if it cannot be created now."""
         ...
 
 
 class GroupsApi:
-    """What members and administrators ask of the group coordinator."""
+    """Handlers of the requests to the group coordinator."""
 
     def __init__(
         self,
@@ -92,12 +92,12 @@ class GroupsApi:
             DeleteGroupsRequest.API_KEY: self.delete_groups,
         }
 
-    # -- FindCoordinator ---------------------------------------------------------------------------------------
+    # --- FindCoordinator ---
 
     async def find_coordinator(
         self, context: RequestContext, request: FindCoordinatorRequest
     ) -> FindCoordinatorResponse:
-        """Say which broker coordinates each group; from version 4 several at once (KIP-699)."""
+        """Return the coordinator of a group, or from version 4 on of several groups (KIP-699)."""
         keys = dict.fromkeys(request.coordinator_keys) if context.api_version >= 4 else [request.key]
         refusal = await self._unable_to_locate(request.key_type)
         found = await in_slices(partial(self._coordinator_of, context, refusal), keys)
@@ -131,7 +131,7 @@ class GroupsApi:
         )
 
     async def _unable_to_locate(self, key_type: int) -> KafkaError | None:
-        """Why no coordinator of this type can be told; creates the topic that places the groups on brokers."""
+        """Return the error if there is no coordinator of this type. Create the offsets topic if it does not exist."""
         if key_type == TRANSACTION_KEY:
             return no_transactions()
         if key_type != GROUP_KEY:
@@ -141,7 +141,7 @@ class GroupsApi:
                 await self._creation.create_offsets_topic()
         except KafkaError as error:
             return error
-        # A client told too early is refused for a moment, and some then wait for seconds before they ask again.
+        # A client that connects too early is rejected, and some clients wait for seconds before they retry.
         await self._coordinator.until_loaded(FIRST_LOAD_S)
         return None
 
@@ -157,12 +157,12 @@ class GroupsApi:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return leader, endpoint
 
-    # -- members -----------------------------------------------------------------------------------------------
+    # --- Members ---
 
     def join_group(
         self, context: RequestContext, request: JoinGroupRequest
     ) -> JoinGroupResponse | asyncio.Future[JoinGroupResponse]:
-        """Join a group; the answer waits for the other members."""
+        """Join a group. The response waits for the other members to join."""
         try:
             self._coordinator.check_owned(request.group_id)
             config = self._config()
@@ -170,7 +170,9 @@ class GroupsApi:
             if not shortest <= request.session_timeout_ms <= longest:
                 raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
             if sum(len(protocol.metadata) for protocol in request.protocols) > config.message_max_bytes:
-                raise KafkaError(ErrorCode.INVALID_REQUEST)  # no record would hold it: such a group never gets stable
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST
+                )  # a record cannot hold it: such a group would never become stable
             group = self._coordinator.find(request.group_id)
             if group is None:
                 if request.member_id:
@@ -185,9 +187,9 @@ class GroupsApi:
     def sync_group(
         self, context: RequestContext, request: SyncGroupRequest
     ) -> SyncGroupResponse | asyncio.Future[SyncGroupResponse]:
-        """Fetch the assignment of the generation; the leader brings everybody's."""
+        """Return the member's assignment in this generation. The leader sends the assignments of all members."""
         try:
-            # KIP-559: from version 5 on a member says which protocol it believes was chosen.
+            # KIP-559: from version 5 on a member names the protocol that it expects.
             if context.api_version >= 5 and (request.protocol_type is None or request.protocol_name is None):
                 raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
             return self._membership.sync(self._existing(request.group_id), request)
@@ -195,17 +197,17 @@ class GroupsApi:
             return SyncGroupResponse(error_code=error.code, assignment=b"")
 
     def heartbeat(self, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
-        """Stay a member."""
+        """Extend the session of a member."""
         try:
             self._membership.heartbeat(self._existing(request.group_id), request)
         except KafkaError as error:
             if error.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-                return HeartbeatResponse(error_code=ErrorCode.NONE)  # while it is read, a group expires nobody
+                return HeartbeatResponse(error_code=ErrorCode.NONE)  # no member expires while the group is being loaded
             return HeartbeatResponse(error_code=error.code)
         return HeartbeatResponse(error_code=ErrorCode.NONE)
 
     def leave_group(self, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
-        """Leave; from version 3 on an administrator may remove several members (KIP-345)."""
+        """Leave a group. From version 3 on an administrator can remove several members (KIP-345)."""
         try:
             group = self._existing(request.group_id)
         except KafkaError as error:
@@ -238,10 +240,10 @@ class GroupsApi:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
         return group
 
-    # -- onlookers ---------------------------------------------------------------------------------------------
+    # --- Administration ---
 
     async def describe_groups(self, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-        """Show the state, the members and their assignments of groups."""
+        """Describe groups: their state, members and assignments."""
         operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
         return DescribeGroupsResponse(
             groups=await in_slices(
@@ -281,7 +283,7 @@ class GroupsApi:
         )
 
     def list_groups(self, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
-        """Name the groups of this broker, filtered by state and type."""
+        """List the groups that this broker coordinates, filtered by state and type."""
         try:
             groups = self._coordinator.all()
         except KafkaError as error:
@@ -314,7 +316,7 @@ class GroupsApi:
             except KafkaError as error:
                 code = error.code
             results.append(DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=code))
-            await asyncio.sleep(0)  # where nothing had to be waited for, thousands of groups would hold up everybody
+            await asyncio.sleep(0)  # else thousands of groups that need no waiting would block the event loop
         return DeleteGroupsResponse(results=results)
 
 

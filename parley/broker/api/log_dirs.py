@@ -1,6 +1,6 @@
-"""DescribeLogDirs, AlterReplicaLogDirs: which disk holds which partition, how full they are, moves between them.
+"""DescribeLogDirs, AlterReplicaLogDirs: replicas by log directory, their sizes, and moves between directories.
 
-KIP-113, KIP-827.
+See KIP-113 and KIP-827.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Result = DescribeLogDirsResponse.DescribeLogDirsResult
 
 
 class LogDirsApi:
-    """What lies where on this broker."""
+    """Handlers of the requests for this broker's log directories."""
 
     def __init__(
         self, partitions: HostedPartitions, logs: LogManager, moves: LogDirMoves, threads: Threads = LOOPS_OWN
@@ -52,7 +52,7 @@ class LogDirsApi:
     def alter_replica_log_dirs(
         self, context: RequestContext, request: AlterReplicaLogDirsRequest
     ) -> AlterReplicaLogDirsResponse:
-        """Begin to move replicas; :meth:`describe_log_dirs` tells how far that is. Each fails for itself."""
+        """Start to move replicas. DescribeLogDirs shows the progress. Each replica fails independently."""
         results: dict[str, list[_Moved]] = {}
         for each in request.dirs:
             for topic in each.topics:
@@ -74,7 +74,7 @@ class LogDirsApi:
         return _Moved(partition_index=index)
 
     def _replica(self, topic: str, index: int, directory: LogDirectory) -> Partition:
-        """The replica; where it is not here yet, it is noted that it shall be made in ``directory``."""
+        """Return the replica. If this broker does not have it yet, note that it is to be created in ``directory``."""
         try:
             return self._partitions.find(topic, index)
         except KafkaError as error:
@@ -86,7 +86,7 @@ class LogDirsApi:
     async def describe_log_dirs(
         self, context: RequestContext, request: DescribeLogDirsRequest
     ) -> DescribeLogDirsResponse:
-        """The log directories with the partitions asked for (all, if none is named) and the sizes of their volumes."""
+        """Describe the log directories: the requested partitions, or all, and the sizes of the volumes."""
         wanted = None
         if request.topics is not None:
             wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
@@ -112,7 +112,7 @@ class LogDirsApi:
         )
 
     def _usage(self) -> dict[Path, tuple[int, int] | None]:
-        """Total and free bytes of each log directory's volume; None for a directory that is offline."""
+        """Total and free bytes of each log directory's volume; None for an offline directory."""
         usage: dict[Path, tuple[int, int] | None] = {}
         for directory in self._logs.directories:
             try:

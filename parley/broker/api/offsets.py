@@ -1,7 +1,7 @@
-"""ListOffsets, OffsetForLeaderEpoch: finding offsets by position, by time and by leader epoch.
+"""ListOffsets, OffsetForLeaderEpoch: find offsets by position, timestamp and leader epoch.
 
-Positions are negative timestamps, each known from some version on. Those that speak of remote storage are answered as
-Kafka answers without it: the earliest local offset is the log's start, nothing is stored or waits remotely.
+Positions are negative timestamps; each has a version that introduced it. Positions of tiered storage are handled as in a
+Kafka cluster without it: the earliest local offset is the log start offset, and there are no remote segments.
 """
 
 from __future__ import annotations
@@ -37,21 +37,18 @@ EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 _SINCE = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
-"""The version of ListOffsets in which each position came (KIP-734, KIP-405, KIP-1005, KIP-1023)."""
-LEADER_EPOCH_VERSION = 4
-"""The version of ListOffsets whose answers name the leader epoch (KIP-320)."""
+"""The version of ListOffsets that introduced each position (KIP-734, KIP-405, KIP-1005, KIP-1023)."""
+LEADER_EPOCH_SINCE = 4
+"""The first version of ListOffsets that returns the leader epoch of the offset (KIP-320)."""
 CONSUMER = -1
 
 _PartitionResponse = ListOffsetsResponse.ListOffsetsPartitionResponse
 _Asked = tuple[str, ListOffsetsRequest.ListOffsetsPartition]
 _Find = Callable[[_Asked], _PartitionResponse]
 
-LEADER_EPOCH_SINCE = 4
-"""From this version of ListOffsets on an answer names the leader epoch of the offset (KIP-320)."""
-
 
 class OffsetsApi:
-    """Looks offsets up in the logs this broker leads."""
+    """Handlers of ListOffsets and OffsetForLeaderEpoch."""
 
     def __init__(self, partitions: HostedPartitions, threads: Threads = LOOPS_OWN) -> None:
         self._partitions = partitions
@@ -67,7 +64,7 @@ class OffsetsApi:
     def list_offsets(
         self, context: RequestContext, request: ListOffsetsRequest
     ) -> ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]:
-        """Find the offset asked for in each partition; a partition named twice is answered INVALID_REQUEST, once."""
+        """Find the requested offset of each partition. A partition named twice gets one INVALID_REQUEST."""
         named = once(((t.name, t.partitions) for t in request.topics), attrgetter("partition_index"))
         asked = [(topic, each) for topic, partitions in named.items() for each in partitions.values()]
         twice = named_twice((t.name, p.partition_index) for t in request.topics for p in t.partitions)
@@ -118,7 +115,7 @@ class OffsetsApi:
     def offset_for_leader_epoch(
         self, context: RequestContext, request: OffsetForLeaderEpochRequest
     ) -> OffsetForLeaderEpochResponse:
-        """Say where a leader epoch ends, so that a follower or consumer can find where its log parted (KIP-101)."""
+        """Return the end offset of a leader epoch: a follower or consumer finds where its log diverged (KIP-101)."""
         named = once(((t.topic, t.partitions) for t in request.topics), attrgetter("partition"))
         return OffsetForLeaderEpochResponse(
             topics=[
@@ -162,7 +159,7 @@ def _listed(asked: list[_Asked], found: Iterable[_PartitionResponse]) -> ListOff
 
 
 def reads_records(timestamp: int) -> bool:
-    """Whether finding the offset of ``timestamp`` means reading from the log's files."""
+    """True if finding the offset of ``timestamp`` requires reading the log's files."""
     return timestamp >= 0 or timestamp == MAX_TIMESTAMP
 
 
@@ -183,7 +180,7 @@ def _found(partition: Partition, timestamp: int, isolation: Isolation, version: 
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return answer
     if isolation != Isolation.LOG_END and not partition.knows_high_watermark:
-        # A new leader learns from its followers how far its predecessor had come (KIP-207).
+        # A new leader learns from its followers how far the high watermark of its predecessor was (KIP-207).
         raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE if version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE)
     end = partition.end_visible(isolation)
     if timestamp == LATEST:
@@ -199,7 +196,7 @@ def _found(partition: Partition, timestamp: int, isolation: Isolation, version: 
 
 
 def _segment_starts(partition: Partition, timestamp: int, limit: int, isolation: Isolation) -> list[int]:
-    """Version 0: where segments begin that were written to before ``timestamp``, the newest first."""
+    """For version 0: base offsets of the segments last written to before ``timestamp``, the newest first."""
     log = partition.log
     end = partition.end_visible(isolation)
     starts = [max(segment.base_offset, log.log_start_offset) for segment in log.segments]

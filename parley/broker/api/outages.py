@@ -1,15 +1,14 @@
-"""What clients are told while a broker goes down: as little as possible that they would have to ask again.
+"""Metadata responses while a broker fails: they must not be outdated, because clients retry late.
 
-A client that loses the leader of a partition asks another broker at once where to go on. An answer that still names the
-lost leader costs it dear: it comes back after a time of its own, librdkafka after a second.
+A client that loses the leader of a partition asks another broker for metadata at once. If the response still names the
+lost leader, the client retries after its backoff; for librdkafka that is a second.
 
-1. While a broker has just cut its connection to this one, nobody knows yet what becomes of its partitions; questions
-   wait until the controller has decided, but not for longer than :data:`HOLD_S`.
-2. A broker that was fenced is still listed for :data:`LISTED_S`. librdkafka forgets a broker that is not in an answer
-   and, with it, the new leaders that the same answer names for the partitions it led.
-3. As long as this broker is out of touch with the controller it may not have heard of a topic that was just made. That
-   a topic does not exist makes a client give up at once (librdkafka drops what it has for it), so that is not said: the
-   topic's leader is not known, and the client asks again.
+1. If a broker has just closed its connection to this one, Metadata requests wait until the controller has decided about
+   its partitions, for at most ``HOLD_S``.
+2. A fenced broker stays in the response for ``LISTED_S``. librdkafka drops a broker that is missing in a response, and
+   with it the new leaders that the same response names for its partitions.
+3. While this broker is out of touch with the controller, it may not know of a new topic. It returns LEADER_NOT_AVAILABLE
+   for an unknown topic, and the client retries; after UNKNOWN_TOPIC_OR_PARTITION librdkafka drops its queued records.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ from parley.broker.metadata.types import BrokerRegistration
 from parley.protocol.errors import ErrorCode
 
 HOLD_S = 0.5
-"""How long after a lost connection the controller is waited for."""
+"""How long requests wait for the controller's decision after a lost connection."""
 LISTED_S = 5.0
-"""How long a fenced broker is listed: a client has asked by then."""
+"""How long a fenced broker stays in responses. Its clients have refreshed their metadata by then."""
 
 
 class Outages:
-    """Brokers that have just gone, or may have."""
+    """Knows the brokers that have just failed, or may have failed."""
 
     def __init__(
         self, metadata: Metadata, lost_at: Callable[[int], float | None], is_in_touch: Callable[[], bool]
     ) -> None:
-        """``lost_at`` says when this broker lost its connection to another, in the loop's time; None if it has not.
+        """``lost_at`` returns when this broker lost its connection to another one, in the loop's time, or None.
 
-        ``is_in_touch`` says whether it hears what changes, from the controller or as that.
+        ``is_in_touch`` returns True if this broker is the controller, or receives the changes of the metadata.
         """
         self._metadata = metadata
         self._is_in_touch = is_in_touch
@@ -45,6 +44,7 @@ class Outages:
         self._fenced_at: dict[int, float] = {}
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
+        """Note when brokers are fenced (a subscriber of the metadata)."""
         for change in delta.changes:
             if isinstance(change, BrokerRegistered):
                 if change.registration.fenced:
@@ -54,11 +54,11 @@ class Outages:
 
     @property
     def absent(self) -> ErrorCode:
-        """What to say of a topic that is not in the metadata."""
+        """The error for a topic that is not in the metadata."""
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if self._is_in_touch() else ErrorCode.LEADER_NOT_AVAILABLE
 
     def listed(self, image: MetadataImage) -> list[BrokerRegistration]:
-        """The brokers to tell clients of, by id: those alive, and those that were a moment ago."""
+        """The brokers to list in a response, sorted by id: the live ones, and those fenced a moment ago."""
         if self._fenced_at:
             since = asyncio.get_running_loop().time() - LISTED_S
             self._fenced_at = {broker: at for broker, at in self._fenced_at.items() if at >= since}
@@ -69,8 +69,10 @@ class Outages:
         ]
 
     async def settled(self) -> None:
-        """Wait until it is decided what becomes of the partitions of brokers that have just gone."""
-        await asyncio.sleep(0)  # connections that ended together with the client's are noticed in the same round
+        """Wait until the controller has decided about the partitions of brokers that have just failed."""
+        await asyncio.sleep(
+            0
+        )  # the loop notices connections that ended together with the client's in the same iteration
         since = asyncio.get_running_loop().time() - HOLD_S
         suspects = [
             broker
@@ -78,10 +80,10 @@ class Outages:
             if (lost_at := self._lost_at(broker.broker_id)) is not None and lost_at > since
         ]
         if suspects:
-            await self._metadata.until(lambda image: not any(_stands(image, each) for each in suspects), HOLD_S)
+            await self._metadata.until(lambda image: not any(_is_still_live(image, each) for each in suspects), HOLD_S)
 
 
-def _stands(image: MetadataImage, broker: BrokerRegistration) -> bool:
-    """Whether the broker counts as alive under the registration that it was lost under."""
+def _is_still_live(image: MetadataImage, broker: BrokerRegistration) -> bool:
+    """True if the broker still counts as alive under the same registration."""
     known = image.brokers.get(broker.broker_id)
     return known is not None and not known.fenced and known.epoch == broker.epoch

@@ -29,7 +29,7 @@ from parley.broker.api.leader_errors import (
     withheld,
 )
 from parley.broker.api.refused_batches import Refusals
-from parley.broker.api.requested_names import named_twice
+from parley.broker.api.requested_names import more_than_once, named_twice
 from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.topic_names import INTERNAL_TOPICS
@@ -401,11 +401,7 @@ def _named_twice(request: ProduceRequest) -> Ready:
     if len(everything) < 2:
         return {}
     twice = named_twice(partition for partition, _ in everything)
-    return {
-        id(data): KafkaError(ErrorCode.INVALID_REQUEST, "The request names this partition more than once.")
-        for partition, data in everything
-        if partition in twice
-    }
+    return {id(data): more_than_once("partition") for partition, data in everything if partition in twice}
 
 
 def may_be_costly(records: Any) -> bool:

@@ -1,7 +1,7 @@
-"""AlterPartitionReassignments, ListPartitionReassignments: partitions move to other replicas (KIP-455, KIP-860).
+"""AlterPartitionReassignments, ListPartitionReassignments: move partitions to other replicas (KIP-455, KIP-860).
 
-Only the controller answers, to the second as well: whoever began a move and asks how it goes must not be told by a
-broker that has not heard of it. ``timeout_ms`` needs no waiting: the answer is sent when the move has begun.
+Only the controller handles both: a client that has started a reassignment must not list reassignments at a broker that
+does not know of it yet. ``timeout_ms`` is not needed: the response is sent when the reassignment has started.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from parley.broker.api.requested_names import named_twice, once
+from parley.broker.api.requested_names import more_than_once, named_twice, once
 from parley.broker.controller.brokers import UncleanAllowed
 from parley.broker.controller.controller import Controller
 from parley.broker.controller.decision import Decision
@@ -29,11 +29,9 @@ from parley.protocol.messages.elections import (
     ListPartitionReassignmentsResponse,
 )
 
-_TWICE = KafkaError(ErrorCode.INVALID_REQUEST, "The request names this partition more than once.")
-
 
 class ReassignmentApi:
-    """Moves are begun, stopped and shown."""
+    """Handlers of the requests for partition reassignments."""
 
     def __init__(self, controller: Controller, unclean: UncleanAllowed) -> None:
         self._controller = controller
@@ -48,7 +46,7 @@ class ReassignmentApi:
     async def move(
         self, context: RequestContext, request: AlterPartitionReassignmentsRequest
     ) -> AlterPartitionReassignmentsResponse:
-        """Begin or stop moves; each partition fails for itself."""
+        """Start or cancel reassignments. Each partition fails independently."""
         asked = [_move(topic.name, partition) for topic in request.topics for partition in topic.partitions]
         twice = named_twice((move.topic, move.partition) for move in asked)
         moves = [move for move in asked if (move.topic, move.partition) not in twice]
@@ -64,7 +62,10 @@ class ReassignmentApi:
                 error_message=error.message,
                 responses=[],
             )
-        outcomes += [ReassignmentOutcome(Reassignment(topic, index, None), _TWICE) for topic, index in sorted(twice)]
+        outcomes += [
+            ReassignmentOutcome(Reassignment(topic, index, None), more_than_once("partition"))
+            for topic, index in sorted(twice)
+        ]
         return AlterPartitionReassignmentsResponse(
             allow_replication_factor_change=may_change, responses=_responses(outcomes)
         )
@@ -72,7 +73,7 @@ class ReassignmentApi:
     async def list_moves(
         self, context: RequestContext, request: ListPartitionReassignmentsRequest
     ) -> ListPartitionReassignmentsResponse:
-        """Show the moves under way."""
+        """List the reassignments in progress."""
         wanted = None
         if request.topics is not None:
             wanted = once(((topic.name, topic.partition_indexes) for topic in request.topics), lambda index: index)

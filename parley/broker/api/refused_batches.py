@@ -1,25 +1,12 @@
-"""Which batches of idempotent producers were refused, so that those sent behind them are refused as well.
+"""Batches of idempotent producers that this broker rejected, so that it rejects the batches sent behind them as well.
 
-A producer has several requests to a partition under way. When the first is refused for a reason that passes, as it is
-by a broker that does not know yet that it leads, the next ones are on their way already, and that reason may be gone
-when they arrive. Whatever is done with them then but to refuse them is wrong:
+1. A batch that continues a rejected batch, and not the log, gets the error of that batch and counts as rejected, too.
+   The producer then resends all of them in order.
+2. Each broker remembers only its own rejections.
+3. Rejected records were not validated. The memory is limited, and shared among the hosts of the clients: when it is
+   full, the host with the most rejected batches loses its oldest one.
 
-* A log that knows nothing of the producer would take them, before the ones that were refused.
-* One that knows the producer would answer OUT_OF_ORDER_SEQUENCE_NUMBER. librdkafka takes that for a reason to count
-  anew under a newer epoch, and to send again all that it has no answer to: what an earlier leader had appended by then
-  would be there twice, and no broker could tell.
-
-So a batch that continues a refused one, and not the log, gets that one's error, and counts as refused from then on. The
-producer sends all of them again in their order. If it leaves the refused batch out, the log judges the next one when it
-comes a second time, as Kafka's would: OUT_OF_ORDER_SEQUENCE_NUMBER where the log knows the producer; where it does not,
-any number may come first (KIP-360), and the batch is taken. A producer that gives a batch up says so to its user, and
-counts anew under another epoch.
-
-Each broker remembers what it refused itself: of batches sent to two brokers none hears of the other.
-
-Records that are refused were not validated, and may name any topic and producer. So what is remembered is shared out
-among the hosts that clients connect from: when there is no more room, the host with the most gives way. A topic's
-existence does not count, since this broker may hear of it last of all.
+docs/architecture.md, "Batches behind a rejected one", has the reasons.
 """
 
 from __future__ import annotations
@@ -35,8 +22,7 @@ from parley.protocol.records.errors import CorruptRecord
 from parley.storage.producer_state import ProducerState, advance
 
 REFUSALS_MAX = 100_000
-"""Refused batches that are remembered, one of each producer and partition: some 50 MB. Of the host that has the most,
-the oldest is forgotten first."""
+"""The most rejected batches to remember, one per producer and partition: about 50 MB."""
 PASSING = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -47,12 +33,14 @@ PASSING = frozenset(
         ErrorCode.CORRUPT_MESSAGE,
     }
 )
-"""Errors of an append after which a producer sends the same batch again: those that Kafka's Java client calls
-retriable. CORRUPT_MESSAGE is one, since what a network has garbled is whole the next time. The header may be what is
-garbled; then a number is remembered that nobody is going to continue."""
+"""Errors after which a producer resends the same batch: those that Kafka's Java client calls retriable.
+
+CORRUPT_MESSAGE is one of them: the batch may be intact the next time. If its header was corrupt, the sequence number that
+is remembered belongs to no batch, which does no harm.
+"""
 
 _Place = tuple[str | UUID, int, int]
-"""Topic, as the producer names it, partition and producer id."""
+"""Topic as the producer names it, partition and producer id."""
 
 
 class _Refusal(NamedTuple):
@@ -63,17 +51,17 @@ class _Refusal(NamedTuple):
 
 
 class Refusals:
-    """The last batch that was refused of each producer and partition, until one that the log waits for comes."""
+    """The last rejected batch of each producer and partition, until the producer sends the batch that the log expects."""
 
     def __init__(self) -> None:
         self._last: dict[_Place, _Refusal] = {}
-        self._of: dict[str, OrderedDict[_Place, None]] = {}  # host -> what it sent, oldest first
+        self._of: dict[str, OrderedDict[_Place, None]] = {}  # host -> its rejected batches, oldest first
 
     def __len__(self) -> int:
         return len(self._last)
 
     def note(self, topic: str | UUID, index: int, records: Buffer | None, code: ErrorCode, *, host: str) -> None:
-        """Records that came from ``host`` were refused; what they are was not looked at yet, they may be anything."""
+        """Remember that records from ``host`` were rejected. They were not validated: they may be anything."""
         header = _idempotent(records)
         if header is None or code not in PASSING or (isinstance(topic, str) and len(topic) > NAME_LENGTH_MAX):
             return
@@ -93,14 +81,14 @@ class Refusals:
                 del self._of[refusal.host]
 
     def _most(self, host: str) -> OrderedDict[_Place, None]:
-        """What the host has sent that has to give way; not to be searched for on behalf of one with a full share."""
+        """The batches of the host that must give up memory. If ``host`` has more than its share, it is that one."""
         sent = self._of[host]
         return sent if len(sent) * len(self._of) > len(self._last) else max(self._of.values(), key=len)
 
     def check(self, topic: str | UUID, index: int, header: BatchHeader, known: ProducerState) -> None:
-        """To be called before an append to a log, whose producers are ``known``.
+        """Check a batch before it is appended to a log whose producer state is ``known``.
 
-        Raises :class:`KafkaError` with the code of the refused batch that the records continue.
+        Raises KafkaError with the error of the rejected batch if the records continue it.
         """
         if not _is_idempotent(header):
             return
@@ -111,11 +99,11 @@ class Refusals:
         if known.expects(header):
             self._forget(place)
         elif (refusal.epoch, refusal.next_sequence) == (header.producer_epoch, header.base_sequence):
-            raise KafkaError(refusal.code, "The batch before this one was refused: send that one again first.")
+            raise KafkaError(refusal.code, "The batch before this one was rejected: resend that one first.")
 
 
 def _idempotent(records: Buffer | None) -> BatchHeader | None:
-    """The header of an idempotent producer's batch; None for anything else."""
+    """The header of an idempotent producer's batch, or None for other records."""
     try:
         header = read_header(records or b"")
     except CorruptRecord:
@@ -124,7 +112,7 @@ def _idempotent(records: Buffer | None) -> BatchHeader | None:
 
 
 def _is_idempotent(header: BatchHeader) -> bool:
-    """True for a batch with a producer id and sequence numbers."""
+    """True if the batch has a producer id and sequence numbers."""
     return (
         header.has_producer and header.magic == MAGIC_V2 and header.base_sequence >= 0 and header.last_offset_delta >= 0
     )

@@ -1,8 +1,9 @@
-"""What a request names: once each, however often it is named, and a slice at a time where it is much.
+"""Resources named in a request: handle repetitions, and serve many resources in slices.
 
-A name costs a client a few bytes, and what it stands for may be thousands. So whatever reads collapses repetitions, as
-Kafka's own tables of topics and partitions do; whatever changes something refuses them, since nobody can say which
-naming was meant. And an answer about many things is made in slices between which the event loop serves others.
+A name costs a client a few bytes, but the response about it may have thousands. So a request that reads gets one result
+for a resource that it names several times, as in Kafka. A request that changes something is rejected for such a
+resource, since it is unclear which entry was meant. A response about many resources is built in slices; between them the
+event loop serves other requests.
 """
 
 from __future__ import annotations
@@ -12,24 +13,34 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
+from parley.protocol.errors import ErrorCode, KafkaError
+
 K = TypeVar("K", bound=Hashable)
 N = TypeVar("N", bound=Hashable)
 T = TypeVar("T")
 R = TypeVar("R")
 
 SLICE = 200
-"""Things of which an answer tells before the event loop serves others: one or two milliseconds."""
+"""Resources described before the event loop serves other requests, which takes one or two milliseconds."""
+
+
+def more_than_once(what: str) -> KafkaError:
+    """The error for a resource that a request names more than once; ``what`` is its kind.
+
+    A new exception each time: one that is raised repeatedly keeps the frames of every raise.
+    """
+    return KafkaError(ErrorCode.INVALID_REQUEST, f"The request names this {what} more than once.")
 
 
 def named_twice(keys: Iterable[K]) -> set[K]:
-    """What is named more than once, for requests that are to refuse it."""
+    """The keys that occur more than once."""
     return {key for key, count in Counter(keys).items() if count > 1}
 
 
 def once(named: Iterable[tuple[K, Iterable[T]]], key: Callable[[T], N]) -> dict[K, dict[N, T]]:
-    """The things named under each heading (partitions of topics), in the order of their first naming.
+    """Group the named things (partitions) by heading (topic), each once, in the order of their first occurrence.
 
-    Of several namings the last one counts. Headings named several times are one.
+    Of several things with the same key the last one counts. Repeated headings are merged.
     """
     found: dict[K, dict[N, T]] = {}
     for heading, things in named:
@@ -40,9 +51,9 @@ def once(named: Iterable[tuple[K, Iterable[T]]], key: Callable[[T], N]) -> dict[
 
 
 async def in_slices(answer: Callable[[T], R], asked: Iterable[T], size: int = SLICE) -> list[R]:
-    """``answer`` of each, letting the loop serve others after every ``size``.
+    """Return ``answer`` of each item, and let the event loop serve other requests after every ``size`` items.
 
-    What is asked of must stay as it is meanwhile: an image of the metadata, not a live table.
+    The data must not change meanwhile: use an image of the metadata, not a live table.
     """
     answers: list[R] = []
     for number, each in enumerate(asked, 1):

@@ -1,4 +1,4 @@
-"""MigrateCoordination: the cluster moves to another coordination store. Only the controller answers."""
+"""MigrateCoordination: move the cluster to another coordination store. Only the controller handles it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from parley.protocol.messages.coordination import (
 
 
 class CoordinationApi:
-    """What is asked about the coordination store."""
+    """Handler of MigrateCoordination."""
 
     def __init__(self, store_move: StoreMoveParticipant, driver: StoreMoveDriver) -> None:
         self._store_move = store_move
@@ -28,7 +28,7 @@ class CoordinationApi:
     async def migrate_coordination(
         self, context: RequestContext, request: MigrateCoordinationRequest
     ) -> MigrateCoordinationResponse:
-        """Do what is asked for, and say how the latest move stands."""
+        """Start, cancel or check a move, and return the state of the latest one."""
         try:
             if request.action == START:
                 await self._driver.start(request.url or "")

@@ -1,8 +1,7 @@
-"""CreateTopics, DeleteTopics, CreatePartitions: requests to the controller about topics.
+"""CreateTopics, DeleteTopics, CreatePartitions.
 
-Only the broker that is the controller carries them out; any other hands them on to it (``forwarding``). A topic that
-fails fails alone. ``timeout_ms`` needs no waiting here: when the answer is sent the change is durable and this broker
-has applied it.
+The controller handles them; any other broker forwards them to it (``forwarding``). Each topic fails independently.
+``timeout_ms`` is not needed: when the response is sent, the change is durable and this broker has applied it.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from uuid import UUID
 
-from parley.broker.api.requested_names import named_twice
+from parley.broker.api.requested_names import more_than_once, named_twice
 from parley.broker.config.describe import describe_topic
 from parley.broker.config.dynamic_config import DynamicConfig
 from parley.broker.controller.administration import Administration
@@ -30,7 +29,7 @@ from parley.protocol.schema import ZERO_UUID
 
 
 class TopicsApi:
-    """Topics come, grow and go."""
+    """Handlers of the requests that create, change and delete topics."""
 
     def __init__(self, administration: Administration, metadata: Metadata, config: DynamicConfig) -> None:
         self._administration = administration
@@ -45,7 +44,7 @@ class TopicsApi:
         }
 
     async def create_topics(self, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
-        """Create topics, or with ``validate_only`` say whether they could be created."""
+        """Create topics, or with ``validate_only`` check whether they could be created."""
         twice = named_twice(topic.name for topic in request.topics)
         wanted, outcomes = [], []
         for topic in request.topics:
@@ -59,7 +58,7 @@ class TopicsApi:
             outcomes += await self._administration.create_topics(wanted, validate_only=request.validate_only)
         except KafkaError as error:
             outcomes += [TopicOutcome(new.name, error=error) for new in wanted]
-        outcomes += [TopicOutcome(name, error=_twice()) for name in twice]
+        outcomes += [TopicOutcome(name, error=more_than_once("topic")) for name in twice]
         configs = {new.name: new.configs for new in wanted}
         return CreateTopicsResponse(
             topics=[self._created(outcome, configs.get(outcome.name, {})) for outcome in outcomes]
@@ -91,13 +90,15 @@ class TopicsApi:
         )
 
     async def delete_topics(self, context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
-        """Delete topics by name, or from version 6 by id as well."""
+        """Delete topics by name, or from version 6 on by id."""
         asked = [(topic.name, topic.topic_id) for topic in request.topics] or [
             (name, ZERO_UUID) for name in request.topic_names
         ]
         twice = named_twice(name or str(topic_id) for name, topic_id in asked)
         responses, names = [], []
-        ids: dict[str, UUID] = {}  # of those asked for by id: when their turn comes the name may be another topic's
+        ids: dict[
+            str, UUID
+        ] = {}  # of topics named by id: by the time of the decision the name may belong to another topic
         for name, topic_id in dict.fromkeys(asked):
             try:
                 names.append(self._name_to_delete(name, topic_id, twice))
@@ -116,7 +117,7 @@ class TopicsApi:
 
     def _name_to_delete(self, name: str | None, topic_id: UUID, twice: set[str]) -> str:
         if (name or str(topic_id)) in twice:
-            raise _twice()
+            raise more_than_once("topic")
         if name is not None:
             if topic_id != ZERO_UUID:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Give the topic's name or its id, not both.")
@@ -129,7 +130,7 @@ class TopicsApi:
     async def create_partitions(
         self, context: RequestContext, request: CreatePartitionsRequest
     ) -> CreatePartitionsResponse:
-        """Raise the number of partitions of topics."""
+        """Increase the number of partitions of topics."""
         twice = named_twice(topic.name for topic in request.topics)
         wanted = [
             NewPartitions(
@@ -144,7 +145,7 @@ class TopicsApi:
             outcomes = await self._administration.add_partitions(wanted, validate_only=request.validate_only)
         except KafkaError as error:
             outcomes = [TopicOutcome(more.topic, error=error) for more in wanted]
-        outcomes += [TopicOutcome(name, error=_twice()) for name in twice]
+        outcomes += [TopicOutcome(name, error=more_than_once("topic")) for name in twice]
         results = []
         for outcome in outcomes:
             code, message = _error(outcome)
@@ -154,11 +155,6 @@ class TopicsApi:
                 )
             )
         return CreatePartitionsResponse(results=results)
-
-
-def _twice() -> KafkaError:
-    # A new one each time: an exception that is raised again keeps the frames of every time.
-    return KafkaError(ErrorCode.INVALID_REQUEST, "The request names this topic more than once.")
 
 
 def _new_topic(asked: CreateTopicsRequest.CreatableTopic) -> NewTopic:

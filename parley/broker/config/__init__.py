@@ -1,9 +1,9 @@
 """The configuration: Kafka's keys and the few of Parley's own, each defined once.
 
 ``BrokerConfig.from_properties(read_properties(path))`` is how a broker gets its own;
-:mod:`parley.broker.config.topic_config`
-has what a topic may set, :mod:`parley.broker.config.describe` what DescribeConfigs answers,
-:mod:`parley.broker.config.dynamic_changes` what may be changed while brokers run.
+``parley.broker.config.topic_config``
+has what a topic may set, ``parley.broker.config.describe`` what DescribeConfigs answers,
+``parley.broker.config.dynamic_changes`` what may be changed while brokers run.
 """
 
 from __future__ import annotations

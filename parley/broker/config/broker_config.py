@@ -7,7 +7,7 @@ Values come in layers; a higher one wins (KIP-226):
 3. the properties the broker was started with,
 4. the defaults of the keys.
 
-A change makes a new :class:`BrokerConfig`; whoever holds an old one keeps seeing old values.
+A change makes a new ``BrokerConfig``; whoever holds an old one keeps seeing old values.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 class BrokerConfig(BrokerKeys):
     """Every key as a typed attribute (``config.log_segment_bytes``), and what follows from several keys.
 
-    Immutable. Make one with :meth:`from_properties`; ``BrokerConfig.from_properties({})`` has the defaults.
+    Immutable. Make one with ``from_properties``; ``BrokerConfig.from_properties({})`` has the defaults.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class BrokerConfig(BrokerKeys):
         """This configuration with other dynamic layers. Raises ConfigError.
 
         Both are whole layers, not changes to them. To judge a change that a client asks for, see
-        :func:`parley.broker.config.dynamic_changes.check_change`.
+        ``parley.broker.config.dynamic_changes.check_change``.
         """
         return BrokerConfig(self.static, cluster_default, per_broker, self.third_party_keys)
 

@@ -57,7 +57,7 @@ class BrokerKeys(
     bound: tuple[ListenerAddress, ...]
     """Where to listen."""
     advertised: tuple[ListenerAddress, ...]
-    """Where others are told to connect, as far as configured: see :meth:`advertised_at` for the real addresses."""
+    """Where others are told to connect, as far as configured: see ``advertised_at`` for the real addresses."""
     inter_broker_listener: str
     """The name of the listener brokers talk to each other through."""
     data_dirs: tuple[str, ...]

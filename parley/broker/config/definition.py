@@ -4,7 +4,7 @@
         log_roll_ms = long("log.roll.ms", None, "How old ...", at_least=1, unit="ms", dynamic=CLUSTER_WIDE)
 
 The name with underscores for dots is the attribute: ``config.log_roll_ms`` is the parsed value (``int | None`` to a
-type checker, a plain entry of the instance's ``__dict__`` at run time), ``LogKeys.log_roll_ms`` is the :class:`Key`.
+type checker, a plain entry of the instance's ``__dict__`` at run time), ``LogKeys.log_roll_ms`` is the ``Key``.
 Everything else (parsing, the answer to DescribeConfigs, the documentation page, what may be changed while the broker
 runs) is derived from the definition.
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import TypedDict, Unpack
 
     class Facts(TypedDict, total=False):
-        """What may be said about any key besides its name, default and documentation: see :class:`Key`."""
+        """What may be said about any key besides its name, default and documentation: see ``Key``."""
 
         unit: str
         at_least: float
@@ -87,7 +87,7 @@ MAX_DOUBLE = 1.7976931348623157e308
 
 
 class Password:
-    """A secret. Prints as ``[hidden]``; only :attr:`value` gives it away."""
+    """A secret. Prints as ``[hidden]``; only ``value`` gives it away."""
 
     __slots__ = ("value",)
 
@@ -188,7 +188,7 @@ class Key(Generic[T_co]):
         return text + "".join(f", or {value}" for value in self.besides)
 
     def parse(self, text: str) -> T_co:
-        """The value of what was written. Raises :class:`Problem` that names the key and what is allowed."""
+        """The value of what was written. Raises ``Problem`` that names the key and what is allowed."""
         value = _PARSERS[self.type](text.strip())
         if value is None or not self._fits(value):
             raise Problem(self.name, Password.HIDDEN if self.is_sensitive else text, self.allowed_text)

@@ -37,7 +37,7 @@ def check_change(config: BrokerConfig, layer: Mapping[str, str], *, per_broker: 
     """The configuration as it would be with the whole dynamic layer of this broker, or of all brokers, replaced.
 
     Raises ConfigError where a key cannot be changed at run time, not for all brokers at once, or not to this value.
-    Names that are no keys are let through as Kafka does; :attr:`BrokerConfig.warnings` has them.
+    Names that are no keys are let through as Kafka does; ``BrokerConfig.warnings`` has them.
     """
     problems = [
         Problem(name, Password.HIDDEN if key.is_sensitive else text, why)

@@ -1,6 +1,6 @@
 """The configuration of this broker as it is now: the properties it was started with, and what was set since (KIP-226).
 
-Whoever needs the newest values holds the :class:`DynamicConfig` and calls it; whoever must act on a change subscribes.
+Whoever needs the newest values holds the ``DynamicConfig`` and calls it; whoever must act on a change subscribes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class DynamicConfig:
-    """Follows the metadata; ``config()`` is the newest :class:`BrokerConfig`."""
+    """Follows the metadata; ``config()`` is the newest ``BrokerConfig``."""
 
     def __init__(self, broker_id: int, static: BrokerConfig) -> None:
         self._broker_id = broker_id
@@ -32,7 +32,7 @@ class DynamicConfig:
         self._subscribers.append(subscriber)
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Take over a change of the metadata (a subscriber of :class:`parley.broker.metadata.current.Metadata`)."""
+        """Take over a change of the metadata (a subscriber of ``parley.broker.metadata.current.Metadata``)."""
         concerned = ("", str(self._broker_id))
         if not any(
             isinstance(change, ConfigReplaced)

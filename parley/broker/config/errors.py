@@ -1,4 +1,4 @@
-"""What is wrong with a configuration: one :class:`Problem` for each bad value, one :class:`ConfigError` for all."""
+"""What is wrong with a configuration: one ``Problem`` for each bad value, one ``ConfigError`` for all."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What a broker is started with where nobody wrote a properties file: the one place for it.
 
-Two ways to start need no file: ``parley start``, and an embedded :class:`parley.Broker`; both have a form for several
+Two ways to start need no file: ``parley start``, and an embedded ``parley.Broker``; both have a form for several
 brokers. Whatever they are given counts more than what stands here, and what stands here more than the keys' own
 defaults. With a file none of it counts.
 """
@@ -55,7 +55,7 @@ EMBEDDED_CLUSTER: Mapping[str, str] = MappingProxyType(
         "offsets.topic.num.partitions": "10",
     }
 )
-"""``Cluster()``, besides :func:`of_cluster`: few partitions for offsets, as tests use few groups."""
+"""``Cluster()``, besides ``of_cluster``: few partitions for offsets, as tests use few groups."""
 
 IN_ONE_LOOP: Mapping[str, str] = MappingProxyType({"coordination.session.timeout.ms": "1000"})
 """``Cluster()`` with its store in memory: brokers and store share one event loop, so that a loop that is busy for long

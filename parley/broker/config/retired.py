@@ -1,6 +1,6 @@
 """Keys of Kafka that Parley knows of but does not define: they are accepted with a warning that says why.
 
-A configuration written for Kafka thus starts a broker here; nothing below can be read from a :class:`BrokerConfig`.
+A configuration written for Kafka thus starts a broker here; nothing below can be read from a ``BrokerConfig``.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@
 Rules:
 
 1. Brokers are named by their ids, 1 to N. A broker keeps its id, its port and its folder as long as the cluster runs.
-2. :meth:`Cluster.kill` is the end of a killed process: connections are cut, nothing is flushed, nobody is told. The
+2. ``Cluster.kill`` is the end of a killed process: connections are cut, nothing is flushed, nobody is told. The
    others find out by the broker's refused connections, or the store by its session running out.
-3. :meth:`Cluster.stop` is an orderly end: the broker gives its leaders away first.
+3. ``Cluster.stop`` is an orderly end: the broker gives its leaders away first.
 4. In an ``async with`` these are awaited; in a plain ``with`` they are done when they return.
 """
 
@@ -113,7 +113,7 @@ class Cluster(InBlock):
         data_dir: str | PathLike[str] | None = None,
         **settings: Setting,
     ) -> None:
-        """``properties`` and ``settings`` are those of every broker, as for :class:`parley.Broker`.
+        """``properties`` and ``settings`` are those of every broker, as for ``parley.Broker``.
 
         Without a ``data_dir`` data lies in a temporary folder and the store is in memory; with one, each broker has a
         folder in it and so has the embedded store. ``coordination.url`` names another store. Raises ValueError for

@@ -80,7 +80,7 @@ def _quoted(value: Any) -> str:
 
 
 class LogWriter(logging.Handler):
-    """Writes lines to a stream in a thread of its own, until :meth:`close`."""
+    """Writes lines to a stream in a thread of its own, until ``close``."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()

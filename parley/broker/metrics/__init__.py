@@ -1,7 +1,7 @@
 """What the broker counts, and how it is read: by Prometheus at ``/metrics``, by whoever asks at ``/healthz``.
 
-:mod:`parley.broker.metrics.catalogue` has every metric; :class:`Metrics` is where one broker's numbers are found;
-:mod:`parley.broker.metrics.exporter` serves them (import it only where ``metrics.listener`` is set: it is not needed
+``parley.broker.metrics.catalogue`` has every metric; ``Metrics`` is where one broker's numbers are found;
+``parley.broker.metrics.exporter`` serves them (import it only where ``metrics.listener`` is set: it is not needed
 else).
 """
 

@@ -54,12 +54,12 @@ class LoopStuck(Exception):
 
 
 class Exporter:
-    """Serves one broker's metrics and health until :meth:`close`."""
+    """Serves one broker's metrics and health until ``close``."""
 
     def __init__(
         self, metrics: Metrics, health: Health, *, loop: asyncio.AbstractEventLoop, clock: Clock, host: str, port: int
     ) -> None:
-        """Opens the address; raises OSError that names it. Port 0 takes any free one: see :attr:`port`."""
+        """Opens the address; raises OSError that names it. Port 0 takes any free one: see ``port``."""
         self._metrics = metrics
         self._health = health
         self._loop = loop

@@ -51,7 +51,7 @@ class Health:
         self.state, self._detail = State.STOPPING, ""
 
     def trouble(self, what: str, text: str, *, fatal: bool = False) -> None:
-        """Something is wrong with ``what``, until :meth:`solved` says otherwise."""
+        """Something is wrong with ``what``, until ``solved`` says otherwise."""
         self._troubles[what] = Trouble(text, fatal)
 
     def solved(self, what: str) -> None:

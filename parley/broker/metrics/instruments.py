@@ -24,7 +24,7 @@ class Instrument(NamedTuple):
     mbean: str
     """Kafka's name for the same thing; "" where it has none."""
     unit: str = ""
-    """How an instrument's own numbers become the name's unit, for histograms: see :class:`Histogram`."""
+    """How an instrument's own numbers become the name's unit, for histograms: see ``Histogram``."""
 
     @property
     def exported_name(self) -> str:

@@ -1,7 +1,7 @@
 """What there is to count, found by those who count and by the exporter.
 
-Counters that many hands touch are handed out here (:meth:`Metrics.topic`). Everything else registers where its numbers
-are: :meth:`Metrics.watch` takes a function that gives labels and objects when somebody asks. It is called in the event
+Counters that many hands touch are handed out here (``Metrics.topic``). Everything else registers where its numbers
+are: ``Metrics.watch`` takes a function that gives labels and objects when somebody asks. It is called in the event
 loop's thread, so it may look at anything, and should be done within milliseconds.
 """
 

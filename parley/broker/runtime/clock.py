@@ -2,7 +2,7 @@
 
 Nothing else below ``parley/broker/`` touches the module ``time``, except where the broker is put together. Whoever
 needs the
-time is handed a :class:`Clock` or one of its methods, so that a test or a simulation can turn the hands itself.
+time is handed a ``Clock`` or one of its methods, so that a test or a simulation can turn the hands itself.
 """
 
 from __future__ import annotations

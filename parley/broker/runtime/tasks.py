@@ -1,7 +1,7 @@
 """The one place where tasks are made.
 
-A task that nobody awaits can fail unseen, and one that nobody stops outlives its broker. A :class:`TaskSet` holds every
-task of its owner: a failure is logged with its traceback, and :meth:`TaskSet.close` ends what is left and waits for it.
+A task that nobody awaits can fail unseen, and one that nobody stops outlives its broker. A ``TaskSet`` holds every
+task of its owner: a failure is logged with its traceback, and ``TaskSet.close`` ends what is left and waits for it.
 """
 
 from __future__ import annotations

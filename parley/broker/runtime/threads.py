@@ -26,7 +26,7 @@ class Threads:
 
     @classmethod
     def made(cls, recovering: int) -> Threads:
-        """Executors of a broker's own, ``recovering`` threads for the recovery of its logs; :meth:`close` ends them."""
+        """Executors of a broker's own, ``recovering`` threads for the recovery of its logs; ``close`` ends them."""
         return cls(
             reads=ThreadPoolExecutor(READS, "reads"),
             records=ThreadPoolExecutor(RECORDS, "records"),
