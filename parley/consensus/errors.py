@@ -32,6 +32,13 @@ Wrong arguments (an illegal key, two operations on one key) are programming erro
 from __future__ import annotations
 
 
+class IllegalStep(AssertionError):
+    """An event that is not legal in the current state: a defect in the program, not a fault of the store."""
+
+    def __init__(self, what: str, event: str, state: str) -> None:
+        super().__init__(f"{what}: {event} is not legal in the state {state}")
+
+
 class CoordinationError(Exception):
     """The root of all the errors a backend or a recipe raises."""
 

@@ -1,56 +1,82 @@
-"""A session: the span in which a client is certainly alive in the eyes of the store.
+"""A session: the time during which the store certainly considers a client alive.
 
-::
+The states, the events that change them and the legal steps are ``SessionState``, ``SessionEvent`` and ``STEPS``. LOST
+is final. Any other step raises ``IllegalStep``.
 
-    CONNECTED --no renewal until safe_until, or the connection broke--> SUSPENDED
-    SUSPENDED --renewed--> CONNECTED
-    CONNECTED, SUSPENDED --the store says so, TTL since the last renewal, or closed--> LOST        (final)
-
-Deadlines count from the moment a renewal was *sent*, so a client always gives up before the store does: the store
-cannot expire a session earlier than one TTL after that moment. What ``state`` answers is judged by the clock at the
-moment of asking, not by timers that may be late: a process stopped for longer than its TTL sees LOST first.
+Deadlines count from the moment a renewal was *sent*, so the client always gives up before the store does: the store
+cannot expire a session earlier than one TTL after that moment. ``state`` compares the clock with the deadlines itself,
+because timers may be late: a process that was stopped for longer than its TTL sees LOST first.
 """
 
 from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 
-from parley.consensus.errors import SessionLost
+from parley.consensus.errors import IllegalStep, SessionLost
 
 SAFE_FRACTION = 2 / 3
 
 
 class SessionState(Enum):
-    """Where a session stands."""
+    """The state of a session."""
 
     CONNECTED = "connected"
     """Renewed less than two thirds of the TTL ago."""
     SUSPENDED = "suspended"
-    """Not renewed in time, or out of touch. May come back. Start nothing that relies on the session."""
+    """Not renewed in time, or disconnected. May become CONNECTED again. Start nothing that relies on the session."""
     LOST = "lost"
-    """Over for good. Its keys are gone or going; writes bound to it are refused by the store."""
+    """Over for good. The store deletes its keys, if it has not yet, and refuses writes bound to it."""
 
 
-_NEXT: dict[SessionState, frozenset[SessionState]] = {
-    SessionState.CONNECTED: frozenset({SessionState.SUSPENDED, SessionState.LOST}),
-    SessionState.SUSPENDED: frozenset({SessionState.CONNECTED, SessionState.LOST}),
-    SessionState.LOST: frozenset(),
+class SessionEvent(Enum):
+    """What changes the state of a session."""
+
+    RENEWED = "renewed"
+    """The store confirmed a renewal that was sent less than two thirds of the TTL ago."""
+    DISCONNECTED = "disconnected"
+    """The connection to the store broke."""
+    OVERDUE = "overdue"
+    """Two thirds of the TTL have passed since the latest confirmed renewal was sent."""
+    EXPIRED = "expired"
+    """The TTL has passed since the latest confirmed renewal was sent."""
+    ENDED = "ended"
+    """The client closed the session, or the store said that it is over."""
+
+
+STEPS: Mapping[SessionState, Mapping[SessionEvent, SessionState]] = {
+    SessionState.CONNECTED: {
+        SessionEvent.RENEWED: SessionState.CONNECTED,
+        SessionEvent.DISCONNECTED: SessionState.SUSPENDED,
+        SessionEvent.OVERDUE: SessionState.SUSPENDED,
+        SessionEvent.EXPIRED: SessionState.LOST,
+        SessionEvent.ENDED: SessionState.LOST,
+    },
+    SessionState.SUSPENDED: {
+        SessionEvent.RENEWED: SessionState.CONNECTED,
+        SessionEvent.DISCONNECTED: SessionState.SUSPENDED,
+        SessionEvent.OVERDUE: SessionState.SUSPENDED,
+        SessionEvent.EXPIRED: SessionState.LOST,
+        SessionEvent.ENDED: SessionState.LOST,
+    },
+    SessionState.LOST: {
+        SessionEvent.ENDED: SessionState.LOST,  # closed by the client, and then reported by the store
+    },
 }
 
 
 class Session(ABC):
-    """What a backend's ``open_session`` gives; the backend renews it by itself until ``close`` or LOST.
+    """The result of a backend's ``open_session``. The backend renews it until ``close`` or LOST.
 
-    :ivar id: the store's name for it, as in ``Entry.session``; for people and comparisons only.
+    :ivar id: the store's name for the session, as in ``Entry.session``; for people and comparisons only.
     :ivar ttl_ms: time to live in milliseconds.
-    :ivar lost: set once the session is LOST, ``close`` included.
+    :ivar lost: set once the session is LOST, also by ``close``.
     """
 
     def __init__(self, session_id: str, ttl_ms: int, sent_at: float) -> None:
-        """For backends: a session confirmed by the store, whose opening was sent at the loop time ``sent_at``."""
+        """For backends: a session that the store confirmed, whose request was sent at the loop time ``sent_at``."""
         self.id = session_id
         self.ttl_ms = ttl_ms
         self.lost = asyncio.Event()
@@ -58,40 +84,37 @@ class Session(ABC):
         self._sent_at = sent_at
         self._state = SessionState.CONNECTED
         self._callbacks: list[Callable[[SessionState], None]] = []
-        self._timer = self._loop.call_at(self.safe_until, self._on_timer)
+        self._deadline_timer = self._loop.call_at(self.safe_until, self._on_deadline)
 
     @property
     def safe_until(self) -> float:
-        """The loop time until which no store can have given this session up: last renewal sent + 2/3 TTL."""
+        """The loop time until which no store can have ended this session: last renewal sent + 2/3 TTL."""
         return self._sent_at + SAFE_FRACTION * self.ttl_ms / 1000
 
     @property
     def state(self) -> SessionState:
-        """The state now; going by the clock, so asking can itself be what notices the loss."""
-        self._observe()
+        """The current state by the clock. Reading it can itself be the moment at which the loss is noticed."""
+        self._check_deadlines()
         return self._state
 
     def require(self) -> None:
-        """Do nothing unless the session is LOST.
-
-        :raises SessionLost: it is.
-        """
+        """Raise SessionLost if the session is LOST."""
         if self.state is SessionState.LOST:
             raise SessionLost(f"session {self.id} is lost")
 
     def add_callback(self, callback: Callable[[SessionState], None]) -> None:
-        """Call ``callback(state)`` at each change of state, on LOST after ``lost`` is set. It must not raise."""
+        """Call ``callback(state)`` at each change of state; on LOST after ``lost`` is set. It must not raise."""
         self._callbacks.append(callback)
 
     def remove_callback(self, callback: Callable[[SessionState], None]) -> None:
-        """Undo ``add_callback``; nothing happens if it was not added."""
+        """Undo ``add_callback``. Does nothing if the callback was not added."""
         if callback in self._callbacks:
             self._callbacks.remove(callback)
 
     async def wait_for(self, *states: SessionState) -> SessionState:
-        """Wait until the session is in one of these states, and return it.
+        """Wait until the session is in one of these states, and return that state.
 
-        :raises SessionLost: it is LOST, and none of these states can come any more.
+        Raises SessionLost if the session becomes LOST and LOST is not one of these states.
         """
         while True:
             if (state := self.state) in states:
@@ -114,53 +137,58 @@ class Session(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """End the session: LOST from now on, its keys deleted at once. Idempotent.
+        """End the session: it is LOST from now on, and the store deletes its keys at once. Idempotent.
 
-        :raises Unavailable: the store cannot be reached; the session is LOST here all the same and its keys go
-            when the store expires it.
+        Raises Unavailable if the store cannot be reached. The session is LOST here all the same, and the store deletes
+        its keys when the session expires there.
         """
 
-    # For backends.
+    # --- For backends ---
 
     def renewed(self, sent_at: float) -> bool:
-        """The store confirmed a renewal sent at this loop time. False: too late, the session had been given up."""
-        self._observe()
+        """The store confirmed a renewal sent at this loop time. Returns False if the session was already LOST here."""
+        self._check_deadlines()
         if self._state is SessionState.LOST:
             return False
         self._sent_at = max(self._sent_at, sent_at)
         if self._loop.time() < self.safe_until:
-            self._enter(SessionState.CONNECTED)
+            self._on_event(SessionEvent.RENEWED)
         return True
 
     def suspend(self) -> None:
-        """The connection to the store broke."""
-        self._enter(SessionState.SUSPENDED)
+        """The connection to the store broke. Raises IllegalStep if the session is LOST."""
+        self._on_event(SessionEvent.DISCONNECTED)
 
     def lose(self) -> None:
-        """The store said that the session is over, or it was closed."""
-        self._enter(SessionState.LOST)
+        """The store said that the session is over, or the client closed it. Idempotent."""
+        self._on_event(SessionEvent.ENDED)
 
-    def _observe(self) -> None:
+    def _check_deadlines(self) -> None:
+        if self._state is SessionState.LOST:
+            return
         now = self._loop.time()
         if now >= self._sent_at + self.ttl_ms / 1000:
-            self._enter(SessionState.LOST)
+            self._on_event(SessionEvent.EXPIRED)
         elif now >= self.safe_until:
-            self._enter(SessionState.SUSPENDED)
+            self._on_event(SessionEvent.OVERDUE)
 
-    def _on_timer(self) -> None:
-        self._observe()
+    def _on_deadline(self) -> None:
+        self._check_deadlines()
         if self._state is SessionState.LOST:
             return
         now = self._loop.time()
         deadline = self.safe_until if now < self.safe_until else self._sent_at + self.ttl_ms / 1000
-        self._timer = self._loop.call_at(deadline, self._on_timer)
+        self._deadline_timer = self._loop.call_at(deadline, self._on_deadline)
 
-    def _enter(self, state: SessionState) -> None:
-        if state not in _NEXT[self._state]:
+    def _on_event(self, event: SessionEvent) -> None:
+        state = STEPS[self._state].get(event)
+        if state is None:
+            raise IllegalStep(f"session {self.id}", event.name, self._state.name)
+        if state is self._state:
             return
         self._state = state
         if state is SessionState.LOST:
-            self._timer.cancel()
+            self._deadline_timer.cancel()
             self.lost.set()
         for callback in tuple(self._callbacks):
             callback(state)

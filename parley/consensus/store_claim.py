@@ -1,21 +1,12 @@
-"""Claiming a store, so that it can be filled, without taking it from a cluster that begins in it just then.
+"""Claiming a store, so that a move can fill it, without taking it from a cluster that begins in it at the same time.
 
 A cluster that begins in an empty store writes the store's record (``parley.consensus.store_record``), and every
-transaction of the cluster checks it. So:
+transaction of the cluster checks it. So a store without a record, or one that is not in charge, can be claimed in one
+step. A store whose record says that it is in charge is *held* (FROZEN) first: its writers wait while the claimant looks
+again whether it is empty, and go on if it is not.
 
-* where there is no record nobody has written, and nobody can any more once the claim, which expects none, is there;
-* where the record says that the store holds nothing in charge (``claimed``, ``moved``) nobody writes;
-* where there is a record of a store in charge somebody may be about to write the first key. Then the store is *held*
-  first, as a move holds the one it leaves: ``frozen``, with a driver. Nobody writes while it is held, so a second look
-  holds until the claim. If something is there by then the record is put back, and the other cluster goes
-  on; it waited, and was told nothing. If the claimant dies, its driver's session ends, and the others put it back.
-
-Claims are in order: those of one line of stores have ever higher numbers (``StoreRecord.begun``), and none replaces
-a higher one. So the claimant of an earlier move that slept, and wakes up, changes nothing any more.
-
-A record once made stays, and each write of it makes another revision: so what was sent on the ground of an earlier one,
-and is still on its way, is refused whenever it arrives. That is how a claim is given up of which nobody knows whether
-it was made: whoever looks into the store later must not be led into the cluster that wanted it.
+Claims are ordered by ``StoreRecord.begun``; a claim never replaces one of a later move. See docs/coordination.md, "How
+a cluster moves".
 """
 
 from __future__ import annotations
@@ -24,32 +15,34 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 
-from parley.consensus.backend import Backend, Check, Delete, Entry, Op, Put, Revision
+from parley.consensus.backend import Backend, Check, Delete, Entry, Op, Put
 from parley.consensus.errors import CannotMove, CoordinationError, PreconditionFailed
 from parley.consensus.recipes.settled_write import Writer
 from parley.consensus.store_copy import carry_out, everything, leftovers
 from parley.consensus.store_record import (
     DRIVER_KEY,
     IN_CHARGE_STATES,
+    NO_RECORD,
     RECORD_FOLDER,
+    StoredRecord,
+    StoreEvent,
     StoreRecord,
     StoreState,
-    expected,
     read_record,
     write_record,
 )
 
-HELD = "given up: whoever wanted to fill this store is gone"
+HELD = "given up: the claimant that held this store is gone"
 
 Decide = Callable[[StoreRecord, list[Entry]], StoreRecord]
-"""From a store's record and its keys to the claim; raises where it must not be claimed."""
+"""Returns the claim for a store with this record and these keys. Raises if the store must not be claimed."""
 
 
 class Claim:
     """A claim of one store.
 
     :param move: an id that no other claim has.
-    :param ttl_ms: how long those who write to the store may be held, should we be gone, in milliseconds.
+    :param ttl_ms: how long writers to the store may be held if this process dies, in milliseconds.
     """
 
     def __init__(self, backend: Backend, move: str, *, ttl_ms: int, rng: random.Random, settle_s: float) -> None:
@@ -57,100 +50,100 @@ class Claim:
         self._move = move
         self._ttl_ms = ttl_ms
         self._writer = Writer(backend, rng, settle_s)
-        self._before = StoreRecord()
-        self._record: StoreRecord | None = None
-        self._revision: Revision | None = None
-        self._is_sent = False
-        self._replaced: Revision | None = None
-        """Of the record that the write replaces which was sent last."""
+        self._before = NO_RECORD.record
+        """The record to restore if the claim is released."""
+        self._sent_over: StoredRecord | None = None
+        """The record that the latest write of this claim replaces; None if nothing was sent."""
+        self._claimed: StoredRecord | None = None
+        """The claim, if it is known to be in the store."""
 
     @property
     def check(self) -> Check:
-        """What every write to the claimed store has to check."""
-        assert self._revision is not None
-        return expected(self._revision)
+        """The check that every write to the claimed store must carry."""
+        assert self._claimed is not None
+        return self._claimed.unchanged
 
     async def make(self, decide: Decide) -> None:
         """Claim the store.
 
-        :raises CannotMove: somebody else was faster; the store is as it was, as it is where ``decide`` raises.
-        :raises MaybeApplied: nobody knows; ``release`` it.
+        Raises CannotMove if another client was faster, or what ``decide`` raises: the store is then as it was. Raises
+        MaybeApplied if the outcome is unknown: ``release`` the claim.
         """
-        was, revision = await read_record(self._backend)
-        self._record = decide(was, await _keys(self._backend))
-        self._before = was
+        found = await read_record(self._backend)
+        claim = decide(found.record, await _keys(self._backend))
+        self._before = found.record
         try:
-            if revision is not None and was.state in IN_CHARGE_STATES:
-                await self._make_held(decide, was, revision)
+            if found.state in IN_CHARGE_STATES:
+                await self._make_held(decide, found)
             else:
-                self._revision = await self._send(self._record, revision)
+                self._claimed = await self._send(found, StoreEvent.CLAIM, claim)
         except PreconditionFailed as error:
-            raise CannotMove("somebody else has just begun to use this store") from error
+            raise CannotMove("another cluster or another move has just begun to use this store") from error
 
     async def take(self, note: str) -> None:
-        """Enter that the store is in charge, which is decided already.
+        """Record that the store is in charge, which the commit of the move has already decided.
 
-        :raises PreconditionFailed: somebody else did, and may have gone on.
+        Raises PreconditionFailed if another client has recorded it; the cluster may have written since.
         """
-        assert self._record is not None
-        await write_record(self._writer, self._record.taken(note), self._revision)
+        assert self._claimed is not None
+        await write_record(self._writer, self._claimed, StoreEvent.TAKE, self._claimed.record.taken(note))
 
     async def release(self) -> None:
-        """Empty the store again, and give it back as it was; one without a record gets that of one just begun.
+        """Empty the store and restore its record. A store that had no record gets that of a new cluster.
 
-        Where it was nobody's, being ``claimed`` or ``moved`` before, the claim stays, to lead who looks there on.
-        When this returns, a claim that was sent and not seen is not made any more.
+        If the store was CLAIMED or MOVED before, the claim stays: it leads readers of the store on to the one in
+        charge. When this returns, a claim that was sent but not seen can no longer arrive.
 
-        :raises Retriable: call it again: until it returns the claim may stand, or arrive, and lead who looks there on.
-        :raises CoordinationError: others have the store by now, or nobody can say; what is left there means nothing.
+        Raises Retriable if the store does not respond: call it again, the claim may still stand or arrive. Raises
+        another CoordinationError if another client has the store by now; what is left there then means nothing.
         """
-        if not await self._is_made():
+        claimed = await self._find()
+        if claimed is None:
             return
-        await carry_out(self._backend, [Delete(key) for key in await leftovers(self._backend)], self.check)
+        await carry_out(self._backend, [Delete(key) for key in await leftovers(self._backend)], claimed.unchanged)
         if self._before.state in IN_CHARGE_STATES:
-            await write_record(self._writer, self._before, self._revision)
+            await write_record(self._writer, claimed, StoreEvent.RESTORE, self._before)
 
-    async def _make_held(self, decide: Decide, was: StoreRecord, revision: Revision) -> None:
-        if was.state is StoreState.FROZEN:
+    async def _make_held(self, decide: Decide, found: StoredRecord) -> None:
+        if found.state is StoreState.FROZEN:
             if await self._backend.get(DRIVER_KEY) is not None:
-                raise CannotMove("somebody else is about to fill this store, or to move out of it; try again")
-            was = self._before = was.given_up(HELD)
+                raise CannotMove("another move is about to fill this store, or to leave it; try again")
+            self._before = found.record.given_up(HELD)
         session = await self._backend.open_session(self._ttl_ms)
         try:
             driver = Put(DRIVER_KEY, self._move.encode(), session)
-            held = await self._send(was.frozen(), revision, driver)
+            held = await self._send(found, StoreEvent.FREEZE, self._before.frozen(), driver)
             try:
-                record = decide(was, await _keys(self._backend))
+                claim = decide(self._before, await _keys(self._backend))
             except Exception:
-                with suppress(PreconditionFailed):  # others thought us gone
-                    await write_record(self._writer, was, held, Delete(DRIVER_KEY))
+                with suppress(PreconditionFailed):  # other clients took this process for dead
+                    await write_record(self._writer, held, StoreEvent.RESTORE, self._before, Delete(DRIVER_KEY))
                 raise
-            self._revision = await self._send(record, held, Delete(DRIVER_KEY))
-            self._record = record
+            self._claimed = await self._send(held, StoreEvent.CLAIM, claim, Delete(DRIVER_KEY))
         finally:
-            with suppress(CoordinationError):  # it ends by itself
+            with suppress(CoordinationError):  # the session expires by itself
                 await session.close()
 
-    async def _send(self, record: StoreRecord, was: Revision | None, *others: Op) -> Revision:
-        self._is_sent, self._replaced = True, was
-        return await write_record(self._writer, record, was, *others)
+    async def _send(self, before: StoredRecord, event: StoreEvent, record: StoreRecord, *others: Op) -> StoredRecord:
+        self._sent_over = before
+        return await write_record(self._writer, before, event, record, *others)
 
-    async def _is_made(self) -> bool:
-        """Whether the store bears our claim, whose answer may have been lost; if not, it does not come to it any more.
+    async def _find(self) -> StoredRecord | None:
+        """Return the claim if it is in the store, even if its response was lost. If None, it can no longer arrive.
 
-        A hold that was made and not seen is left to whoever comes next, as that of a claimant who died.
+        A hold that was made but not seen is left for other clients to give up, like that of a claimant that died.
         """
-        while self._is_sent and self._revision is None:
-            record, revision = await read_record(self._backend)
-            if record.move == self._move and record.state is StoreState.CLAIMED:
-                self._revision = revision
-            elif revision != self._replaced:
-                return False
+        while self._claimed is None and self._sent_over is not None:
+            found = await read_record(self._backend)
+            if found.record.move == self._move and found.state is StoreState.CLAIMED:
+                self._claimed = found
+            elif found.revision != self._sent_over.revision:
+                return None
             else:
-                with suppress(PreconditionFailed):  # it has just arrived, or somebody else was faster
-                    await write_record(self._writer, self._before, revision)
-                    return False
-        return self._revision is not None
+                with suppress(PreconditionFailed):  # the claim has just arrived, or another client was faster
+                    await write_record(self._writer, found, StoreEvent.RESTORE, self._before)
+                    return None
+        return self._claimed
 
 
 async def _keys(backend: Backend) -> list[Entry]:

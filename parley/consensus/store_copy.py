@@ -1,4 +1,4 @@
-"""The lasting content of a store: read whole, carried to another store, compared.
+"""The lasting content of a store: reading it, copying it to another store, comparing two.
 
 Not copied: keys bound to sessions, which their owners create again in the new store, and the store's own record
 (``parley.consensus.store_record``). Values are copied as they are stored, nonces included, so that a writer that waits
@@ -20,7 +20,7 @@ Content = dict[str, bytes]
 
 
 async def everything(backend: Backend) -> list[Entry]:
-    """All the entries of a store, fetched page by page: one state only if nobody writes meanwhile."""
+    """Return all entries of a store, read page by page: one consistent state only if there are no writes meanwhile."""
     found: list[Entry] = []
     after: str | None = None
     while True:
@@ -31,24 +31,24 @@ async def everything(backend: Backend) -> list[Entry]:
 
 
 async def content(backend: Backend) -> Content:
-    """What would have to be carried to another store."""
+    """Return what a move must copy to another store."""
     entries = await everything(backend)
     return {each.key: each.value for each in entries if each.session is None and not each.key.startswith(RECORD_FOLDER)}
 
 
 async def leftovers(backend: Backend) -> list[str]:
-    """The keys that are not about who is in charge, bound to sessions or not."""
+    """Return all keys but those of the store's own record, bound to sessions or not."""
     return [each.key for each in await everything(backend) if not each.key.startswith(RECORD_FOLDER)]
 
 
 def difference(has: Mapping[str, bytes], wanted: Mapping[str, bytes]) -> list[Op]:
-    """What makes one content of the other."""
+    """Return the operations that turn one content into the other."""
     puts: list[Op] = [Put(key, value) for key, value in wanted.items() if has.get(key) != value]
     return [*puts, *(Delete(key) for key in has if key not in wanted)]
 
 
 def too_large(limits: Capabilities, wanted: Mapping[str, bytes]) -> TooLarge | None:
-    """What of this a store cannot take, beside one check in each transaction; None where it can take all."""
+    """Return the error for an entry that a store cannot take in a transaction with one check, None if it takes all."""
     for key, value in wanted.items():
         if len(key) > limits.key_bytes_max:
             return TooLarge(f"the key {key}", len(key), limits.key_bytes_max)
@@ -60,10 +60,9 @@ def too_large(limits: Capabilities, wanted: Mapping[str, bytes]) -> TooLarge | N
 
 
 async def carry_out(backend: Backend, ops: Sequence[Op], check: Check) -> None:
-    """Apply operations in as few transactions as the store's limits allow, each under this check.
+    """Apply operations in as few transactions as the store's limits allow, each with this check.
 
-    The values are written as they are given. Raises what the store raises: ``Retriable`` is worth repeating the whole,
-    since they are whole values.
+    Values are written as they are. Raises what ``Backend.txn`` raises; after Retriable, repeat all of them.
     """
     for part in backend.capabilities.parts(ops):
         await backend.txn([check], part)

@@ -1,4 +1,9 @@
-"""A backend that works only while its store is in charge of the cluster (``parley.consensus.store_record``)."""
+"""A backend that works only while its store is in charge of the cluster (``parley.consensus.store_record``).
+
+Every transaction also checks the store's record. While the store is frozen, writers wait. Once the cluster has moved to
+another store, they raise ``Moved``. Reads and watches are those of the store itself, so they keep showing its last
+state.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,6 @@ from dataclasses import replace
 from typing import Self
 
 from parley.consensus.backend import (
-    ABSENT,
     LINEARIZABLE,
     At,
     Backend,
@@ -18,7 +22,6 @@ from parley.consensus.backend import (
     Entry,
     Op,
     Page,
-    Put,
     Read,
     Revision,
     Session,
@@ -32,23 +35,25 @@ from parley.consensus.registry import create_backend
 from parley.consensus.store_record import (
     DRIVER_KEY,
     IN_CHARGE_STATES,
+    NO_RECORD,
     RECORD_FOLDER,
     RECORD_KEY,
+    StoredRecord,
+    StoreEvent,
     StoreLocation,
     StoreRecord,
     StoreState,
     unfreeze,
+    write_record,
 )
 
 
 class StoreInCharge(Backend):
-    """A store for as long as it is in charge: writes wait while it is frozen, and raise ``Moved`` once it has moved.
-
-    Reads and watches are the store's own, so they go on telling what it last knew.
+    """A store for as long as it is in charge.
 
     :param backend: the store; may be open already.
-    :param url: its address.
-    :param term: of its record, where that has been seen; else what is seen first counts.
+    :param url: the address of the store.
+    :param term: the term of the store's record, if the caller has seen it; else the first term seen counts.
     """
 
     def __init__(
@@ -70,7 +75,7 @@ class StoreInCharge(Backend):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The store's, less what the check of each transaction takes."""
+        """The limits of the store, less what the check of each transaction uses."""
         return self._capabilities
 
     @property
@@ -79,11 +84,11 @@ class StoreInCharge(Backend):
 
     @property
     def location(self) -> StoreLocation:
-        """Where others find it."""
+        """The address and identity by which other brokers find the store."""
         return StoreLocation(self.url, self.identity)
 
     async def open(self, *, expect_identity: str | None = None) -> None:
-        """Raises, beside what every store raises, ``Moved``."""
+        """Open the store. Raises Moved, and what ``Backend.open`` raises."""
         await self.backend.open(expect_identity=expect_identity)
         await self.refresh()
 
@@ -106,9 +111,9 @@ class StoreInCharge(Backend):
         return self.backend.watch(prefix)
 
     async def txn(self, checks: Sequence[Check], ops: Sequence[Op]) -> TxnResult:
-        """As every store's; raises ``Moved`` too.
+        """Apply a transaction. Raises Moved, and what ``Backend.txn`` raises.
 
-        A transaction that was refused because the record had changed was not applied, and is sent once more.
+        A transaction that the store refused because the record had changed was not applied, and is sent again.
         """
         self._capabilities.admit(checks, ops)
         while True:
@@ -125,9 +130,9 @@ class StoreInCharge(Backend):
                     self._revision = None
 
     async def refresh(self) -> StoreRecord:
-        """Read the record, and wait while the store is frozen.
+        """Read the record again, and wait while the store is frozen.
 
-        :raises Moved: this store is not in charge, or was not in between.
+        Raises Moved if this store is not in charge, or was not in charge at some time since this client first saw it.
         """
         while True:
             entry = await self.backend.get(RECORD_KEY)
@@ -139,33 +144,29 @@ class StoreInCharge(Backend):
             if record.state is not StoreState.FROZEN:
                 self._revision = entry.revision
                 return record
-            await self._until_unfrozen(record, entry.revision)
+            await self._wait_until_unfrozen(StoredRecord(record, entry.revision))
 
     def require(self, record: StoreRecord) -> None:
-        """Do nothing while the store is in charge, as this record of it says, and has been since the first one seen.
-
-        :raises Moved: it is not.
-        """
+        """Raise Moved unless this record says that the store is in charge, and has been since the first record seen."""
         if self._term is None and record.state in IN_CHARGE_STATES:
             self._term = record.term
         if record.state not in IN_CHARGE_STATES or record.term != self._term:
             raise Moved(f"the store {self.identity} is not in charge any more ({record.state.value})")
 
     async def _begin(self) -> None:
-        with suppress(AlreadyExists):  # another was faster
-            await self._writer.commit([Check(RECORD_KEY, ABSENT)], [Put(RECORD_KEY, StoreRecord().to_bytes())])
+        with suppress(AlreadyExists):  # another broker was faster
+            await write_record(self._writer, NO_RECORD, StoreEvent.BEGIN, StoreRecord())
 
-    async def _until_unfrozen(self, record: StoreRecord, seen: Revision) -> None:
-        """Wait until the record changes; a move whose driver is gone is given up."""
+    async def _wait_until_unfrozen(self, frozen: StoredRecord) -> None:
+        """Wait until the record changes. Give up the move if the session of its driver has ended."""
         view = View()
         async with self.backend.watch(RECORD_FOLDER) as watch:
             async for event in watch:
                 view.apply(event)
-                state = view.entries.get(RECORD_KEY)
-                if state is None or state.revision != seen:
+                entry = view.entries.get(RECORD_KEY)
+                if entry is None or entry.revision != frozen.revision:
                     return
                 if DRIVER_KEY not in view.entries:
-                    await unfreeze(
-                        self.backend, record, seen, "given up: the controller that moved the cluster is gone"
-                    )
+                    note = "given up: the controller that moved the cluster is gone"
+                    await unfreeze(self.backend, frozen, note)
                     return

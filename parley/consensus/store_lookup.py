@@ -1,8 +1,8 @@
 """From the address in a configuration to the store that is in charge now.
 
-A store that has moved on names the next one, and one that is being filled, or was to be, names the one it is filled
-from: so whoever knows any store of a cluster finds the one in charge, however many moves it slept through. On the way
-a store is taken into charge whose move was committed and not finished (see ``parley.consensus.store_record``).
+A store that a cluster has left names the next store, and a claimed store names the one that it is filled from. So a
+broker that knows any store of a cluster finds the one in charge, however many moves it slept through. If a move was
+committed but its new store does not yet say so, the search records it there (``parley.consensus.store_record``).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from parley.consensus.backend import Backend, Revision
+from parley.consensus.backend import Backend
 from parley.consensus.errors import EmptyStore, PreconditionFailed, WrongStore
 from parley.consensus.recipes.settled_write import Writer
 from parley.consensus.registry import BackendFactory
@@ -18,6 +18,8 @@ from parley.consensus.store_in_charge import StoreInCharge
 from parley.consensus.store_record import (
     IN_CHARGE_STATES,
     MOVED_HERE,
+    StoredRecord,
+    StoreEvent,
     StoreLocation,
     StoreRecord,
     StoreState,
@@ -26,25 +28,28 @@ from parley.consensus.store_record import (
 )
 
 HOPS_MAX = 64
-"""Stores looked at before the search is given up: nobody moves that often, they must go round in circles."""
+"""Stores to look at before giving up. No cluster moves that often, so the records must lead round in a circle."""
 
 
 async def find_store(
     url: str, backend_at: BackendFactory, *, known: Sequence[str] = (), rng: random.Random | None = None
 ) -> StoreInCharge:
-    """The store in charge, opened, beginning with the store at ``url``. An empty store there begins a new cluster.
+    """Find and open the store in charge, starting at the one at ``url``. If that is empty, a new cluster begins there.
 
-    :param known: the identities of the stores that the caller's data belongs to, latest first. With some, the store
-        found is the latest of them, or one that took over from it.
-    :raises WrongStore: it is neither; or a store on the way is not the one it should be.
-    :raises CoordinationError: as ``Backend.open``, of a store on the way.
+    :param known: the identities of the stores that the caller's data belongs to, latest first. The store found is then
+        the latest of them, or one that took over from it.
+
+    Raises WrongStore if it is neither, or if a store on the way is not the expected one; and what ``Backend.open``
+    raises for a store on the way.
     """
-    opened = [
-        await (open_existing(url, backend_at, expected=known[0]) if known else _opened(await backend_at(url), None))
-    ]
+    if known:
+        first = await open_existing(url, backend_at, expected=known[0])
+    else:
+        first = await _opened(await backend_at(url), None)
+    opened = [first]
     found: Backend | None = None
     try:
-        location, record = await _follow(StoreLocation(url, opened[0].identity), opened, backend_at)
+        location, record = await _follow(StoreLocation(url, first.identity), opened, backend_at)
         if known and known[0] not in (*record.past, *(each.identity for each in opened)):
             raise WrongStore(f"expected the store {known[0]}, found {location.identity}", found=location.identity)
         found = opened[-1]
@@ -58,10 +63,7 @@ async def find_store(
 async def find_successor(
     store: StoreInCharge, backend_at: BackendFactory, *, rng: random.Random | None = None
 ) -> StoreInCharge:
-    """The store in charge, found from one that was; that one stays open.
-
-    :raises CoordinationError: as :func:`find_store`.
-    """
+    """Find the store in charge from one that was in charge before, which stays open. Raises as ``find_store``."""
     opened = [store.backend]
     found: Backend | None = None
     try:
@@ -75,10 +77,11 @@ async def find_successor(
 
 
 async def open_existing(url: str, backend_at: BackendFactory, *, expected: str = "any that is there") -> Backend:
-    """A store as it is found, opened, whichever it is; an empty one is refused, and stays empty.
+    """Open the store at an address, whatever its identity. An empty store stays empty.
 
-    :param expected: the identity it probably has; with another one it only takes longer.
-    :raises WrongStore: there is none.
+    :param expected: the identity that the store probably has. If it has another one, opening takes longer.
+
+    Raises WrongStore if there is no store.
     """
     backend = await backend_at(url)
     try:
@@ -101,24 +104,24 @@ async def _opened(backend: Backend, identity: str | None) -> Backend:
 async def _follow(
     location: StoreLocation, opened: list[Backend], backend_at: BackendFactory
 ) -> tuple[StoreLocation, StoreRecord]:
-    """Go from store to store, beginning with the last one opened, until it is the one in charge."""
+    """Go from store to store, beginning with the last one opened, until the one in charge is found."""
     before: StoreRecord | None = None
     while True:
-        record, revision = await read_record(opened[-1])
+        stored = await read_record(opened[-1])
+        record = stored.record
         if _is_due(record, before):
-            record = await _take(opened[-1], record, revision)
+            record = await _take(opened[-1], stored)
         if record.state in IN_CHARGE_STATES:
             return location, record
         if record.other is None or len(opened) == HOPS_MAX:
-            raise WrongStore(
-                f"the store {location.identity} is {record.state.value}, and does not lead to one in charge"
-            )
+            state = record.state.value
+            raise WrongStore(f"the store {location.identity} is {state}, and does not lead to one in charge")
         location, before = record.other, record
         opened.append(await _opened(await backend_at(location.url), location.identity))
 
 
 def _is_due(record: StoreRecord, before: StoreRecord | None) -> bool:
-    """Whether a claimed store is in charge, by the tombstone that led to it."""
+    """True if a claimed store is in fact in charge, by the tombstone that led to it."""
     return (
         record.state is StoreState.CLAIMED
         and before is not None
@@ -127,10 +130,11 @@ def _is_due(record: StoreRecord, before: StoreRecord | None) -> bool:
     )
 
 
-async def _take(backend: Backend, record: StoreRecord, revision: Revision | None) -> StoreRecord:
-    """Enter into the record of a store that it is in charge, as is decided already."""
+async def _take(backend: Backend, claimed: StoredRecord) -> StoreRecord:
+    """Record that a claimed store is in charge, which the commit of its move has already decided."""
+    taken = claimed.record.taken(MOVED_HERE)
     try:
-        await write_record(Writer(backend), record.taken(MOVED_HERE), revision)
+        await write_record(Writer(backend), claimed, StoreEvent.TAKE, taken)
     except PreconditionFailed:
-        return (await read_record(backend))[0]  # somebody else did, or has moved on since
-    return record.taken(MOVED_HERE)
+        return (await read_record(backend)).record  # another client did so, or the cluster has moved on since
+    return taken

@@ -1,59 +1,25 @@
-"""Which store is in charge of a cluster: a record in every store, and a backend that obeys it.
+"""The record that says which store is in charge of a cluster: one in every store, at the key ``charge/state``.
 
-The record, key ``charge/state``, is checked by every write of ``StoreInCharge``, and every change of it makes a new
-revision: so from the moment it is changed no write passes whose writer does not know the change. That is what makes a
-live move safe (``parley.consensus.migration``). Its states::
+Every write of ``StoreInCharge`` checks the record, and every change of the record gives it a new revision. So once it
+has changed, no write passes whose writer does not know the change. That makes it safe to move a running cluster.
 
-    in charge   the cluster's state is here, and is written here
-    preparing   the same; the brokers are asked to connect to the store named as ``other``
-    frozen      the same, but writes wait; only while ``charge/driver`` exists, which is bound to its driver's session
-    moved       a tombstone: the state is in ``other``, for good
-    claimed     not in charge (yet): it is being filled from ``other``, or that was given up
-
-A move changes the records of two stores::
-
-    the store left      in charge --> preparing --> frozen --> moved
-                            ^             |            |
-                            +-- given up -+------------+
-
-    the store filled    no record, moved, claimed -------> claimed --> in charge
-                        in charge, empty ----> frozen -----^   |
-                            ^                     |            |
-                            +------ given up -----+------------+
-
-So ``frozen`` is said of both: of a store being moved out of, whose state is about to be final, and of one in which a
-cluster may just begin, held by who wants to claim it (``parley.consensus.store_claim``). For those who write it is the
-same: they
-wait, and once the driver is gone anybody gives it up. So may anybody enter that a claimed store is in charge who has
-found the other store's ``moved`` of this move.
-
-A store without a record is in charge of whatever is in it. ``term`` is how many moves led to this store being in
-record: it only rises, so a client that slept through a move there and back sees that it knows nothing any more.
-``begun`` counts the moves that were begun, carried on from store to store: of two claims the later one is higher.
-
-The values bear the nonces of ``recipes.settled_write``; keys below ``charge/`` are never copied.
+The states, the events and the legal steps are ``StoreState``, ``StoreEvent`` and ``STEPS``; ``write_record`` refuses
+any other step. A store without a record (state None) is in charge of whatever is in it. Values are stored in the
+envelope of ``recipes.settled_write``. Keys below ``charge/`` are never copied to another store. See
+docs/coordination.md, "How a cluster moves".
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
+from typing import NamedTuple
 
-from parley.consensus.backend import (
-    ABSENT,
-    At,
-    Backend,
-    Check,
-    Delete,
-    Entry,
-    Op,
-    Put,
-    Revision,
-)
-from parley.consensus.errors import BadConfig, PreconditionFailed
+from parley.consensus.backend import ABSENT, At, Backend, Check, Delete, Entry, Op, Put, Revision
+from parley.consensus.errors import BadConfig, IllegalStep, PreconditionFailed
 from parley.consensus.recipes.settled_write import Writer, unwrap
 
 RECORD_FOLDER = "charge/"
@@ -66,22 +32,85 @@ note that the move was finished."""
 
 
 class StoreState(Enum):
-    """Where a store stands; the module has the transitions."""
+    """The state of a store. The values are stored."""
 
     IN_CHARGE = "in charge"
+    """The cluster's state is in this store, and brokers write it here."""
     PREPARING = "preparing"
+    """In charge. The brokers connect to the store that the cluster is about to move to (``other``)."""
     FROZEN = "frozen"
+    """In charge, but writers wait: a move out of this store is about to be committed, or another cluster wants to claim
+    the store while it is empty. Lasts only while ``charge/driver`` exists, which is bound to the driver's session."""
     MOVED = "moved"
+    """A tombstone: the cluster's state is in ``other``, for good."""
     CLAIMED = "claimed"
+    """Not in charge: a move fills this store from ``other``, or did so and was given up."""
 
 
+class StoreEvent(Enum):
+    """What changes the record of a store."""
+
+    BEGIN = "begin"
+    """A cluster begins in an empty store."""
+    PREPARE = "prepare"
+    """A move out of the store begins. It voids every earlier move."""
+    FREEZE = "freeze"
+    """The driver of a move, or a claimant, holds the writers."""
+    COMMIT = "commit"
+    """The other store is in charge from now on."""
+    CLAIM = "claim"
+    """A move begins to fill the store."""
+    TAKE = "take"
+    """The claimed store is in charge: the move that fills it was committed."""
+    GIVE_UP = "give up"
+    """The move out of the store is given up."""
+    RESTORE = "restore"
+    """Write the record as it was before, so that the store refuses writes based on the current revision."""
+
+
+STEPS: Mapping[StoreState | None, Mapping[StoreEvent, frozenset[StoreState]]] = {
+    None: {
+        StoreEvent.BEGIN: frozenset({StoreState.IN_CHARGE}),
+        StoreEvent.PREPARE: frozenset({StoreState.PREPARING}),  # before the cluster has written anything
+        StoreEvent.CLAIM: frozenset({StoreState.CLAIMED}),
+        StoreEvent.RESTORE: frozenset({StoreState.IN_CHARGE}),
+    },
+    StoreState.IN_CHARGE: {
+        StoreEvent.PREPARE: frozenset({StoreState.PREPARING}),
+        StoreEvent.FREEZE: frozenset({StoreState.FROZEN}),
+        StoreEvent.RESTORE: frozenset({StoreState.IN_CHARGE}),
+    },
+    StoreState.PREPARING: {
+        StoreEvent.PREPARE: frozenset({StoreState.PREPARING}),
+        StoreEvent.FREEZE: frozenset({StoreState.FROZEN}),
+        StoreEvent.GIVE_UP: frozenset({StoreState.IN_CHARGE}),
+        StoreEvent.RESTORE: frozenset({StoreState.PREPARING}),
+    },
+    StoreState.FROZEN: {
+        StoreEvent.PREPARE: frozenset({StoreState.PREPARING}),
+        StoreEvent.FREEZE: frozenset({StoreState.FROZEN}),  # a claimant takes over from one that has died
+        StoreEvent.COMMIT: frozenset({StoreState.MOVED}),
+        StoreEvent.CLAIM: frozenset({StoreState.CLAIMED}),
+        StoreEvent.GIVE_UP: frozenset({StoreState.IN_CHARGE}),
+        StoreEvent.RESTORE: frozenset({StoreState.IN_CHARGE, StoreState.PREPARING, StoreState.FROZEN}),
+    },
+    StoreState.MOVED: {
+        StoreEvent.CLAIM: frozenset({StoreState.CLAIMED}),
+        StoreEvent.RESTORE: frozenset({StoreState.MOVED}),
+    },
+    StoreState.CLAIMED: {
+        StoreEvent.CLAIM: frozenset({StoreState.CLAIMED}),  # by a later move
+        StoreEvent.TAKE: frozenset({StoreState.IN_CHARGE}),
+        StoreEvent.RESTORE: frozenset({StoreState.IN_CHARGE, StoreState.PREPARING, StoreState.CLAIMED}),
+    },
+}
 IN_CHARGE_STATES = frozenset({StoreState.IN_CHARGE, StoreState.PREPARING, StoreState.FROZEN})
-"""The states of a store that is in charge; of two stores of a cluster at most one is in one of them."""
+"""The states of a store that is in charge. Of the stores of a cluster, at most one is in one of these states."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreLocation:
-    """A store: its address, and the identity it must have."""
+    """The address of a store, and the identity that it must have."""
 
     url: str
     identity: str
@@ -89,15 +118,17 @@ class StoreLocation:
 
 @dataclass(frozen=True, slots=True)
 class StoreRecord:
-    """The record.
+    """The content of the record. The field names are stored.
 
-    :ivar term: how many moves led here.
-    :ivar begun: how many moves were begun up to the latest one, in all the stores that led here.
+    :ivar term: the number of moves that led to this store being in charge. It only rises, so a client that slept
+        through a move there and back notices that its knowledge is out of date.
     :ivar past: the identities of the stores that were in charge before this one, latest first.
-    :ivar move: the id of the latest move from or to this store, "" for none.
+    :ivar move: the id of the latest move from or to this store, "" if there was none.
     :ivar other: the other store of that move.
-    :ivar note: how that move went, for people.
-    :ivar came_by: the id of the move that led here, "" where none did: it outlasts later moves that are given up.
+    :ivar note: the outcome of that move, for people.
+    :ivar begun: the number of moves begun so far, in all the stores that led here. Of two claims the later one has the
+        higher number.
+    :ivar came_by: the id of the move that led here, "" if none did. Later moves that are given up leave it unchanged.
     """
 
     state: StoreState = StoreState.IN_CHARGE
@@ -111,44 +142,41 @@ class StoreRecord:
 
     @property
     def is_move_done(self) -> bool:
-        """Whether the latest move was carried out, not merely begun, or given up. Without a move it was not."""
+        """True if the latest move was carried out; False if it is under way or was given up, or if there was none."""
         return self.state is StoreState.MOVED or (self.move != "" and self.came_by == self.move)
 
     def preparing(self, move: str, to: StoreLocation) -> StoreRecord:
-        """The brokers are to connect to the other store."""
+        """Return the record after PREPARE: the brokers connect to the other store."""
         return replace(self, state=StoreState.PREPARING, move=move, other=to, note="", begun=self.begun + 1)
 
     def frozen(self) -> StoreRecord:
-        """Nobody writes any more."""
+        """Return the record after FREEZE: writers wait."""
         return replace(self, state=StoreState.FROZEN)
 
     def moved(self) -> StoreRecord:
-        """The other store is in charge."""
+        """Return the record after COMMIT: the other store is in charge."""
         return replace(self, state=StoreState.MOVED)
 
     def given_up(self, note: str) -> StoreRecord:
-        """This store is in charge as before."""
+        """Return the record after GIVE_UP: this store is in charge as before."""
         return replace(self, state=StoreState.IN_CHARGE, note=note)
 
     def claim(self, move: str, source: StoreLocation) -> StoreRecord:
-        """What a store is to become that is to be filled from this one, which lies at ``source``."""
+        """Return the record of a store that is to be filled from this one, which is at ``source``."""
         past = (source.identity, *(each for each in self.past if each != source.identity))
         return StoreRecord(StoreState.CLAIMED, self.term + 1, past, move, source, begun=self.begun)
 
     def taken(self, note: str) -> StoreRecord:
-        """The store is in charge that was claimed."""
+        """Return the record after TAKE: the claimed store is in charge."""
         return replace(self, state=StoreState.IN_CHARGE, note=note, came_by=self.move)
 
     def to_bytes(self) -> bytes:
-        """As it is stored."""
+        """Encode the record as it is stored."""
         return json.dumps({**asdict(self), "state": self.state.value}).encode()
 
     @classmethod
     def from_entry(cls, entry: Entry) -> StoreRecord:
-        """What is stored.
-
-        :raises BadConfig: it makes no sense.
-        """
+        """Decode a stored record. Raises BadConfig if it is malformed."""
         try:
             fields = json.loads(unwrap(entry).value)
             other = fields["other"]
@@ -166,35 +194,58 @@ class StoreRecord:
             raise BadConfig(f"the value of {entry.key} is not Parley's: {error}") from error
 
 
-async def read_record(backend: Backend) -> tuple[StoreRecord, Revision | None]:
-    """The record of an open store, and its revision; that of a store which has none begins with term 0."""
+class StoredRecord(NamedTuple):
+    """A record as it was read. Without a revision the store has no record."""
+
+    record: StoreRecord
+    revision: Revision | None
+
+    @property
+    def state(self) -> StoreState | None:
+        """The state of the store, None if it has no record."""
+        return None if self.revision is None else self.record.state
+
+    @property
+    def unchanged(self) -> Check:
+        """The check that the record is still as it was read."""
+        return Check(RECORD_KEY, At(self.revision) if self.revision else ABSENT)
+
+
+NO_RECORD = StoredRecord(StoreRecord(), None)
+"""What ``read_record`` returns for a store without a record."""
+
+
+async def read_record(backend: Backend) -> StoredRecord:
+    """Read the record of an open store."""
     entry = await backend.get(RECORD_KEY)
-    return (StoreRecord(), None) if entry is None else (StoreRecord.from_entry(entry), entry.revision)
-
-
-def expected(revision: Revision | None) -> Check:
-    """The check that the record is as it was read."""
-    return Check(RECORD_KEY, At(revision) if revision else ABSENT)
+    return NO_RECORD if entry is None else StoredRecord(StoreRecord.from_entry(entry), entry.revision)
 
 
 async def write_record(
-    writer: Writer, record: StoreRecord, was: Revision | None, *others: Op, checks: Sequence[Check] = ()
-) -> Revision:
-    """Replace the record if it is as it was read, and do something else in the same transaction.
+    writer: Writer,
+    before: StoredRecord,
+    event: StoreEvent,
+    record: StoreRecord,
+    *others: Op,
+    checks: Sequence[Check] = (),
+) -> StoredRecord:
+    """Replace the record if it is as it was read, in one transaction with ``others``. Returns the new record.
 
-    :raises PreconditionFailed: it is not; nothing was done.
-    :raises MaybeApplied: read it and see.
+    Raises PreconditionFailed if the record has changed (nothing was applied), MaybeApplied if the outcome is unknown
+    (read the record), and IllegalStep if the event does not lead from the one state to the other.
     """
-    result = await writer.commit([expected(was), *checks], [Put(RECORD_KEY, record.to_bytes()), *others])
-    revision = result.revisions[0]
-    assert revision is not None
-    return revision
+    if record.state not in STEPS[before.state].get(event, ()):
+        state = "without a record" if before.state is None else before.state.name
+        raise IllegalStep("store record", f"{event.name} to {record.state.name}", state)
+    result = await writer.commit([before.unchanged, *checks], [Put(RECORD_KEY, record.to_bytes()), *others])
+    return StoredRecord(record, result.revisions[0])
 
 
-async def unfreeze(backend: Backend, record: StoreRecord, was: Revision, note: str) -> None:
-    """Give up the move that froze the store. Anybody may at any time: it is refused once the move is done.
+async def unfreeze(backend: Backend, frozen: StoredRecord, note: str) -> None:
+    """Give up the move that froze the store. Any client may do so at any time: the store refuses once the move is done.
 
-    :raises Retriable: the store does not answer.
+    Raises Retriable if the store does not respond.
     """
-    with suppress(PreconditionFailed):  # it went on, one way or the other
-        await write_record(Writer(backend), record.given_up(note), was, Delete(DRIVER_KEY))
+    with suppress(PreconditionFailed):  # the move went on, or another client gave it up
+        given_up = frozen.record.given_up(note)
+        await write_record(Writer(backend), frozen, StoreEvent.GIVE_UP, given_up, Delete(DRIVER_KEY))

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from parley.consensus.errors import SessionLost
-from parley.consensus.session import Session, SessionState
+from parley.consensus.errors import IllegalStep, SessionLost
+from parley.consensus.session import STEPS, Session, SessionEvent, SessionState
 from tests.support.virtual_time import run
 
 
@@ -61,8 +61,23 @@ async def test_lost_is_final() -> None:
     session = opened(60_000)
     session.lose()
     assert not session.renewed(asyncio.get_running_loop().time())
-    session.suspend()
+    session.lose()
     assert session.state is SessionState.LOST
+
+
+async def test_an_illegal_step_raises_and_changes_nothing() -> None:
+    session = opened(60_000)
+    session.lose()
+    with pytest.raises(IllegalStep, match="DISCONNECTED is not legal in the state LOST"):
+        session.suspend()
+    assert session.state is SessionState.LOST
+
+
+def test_every_state_has_its_legal_steps() -> None:
+    assert STEPS.keys() == set(SessionState)
+    assert STEPS[SessionState.LOST] == {SessionEvent.ENDED: SessionState.LOST}, "LOST is final"
+    for state in (SessionState.CONNECTED, SessionState.SUSPENDED):
+        assert STEPS[state].keys() == set(SessionEvent)
 
 
 async def test_a_renewal_confirmed_after_the_deadline_is_too_late() -> None:

@@ -21,7 +21,9 @@ from parley.consensus.store_lookup import find_store
 from parley.consensus.store_record import (
     DRIVER_KEY,
     IN_CHARGE_STATES,
+    NO_RECORD,
     RECORD_KEY,
+    StoreEvent,
     StoreLocation,
     StoreRecord,
     StoreState,
@@ -130,7 +132,7 @@ async def new_store(begun: bool) -> MemoryStore:
     store = MemoryStore()
     if begun:
         async with MemoryBackend(store) as client:
-            await write_record(Writer(client), StoreRecord(), None)
+            await write_record(Writer(client), NO_RECORD, StoreEvent.BEGIN, StoreRecord())
     return store
 
 
@@ -435,11 +437,11 @@ async def test_a_store_that_is_held_by_a_claimant_is_not_claimed_by_another() ->
     one = MemoryBackend(store)
     await one.open()
     session = await one.open_session(TTL_MS)
-    record, revision = await read_record(one)
-    await write_record(Writer(one), record.frozen(), revision, Put(DRIVER_KEY, b"", session))
+    stored = await read_record(one)
+    await write_record(Writer(one), stored, StoreEvent.FREEZE, stored.record.frozen(), Put(DRIVER_KEY, b"", session))
     cluster = Cluster("mover", store)
     await cluster.begin()
-    with pytest.raises(CannotMove, match="somebody else is about to fill this store"):
+    with pytest.raises(CannotMove, match="another move is about to fill this store"):
         await (await cluster.migration("m", None)).run()
     await session.close()
     await (await cluster.migration("m", None)).run()

@@ -247,6 +247,6 @@ class StoreMoveParticipant:
         Writers then need not wait until that controller's session expires.
         """
         with suppress(CoordinationError):
-            record, revision = await read_record(self.store.backend)
-            if record.state is StoreState.FROZEN and revision is not None:
-                await unfreeze(self.store.backend, record, revision, f"given up: controller {epoch} is gone")
+            stored = await read_record(self.store.backend)
+            if stored.state is StoreState.FROZEN:
+                await unfreeze(self.store.backend, stored, f"given up: controller {epoch} is gone")
