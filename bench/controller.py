@@ -61,7 +61,7 @@ def new_topics(image: MetadataImage, rng: Random, count: int, prefix: str) -> De
 def grown_isrs(image: MetadataImage, leader: int, count: int) -> Decision[object]:
     """A leader drops a follower of many partitions."""
     led = [each for each in image.partitions() if each[2].leader == leader][:count]
-    wishes = [
+    wanted = [
         IsrChange(
             image.topics[topic].topic_id,
             index,
@@ -71,7 +71,7 @@ def grown_isrs(image: MetadataImage, leader: int, count: int) -> Decision[object
         )
         for topic, index, state in led
     ]
-    return alter_partitions(image, leader, 1, wishes)
+    return alter_partitions(image, leader, 1, wanted)
 
 
 def decisions(image: MetadataImage, rng: Random) -> dict[str, Callable[[], Decision[object]]]:

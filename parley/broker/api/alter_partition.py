@@ -42,14 +42,14 @@ class AlterPartitionApi:
         """Change the ISRs of partitions that the sender leads. Each partition fails independently."""
         version = context.api_version
         ids = [self._topic_id(topic, version) for topic in request.topics]
-        wishes = [
-            _wish(topic_id, partition, version)
+        wanted = [
+            _isr_change(topic_id, partition, version)
             for topic_id, topic in zip(ids, request.topics, strict=True)
             for partition in topic.partitions
         ]
         try:
             outcomes = await self._controller.submit(
-                lambda image: alter_partitions(image, request.broker_id, request.broker_epoch, wishes)
+                lambda image: alter_partitions(image, request.broker_id, request.broker_epoch, wanted)
             )
         except KafkaError as error:
             return AlterPartitionResponse(error_code=error.code, topics=[])
@@ -72,7 +72,7 @@ class AlterPartitionApi:
         return ZERO_UUID if known is None else known.topic_id
 
 
-def _wish(topic_id: UUID, partition: AlterPartitionRequest.PartitionData, version: int) -> IsrChange:
+def _isr_change(topic_id: UUID, partition: AlterPartitionRequest.PartitionData, version: int) -> IsrChange:
     if version >= 3:
         isr = tuple((state.broker_id, state.broker_epoch) for state in partition.new_isr_with_epochs)
     else:
@@ -88,7 +88,7 @@ def _answer(outcome: IsrChangeOutcome, version: int) -> AlterPartitionResponse.P
         error = _BEFORE_TOPIC_IDS.get(error, error)
     if error is not ErrorCode.NONE or state is None:
         return AlterPartitionResponse.PartitionData(
-            partition_index=outcome.wish.partition,
+            partition_index=outcome.change.partition,
             error_code=error,
             leader_id=0,
             leader_epoch=0,
@@ -96,7 +96,7 @@ def _answer(outcome: IsrChangeOutcome, version: int) -> AlterPartitionResponse.P
             partition_epoch=0,
         )
     return AlterPartitionResponse.PartitionData(
-        partition_index=outcome.wish.partition,
+        partition_index=outcome.change.partition,
         leader_id=state.leader,
         leader_epoch=state.leader_epoch,
         isr=list(state.isr),

@@ -1,7 +1,7 @@
-"""What administrators ask of the controller, as request handlers call it.
+"""Topics and configuration as administrators change them: what request handlers call on the controller.
 
-Puts together what a decision needs besides the image: the defaults of the cluster, the operator's policies, the rules
-of the configuration, ids and chance.
+Adds to each decision what it needs besides the image: the cluster's defaults, the operator's policies, the rules of the
+configuration, ids and random numbers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ UNCLEAN_ELECTION = "unclean.leader.election.enable"
 
 
 class Administration:
-    """Topics and configuration, on the broker that is the controller; elsewhere everything raises NOT_CONTROLLER."""
+    """Changes of topics and configuration. All methods raise NOT_CONTROLLER if this broker is not the controller."""
 
     def __init__(
         self,
@@ -53,30 +53,30 @@ class Administration:
         metadata: Metadata,
         config: DynamicConfig,
         rng: Random,
-        opened: Callable[[], Awaitable[None]],
+        until_usable: Callable[[], Awaitable[None]],
         unclean: UncleanAllowed,
     ) -> None:
-        """``opened()`` waits until new partitions can be used: living brokers know of them, this one has its logs."""
+        """``until_usable()`` waits until all live brokers know new partitions and their logs here are open."""
         static = config()
         self._broker_id = broker_id
         self._controller = controller
         self._metadata = metadata
         self._config = config
         self._rng = rng
-        self._opened = opened
+        self._until_usable = until_usable
         self._unclean = unclean
         self._topic_policy = Policy(static.create_topic_policy_class_name or "", static.given)
         self._config_policy = Policy(static.alter_config_policy_class_name or "", static.given)
 
     @property
     def is_controller(self) -> bool:
-        """Whether this broker is the controller, as far as it knows."""
+        """True if this broker is the controller, as far as it knows."""
         return self._controller.is_active
 
-    # -- topics ------------------------------------------------------------------------------------------------
+    # --- Topics ---
 
     async def create_topics(self, wanted: Sequence[NewTopic], *, validate_only: bool = False) -> list[TopicOutcome]:
-        """Create topics; each fails for itself."""
+        """Create topics. Each topic has its own outcome."""
 
         def decide(image: MetadataImage) -> Decision[list[TopicOutcome]]:
             config = self._config()
@@ -96,11 +96,11 @@ class Administration:
             for topic in wanted:
                 if topic.name in created:
                     _log_warnings_about(topic.name, topic.configs)
-        await self._opened()
+        await self._until_usable()
         return outcomes
 
     def _new_topic_id(self) -> UUID:
-        """A random id (version 4); Kafka keeps the ids 0 and 1 for itself and shows none that begins with a dash."""
+        """Return a random id (version 4), but none that Kafka reserves and none whose text begins with a dash."""
         while True:
             new = UUID(int=self._rng.getrandbits(128), version=4)
             if new != ZERO_UUID and new.bytes[0] >> 2 != 0b111110:  # base64url of these six bits is "-"
@@ -114,9 +114,9 @@ class Administration:
         self._topic_policy.check_topic(topic, configs)
 
     async def delete_topics(self, names: Sequence[str], ids: Mapping[str, UUID]) -> list[TopicOutcome]:
-        """Delete topics, those in ``ids`` only if they have this id; each fails for itself.
+        """Delete topics; those in ``ids`` only if they have that id. Each topic has its own outcome.
 
-        Raises TOPIC_DELETION_DISABLED where that is configured.
+        Raises TOPIC_DELETION_DISABLED if ``delete.topic.enable`` is false.
         """
         if not self._config().delete_topic_enable:
             raise KafkaError(
@@ -127,21 +127,21 @@ class Administration:
     async def add_partitions(
         self, wanted: Sequence[NewPartitions], *, validate_only: bool = False
     ) -> list[TopicOutcome]:
-        """Add partitions to topics; each fails for itself."""
+        """Add partitions to topics. Each topic has its own outcome."""
         outcomes = await self._controller.submit(
             lambda image: add_partitions(image, wanted, rng=self._rng, validate_only=validate_only)
         )
-        await self._opened()
+        await self._until_usable()
         return outcomes
 
-    # -- configuration -----------------------------------------------------------------------------------------
+    # --- Configuration ---
 
     async def alter_configs(
         self, wanted: Sequence[ConfigChange], *, validate_only: bool = False
     ) -> list[ConfigOutcome]:
-        """Change configuration entries; each resource fails for itself.
+        """Change configuration entries. Each resource has its own outcome.
 
-        Where that allows unclean elections, partitions without a leader get one.
+        If the change allows unclean elections, partitions without a leader get one.
         """
         outcomes = await self._controller.submit(
             lambda image: alter_configs(
@@ -163,12 +163,15 @@ class Administration:
             if resource.type is ResourceType.TOPIC:
                 check_topic(self._config(), entries)
             elif resource.type is ResourceType.BROKER:
-                # Of another broker only the keys and values can be judged: its own properties are not known here.
+                # Of another broker only keys and values can be checked: its properties file is not known here.
                 check_change(self._config(), entries, per_broker=bool(resource.name))
             else:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, f"A {resource.type.name} has no configuration here.")
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"A {resource.type.name} has no configuration that can be changed.",
+                )
         except ConfigError as error:
-            # Kafka's clients know a refused broker configuration by the one code, a refused topic's by the other.
+            # Kafka uses one code for a refused topic configuration, another one for a refused broker configuration.
             of_topic = resource.type is ResourceType.TOPIC
             code = ErrorCode.INVALID_CONFIG if of_topic else ErrorCode.INVALID_REQUEST
             raise KafkaError(code, str(error)) from error

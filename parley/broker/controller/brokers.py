@@ -1,4 +1,4 @@
-"""Decisions about brokers: one joins, one is gone."""
+"""Decisions about brokers: one registers, is fenced, loses a disk, stops in an orderly way, or leaves for good."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from dataclasses import replace
 from uuid import UUID
 
 from parley.broker.controller.decision import Decision
-from parley.broker.controller.leader_choice import candidates, elect_leader
+from parley.broker.controller.leader_choice import elect_leader, electable
 from parley.broker.metadata.changes import BrokerRegistered, BrokerUnregistered, Change, PartitionChanged
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, BrokerRegistration
 from parley.protocol.errors import ErrorCode, KafkaError
 
 UncleanAllowed = Callable[[MetadataImage, str], bool]
-"""Whether a topic may elect a leader outside its ISR (``unclean.leader.election.enable``)."""
+"""True if a topic may elect a leader outside its ISR (``unclean.leader.election.enable``)."""
 
 
 def register_broker(
     image: MetadataImage, registration: BrokerRegistration, unclean: UncleanAllowed
 ) -> Decision[BrokerRegistration]:
-    """Take in a broker under a new epoch.
+    """Register a broker under a new epoch.
 
-    A process that comes back under a new epoch (its session had ended, say, while the store was away) goes on with what
-    it led. Of another process, what it led is given up first, so that a leader that was restarted never goes on under
-    its old leader epoch. A registration whose epoch is not above the one known changes nothing: who was fenced comes
-    back under a higher one only.
+    If the same process comes back under a new epoch (its session ended while the store was away, say), it keeps its
+    leaderships. If another process takes over the broker id, the broker is fenced first, so that a restarted leader
+    never goes on under its old leader epoch. A registration whose epoch is not higher than the known one changes
+    nothing: a fenced broker comes back only under a higher epoch.
     """
     known = image.brokers.get(registration.broker_id)
     if known is not None and registration.epoch <= known.epoch:
@@ -45,12 +45,12 @@ def register_broker(
 def fence_broker(
     image: MetadataImage, broker_id: int, unclean: UncleanAllowed, *, epoch: int | None = None
 ) -> Decision[bool]:
-    """Fence a broker that is gone: its epoch stays on record, its leaders move to living replicas in sync.
+    """Fence a broker: it keeps its epoch, and its leaderships move to live replicas in the ISR.
 
-    With an ``epoch`` nothing happens to a broker that has registered anew since. Answers whether it was fenced now.
+    If ``epoch`` is given, a broker that has registered again since is left alone. Returns True if it was fenced now.
 
-    The registration comes after the elections, as it reaches the store: should the writes be cut off in the middle, the
-    next controller must not take the broker, if it comes back, for one whose leaders have all been settled.
+    The fenced registration is written to the store after the elections. If the writes were cut off in the middle and
+    the broker came back, the next controller would otherwise believe that all its leaderships had been moved.
     """
     known = image.brokers.get(broker_id)
     if known is None or known.fenced or epoch not in (None, known.epoch):
@@ -63,21 +63,19 @@ def fence_broker(
 def take_replicas_offline(
     image: MetadataImage, broker_id: int, epoch: int, replicas: Iterable[tuple[UUID, int]], unclean: UncleanAllowed
 ) -> Decision[None]:
-    """A living broker has lost the disk of some replicas: they neither lead nor count as in sync, if another can.
+    """Take replicas out of leadership and ISR after their broker, which is alive, has lost their disk.
 
-    ``replicas`` are topic ids and partitions; those that the image does not know are gone, and nothing is done. Raises
-    STALE_BROKER_EPOCH for a broker that is not registered under this epoch.
+    A replica stays in the ISR if it is the last one there. ``replicas`` are pairs of topic id and partition; unknown
+    ones are ignored. Raises STALE_BROKER_EPOCH unless the broker is registered under this epoch.
     """
-    known = image.brokers.get(broker_id)
-    if known is None or known.epoch != epoch:
-        raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"Broker {broker_id} is not registered under epoch {epoch}.")
-    live = _live(image)
+    check_broker_epoch(image, broker_id, epoch)
+    live = image.live_broker_ids()
     changes: list[Change] = []
     for topic_id, index in dict.fromkeys(replicas):
         topic = image.topic_names.get(topic_id, "")
         state = image.partition(topic, index)
         if state is not None and broker_id in state.replicas:
-            elected = elect_leader(state, candidates(state, live) - {broker_id}, unclean=unclean(image, topic))
+            elected = elect_leader(state, electable(state, live) - {broker_id}, unclean=unclean(image, topic))
             if elected is not state:
                 changes.append(PartitionChanged(topic, index, elected))
     return Decision(tuple(changes), None)
@@ -86,17 +84,13 @@ def take_replicas_offline(
 def hand_over_leadership(
     image: MetadataImage, broker_id: int, epoch: int, unclean: UncleanAllowed
 ) -> Decision[list[tuple[str, int]]]:
-    """A broker is about to stop: its leaders move now and not when it is missed.
+    """Controlled shutdown: move a broker's leaderships before it stops, and fence it.
 
-    The broker is fenced by it, and out of every ISR that has another living member. Answers the partitions that are
-    left without a leader until it is back. Raises BROKER_ID_NOT_REGISTERED, and STALE_BROKER_EPOCH for another life
-    of the broker than the present one.
+    The broker leaves every ISR that has another live member. Returns the partitions that have no leader until it is
+    back. Raises BROKER_ID_NOT_REGISTERED, and STALE_BROKER_EPOCH if ``epoch`` is not the broker's present epoch.
     """
-    known = _registered(image, broker_id)
-    if epoch != known.epoch:
-        raise KafkaError(
-            ErrorCode.STALE_BROKER_EPOCH, f"Broker {broker_id} is registered under epoch {known.epoch}, not {epoch}."
-        )
+    _registered(image, broker_id)
+    check_broker_epoch(image, broker_id, epoch)
     changes = fence_broker(image, broker_id, unclean).changes
     remaining = [
         (topic, index)
@@ -107,23 +101,30 @@ def hand_over_leadership(
 
 
 def unregister_broker(image: MetadataImage, broker_id: int) -> Decision[None]:
-    """Forget a broker that will not come back (KIP-631).
+    """Remove the registration of a broker that will not come back (KIP-631).
 
-    Partitions go on naming it as a replica until they are reassigned. Raises BROKER_ID_NOT_REGISTERED, and
-    INVALID_REQUEST for a broker that is alive: it would only register again.
+    The broker stays a replica of its partitions until they are reassigned. Raises BROKER_ID_NOT_REGISTERED, and
+    INVALID_REQUEST if the broker is alive, since it would register again.
     """
     if not _registered(image, broker_id).fenced:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker {broker_id} is alive: stop it before you unregister it.")
     return Decision((BrokerUnregistered(broker_id),), None)
 
 
-def _live(image: MetadataImage) -> set[int]:
-    return {broker.broker_id for broker in image.live_brokers()}
+def check_broker_epoch(image: MetadataImage, broker_id: int, epoch: int) -> None:
+    """Raise STALE_BROKER_EPOCH unless the broker is registered under ``epoch``."""
+    known = image.brokers.get(broker_id)
+    if known is None:
+        raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"Broker {broker_id} is not registered.")
+    if epoch != known.epoch:
+        raise KafkaError(
+            ErrorCode.STALE_BROKER_EPOCH, f"Broker {broker_id} is registered under epoch {known.epoch}, not {epoch}."
+        )
 
 
 def _elections(before: MetadataImage, image: MetadataImage, broker_id: int, unclean: UncleanAllowed) -> list[Change]:
-    """The partitions of one broker whose leader or ISR its coming or going, after ``before``, changes."""
-    lived, live = _live(before), _live(image)
+    """Return the changes of leader and ISR in a broker's partitions, after it came or went between the two images."""
+    lived, live = before.live_broker_ids(), image.live_broker_ids()
     changes: list[Change] = []
     for topic in image.topics.values():
         may_be_unclean: bool | None = None
@@ -132,7 +133,7 @@ def _elections(before: MetadataImage, image: MetadataImage, broker_id: int, uncl
                 continue
             if may_be_unclean is None:
                 may_be_unclean = unclean(image, topic.name)
-            failed = lived - candidates(state, lived)
+            failed = lived - electable(state, lived)
             elected = elect_leader(state, live - failed, unclean=may_be_unclean)
             if elected is not state:
                 changes.append(PartitionChanged(topic.name, index, elected))

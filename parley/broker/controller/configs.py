@@ -1,4 +1,4 @@
-"""Decisions about configuration: replace the entries of a resource, or change some of them (KIP-133, KIP-339)."""
+"""Decisions about configuration: replace all entries of a resource (KIP-133), or change some of them (KIP-339)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """What is asked for one resource: all its entries anew, or changes to some."""
+    """A request for one resource: ``replacement`` replaces all its entries, ``changes`` change some."""
 
     resource: ConfigResource
     replacement: Mapping[str, str] | None = None
@@ -24,17 +24,17 @@ class ConfigChange:
 
 @dataclass(frozen=True, slots=True)
 class ConfigOutcome:
-    """What became of the change of one resource."""
+    """The outcome for one resource."""
 
     resource: ConfigResource
     error: KafkaError | None = None
 
 
 ValidateEntries = Callable[[ConfigResource, Mapping[str, str]], None]
-"""Raises KafkaError (INVALID_CONFIG, POLICY_VIOLATION) unless the resource may have these entries."""
+"""Raises KafkaError (INVALID_CONFIG, POLICY_VIOLATION) if the resource may not have these entries."""
 
 CurrentList = Callable[[ConfigResource, str], list[str]]
-"""The elements that a list entry has now, wherever from; raises INVALID_CONFIG where the key is not a list."""
+"""Returns the elements that a list key has now, defaults included. Raises INVALID_CONFIG if the key is not a list."""
 
 
 def alter_configs(
@@ -45,7 +45,7 @@ def alter_configs(
     current_list: CurrentList,
     validate_only: bool = False,
 ) -> Decision[list[ConfigOutcome]]:
-    """Change the entries of each resource, or say why not."""
+    """Change the entries of each resource; each outcome has its own error."""
     changes: list[Change] = []
     outcomes = []
     for change in wanted:

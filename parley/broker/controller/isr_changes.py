@@ -1,7 +1,7 @@
-"""The decision about in-sync replicas: what a leader asks for by AlterPartition (KIP-497, KIP-841, KIP-903).
+"""Decisions about the ISR: what a leader asks for with AlterPartition (KIP-497, KIP-841, KIP-903).
 
-A leader is believed only while it is the leader the controller knows, and speaks of the state the controller knows: so
-of two changes that crossed each other one is refused, and the leader asks anew once it has the other.
+A request counts only if its sender is the leader that the controller knows, and names the partition epoch that the
+controller knows. So if two changes cross each other, one is refused, and the leader asks again once it has the other.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
+from parley.broker.controller.brokers import check_broker_epoch
 from parley.broker.controller.decision import Decision
 from parley.broker.controller.leader_choice import next_state
 from parley.broker.metadata.changes import Change, PartitionChanged
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import PartitionState
-from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.errors import ErrorCode
 from parley.protocol.sentinels import NO_EPOCH
 
 
 @dataclass(frozen=True, slots=True)
 class IsrChange:
-    """What a leader asks for one partition: the ISR as ``(broker id, broker epoch)``, and the state it started from."""
+    """The ISR that a leader asks for, as pairs of broker id and broker epoch, and the epochs of the state it knows."""
 
     topic_id: UUID
     partition: int
@@ -32,78 +33,68 @@ class IsrChange:
 
 @dataclass(frozen=True, slots=True)
 class IsrChangeOutcome:
-    """The partition's state after the wish; with an error besides, or alone where there is no such partition.
+    """The partition's state after the request, and an error if the ISR was not changed.
 
-    NEW_LEADER_ELECTED comes with a change that was made: it ended a reassignment that took the leader away.
+    ``state`` is None if there is no such partition. The error NEW_LEADER_ELECTED goes with a change that was made: it
+    completed a reassignment that removed the leader.
     """
 
-    wish: IsrChange
+    change: IsrChange
     state: PartitionState | None = None
     error: ErrorCode = ErrorCode.NONE
 
 
 def alter_partitions(
-    image: MetadataImage, sender: int, sender_epoch: int, wishes: Sequence[IsrChange]
+    image: MetadataImage, sender: int, sender_epoch: int, wanted: Sequence[IsrChange]
 ) -> Decision[list[IsrChangeOutcome]]:
-    """Change the ISR of each partition as its leader asks, or say why not.
+    """Change the ISR of each partition as its leader asks; each outcome has its own error.
 
     Raises STALE_BROKER_EPOCH unless the sender is registered under this epoch.
     """
     check_broker_epoch(image, sender, sender_epoch)
-    live = {broker.broker_id for broker in image.live_brokers()}
+    live = image.live_broker_ids()
     changed: dict[tuple[str, int], PartitionState] = {}
     outcomes = []
-    for wish in wishes:
-        topic = image.topic_names.get(wish.topic_id)
+    for change in wanted:
+        topic = image.topic_names.get(change.topic_id)
         if topic is None:
-            outcomes.append(IsrChangeOutcome(wish, error=ErrorCode.UNKNOWN_TOPIC_ID))
+            outcomes.append(IsrChangeOutcome(change, error=ErrorCode.UNKNOWN_TOPIC_ID))
             continue
-        key = (topic, wish.partition)
+        key = (topic, change.partition)
         state = changed.get(key) or image.partition(*key)
         if state is None:
-            outcomes.append(IsrChangeOutcome(wish, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            outcomes.append(IsrChangeOutcome(change, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             continue
-        error = _refusal(image, live, state, sender, wish)
+        error = _refusal(image, live, state, sender, change)
         if error is not ErrorCode.NONE:
-            outcomes.append(IsrChangeOutcome(wish, state, error))
+            outcomes.append(IsrChangeOutcome(change, state, error))
             continue
-        isr = tuple(broker for broker, _ in wish.isr)
+        isr = tuple(broker for broker, _ in change.isr)
         after = next_state(state, replace(state, isr=isr), live)
         if after is not state:
             changed[key] = after
         moved = after.leader != sender
-        outcomes.append(IsrChangeOutcome(wish, after, ErrorCode.NEW_LEADER_ELECTED if moved else ErrorCode.NONE))
+        outcomes.append(IsrChangeOutcome(change, after, ErrorCode.NEW_LEADER_ELECTED if moved else ErrorCode.NONE))
     changes: list[Change] = [PartitionChanged(topic, index, state) for (topic, index), state in changed.items()]
     return Decision(tuple(changes), outcomes)
 
 
-def check_broker_epoch(image: MetadataImage, broker_id: int, epoch: int) -> None:
-    """Raise STALE_BROKER_EPOCH unless ``epoch`` is the one the broker is registered under."""
-    known = image.brokers.get(broker_id)
-    if known is None:
-        raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"Broker {broker_id} is not registered.")
-    if epoch != known.epoch:
-        raise KafkaError(
-            ErrorCode.STALE_BROKER_EPOCH, f"Broker {broker_id} is registered under epoch {known.epoch}, not {epoch}."
-        )
-
-
 def _refusal(
-    image: MetadataImage, live: Container[int], state: PartitionState, sender: int, wish: IsrChange
+    image: MetadataImage, live: Container[int], state: PartitionState, sender: int, change: IsrChange
 ) -> ErrorCode:
-    """Why the wish is not granted; the order of the checks is Kafka's, since leaders act upon the first."""
-    isr = [broker for broker, _ in wish.isr]
-    if wish.leader_epoch > state.leader_epoch or wish.partition_epoch > state.partition_epoch:
-        return ErrorCode.NOT_CONTROLLER  # the sender has heard of a controller after this one
-    if wish.leader_epoch < state.leader_epoch:
+    """Return why the change is refused, or NONE. The order of the checks is Kafka's: leaders act on the first error."""
+    isr = [broker for broker, _ in change.isr]
+    if change.leader_epoch > state.leader_epoch or change.partition_epoch > state.partition_epoch:
+        return ErrorCode.NOT_CONTROLLER  # the sender knows of a later controller than this one
+    if change.leader_epoch < state.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
     if sender != state.leader:
         return ErrorCode.INVALID_REQUEST
-    if wish.partition_epoch < state.partition_epoch:
+    if change.partition_epoch < state.partition_epoch:
         return ErrorCode.INVALID_UPDATE_VERSION
     if len(set(isr)) != len(isr) or sender not in isr or any(broker not in state.replicas for broker in isr):
         return ErrorCode.INVALID_REQUEST
     # The leader names no epoch of a member whose epoch it does not know.
-    if any(broker not in live or epoch not in (NO_EPOCH, image.brokers[broker].epoch) for broker, epoch in wish.isr):
+    if any(broker not in live or epoch not in (NO_EPOCH, image.brokers[broker].epoch) for broker, epoch in change.isr):
         return ErrorCode.INELIGIBLE_REPLICA
     return ErrorCode.NONE

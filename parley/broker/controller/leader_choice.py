@@ -1,15 +1,12 @@
-"""Who leads a partition: the pure rule that every change of a partition's state goes through.
+"""Which replica leads a partition: the pure rule that every change of a partition's state goes through.
 
-* The first replica, in order of preference, that is alive and in sync leads; a leader that is both stays.
-* Where none is, the partition has no leader, unless unclean election is allowed: then the first living replica leads,
-  alone in the ISR, and records that only the others held are lost.
-* The dead leave the ISR as soon as a living member remains. It never becomes empty: its last members are remembered as
-  those who may lead again.
-* A member of the ISR that is alive always leads a partition that has no other leader, unless it has told that it lost
-  the disk (ReportOfflineReplicas). So a partition without a leader names those who have: the living of its ISR. They
-  are no candidates until they register anew (:func:`candidates`).
-* A reassignment (KIP-455) is over when every replica it adds is in sync; those it removes leave in the same step.
-* The leader epoch rises when the leader changes, the partition epoch when anything does.
+* The leader is the first replica, in order of preference, that is alive and in the ISR. A leader that is both stays.
+* If there is none, the partition has no leader. With unclean election the first live replica then leads, alone in the
+  ISR; records that only other replicas have are lost.
+* Dead replicas leave the ISR if a live one remains in it. The ISR is never empty: its last members may lead again.
+* A live member of the ISR leads, unless it has reported a failed disk. So the live ISR members of a partition without
+  a leader have failed disks, and are not electable until they register again.
+* A reassignment (KIP-455) is complete when every replica it adds is in the ISR; those it removes leave at that moment.
 """
 
 from __future__ import annotations
@@ -20,18 +17,18 @@ from dataclasses import replace
 from parley.broker.metadata.types import NO_LEADER, PartitionState
 
 
-def candidates(state: PartitionState, live: Set[int]) -> Set[int]:
-    """Who of the living may be elected: not who has told that the partition's disk failed.
+def electable(state: PartitionState, live: Set[int]) -> Set[int]:
+    """Return the live brokers without those that have reported a failed disk for this partition.
 
-    To be asked of a state that all decisions have been carried out for, and of those who were alive then.
+    ``state`` must be one that a decision has led to, and ``live`` the brokers that were alive for that decision.
     """
     return live if state.leader != NO_LEADER else live - set(state.isr)
 
 
 def elect_leader(state: PartitionState, live: Container[int], *, unclean: bool = False) -> PartitionState:
-    """The partition's state once the dead replicas are out of its ISR and a leader is chosen among the living.
+    """Remove dead replicas from the ISR and elect a leader among the live ones.
 
-    With nothing to change the same value is answered.
+    Returns the same object if nothing changes.
     """
     return next_state(state, state, live, unclean=unclean)
 
@@ -39,14 +36,15 @@ def elect_leader(state: PartitionState, live: Container[int], *, unclean: bool =
 def next_state(
     known: PartitionState, wanted: PartitionState, live: Container[int], *, unclean: bool = False
 ) -> PartitionState:
-    """The state that comes after ``known`` when the partition is to be as ``wanted`` says, by the rules above.
+    """Return the state that follows ``known`` when ``wanted`` is asked for, by the rules above.
 
-    The epochs of ``wanted`` are not looked at. Its leader is kept if it may lead; its ISR may be empty only where
-    ``unclean`` allows to elect somebody. With nothing to change ``known`` itself is answered.
+    The epochs of ``wanted`` are ignored. Its leader is kept if it may lead. Its ISR may be empty only if ``unclean``
+    allows an election outside the ISR. The leader epoch rises if the leader changes, the partition epoch if anything
+    does. Returns ``known`` itself if nothing changes.
     """
     isr = tuple(broker for broker in wanted.isr if broker in live)
     if not isr and unclean:
-        isr = next(((broker,) for broker in _fullest_first(wanted) if broker in live), ())
+        isr = next(((broker,) for broker in _complete_replicas_first(wanted) if broker in live), ())
     settled = wanted if not isr or isr == wanted.isr else replace(wanted, isr=isr)
     if settled.adding or settled.removing:
         settled = _complete(settled)
@@ -70,8 +68,8 @@ def _same_places(one: PartitionState, other: PartitionState) -> bool:
     )
 
 
-def _fullest_first(state: PartitionState) -> list[int]:
-    """The replicas by preference, but after all others those that a reassignment has only begun to fill."""
+def _complete_replicas_first(state: PartitionState) -> list[int]:
+    """Return the replicas by preference, with those that a reassignment is still adding at the end."""
     return sorted(state.replicas, key=lambda broker: broker in state.adding)
 
 

@@ -1,6 +1,6 @@
-"""Decisions that elect leaders anew: as administrators ask (ElectLeaders), and to keep leaders where they belong.
+"""Decisions that elect leaders: on request (ElectLeaders), and to keep leadership on preferred replicas.
 
-All go through :mod:`parley.broker.controller.leader_choice`; here it is decided which partitions are concerned.
+This module decides which partitions need an election; ``leader_choice.py`` decides which replica leads.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from parley.broker.controller.decision import Decision
-from parley.broker.controller.leader_choice import candidates, elect_leader, next_state
+from parley.broker.controller.leader_choice import elect_leader, electable, next_state
 from parley.broker.metadata.changes import Change, PartitionChanged
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, PartitionState
@@ -19,7 +19,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 
 
 class ElectionType(IntEnum):
-    """Whom ElectLeaders elects, with the API's numbers (KIP-183, KIP-460)."""
+    """Kinds of election, with the numbers of the ElectLeaders API (KIP-183, KIP-460)."""
 
     PREFERRED = 0
     UNCLEAN = 1
@@ -27,7 +27,7 @@ class ElectionType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ElectionOutcome:
-    """What became of the election in one partition."""
+    """The outcome of an election in one partition."""
 
     topic: str
     partition: int
@@ -35,15 +35,15 @@ class ElectionOutcome:
 
     @property
     def is_needless(self) -> bool:
-        """Whether there was nothing to elect."""
+        """True if the partition needed no election."""
         return self.error is not None and self.error.code is ErrorCode.ELECTION_NOT_NEEDED
 
 
 def elect_leaders(
     image: MetadataImage, kind: ElectionType, wanted: Iterable[tuple[str, int]]
 ) -> Decision[list[ElectionOutcome]]:
-    """Have each partition of those wanted, which are named once each, elect a leader, or say why not."""
-    live = _live(image)
+    """Elect a leader for each of the given partitions; each outcome has its own error. No partition may occur twice."""
+    live = image.live_broker_ids()
     changes: list[Change] = []
     outcomes = []
     for topic, index in wanted:
@@ -60,12 +60,8 @@ def _needs_election(state: PartitionState, kind: ElectionType) -> bool:
 
 
 def needing_election(image: MetadataImage, kind: ElectionType) -> Iterator[tuple[str, int]]:
-    """All partitions where an election makes a difference."""
+    """Return all partitions in which this kind of election could change the leader."""
     return ((topic, index) for topic, index, state in image.partitions() if _needs_election(state, kind))
-
-
-def _live(image: MetadataImage) -> set[int]:
-    return {broker.broker_id for broker in image.live_brokers()}
 
 
 def _elected(image: MetadataImage, live: Set[int], kind: ElectionType, topic: str, index: int) -> PartitionState:
@@ -74,14 +70,14 @@ def _elected(image: MetadataImage, live: Set[int], kind: ElectionType, topic: st
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {topic}-{index}.")
     if not _needs_election(state, kind):
         raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED)
-    live = candidates(state, live)
+    live = electable(state, live)
     if kind is ElectionType.PREFERRED:
         return _preferred(state, live)
     elected = elect_leader(state, live, unclean=True)
     if elected.leader == NO_LEADER:
         raise KafkaError(
             ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-            f"None of the replicas {list(state.replicas)} is alive, but for those whose disk has failed.",
+            f"None of the replicas {list(state.replicas)} is alive and has a working disk.",
         )
     return elected
 
@@ -99,15 +95,16 @@ def _preferred(state: PartitionState, live: Set[int]) -> PartitionState:
 def reconcile_leaders(
     image: MetadataImage, unclean: Callable[[MetadataImage, str], bool], *, takes_over: bool = False
 ) -> Decision[int]:
-    """Bring every partition in line with who lives, and with where unclean election is allowed.
+    """Elect a leader and shrink the ISR wherever live brokers and unclean election now allow or require it.
 
-    A broker's coming and going sees to that by itself. This is for what was allowed since, and for what a controller
-    left undone that went down between two transactions. Answers how many leaders were elected that were not in sync.
+    Registering or fencing a broker does this already. This decision is for topics that have allowed unclean election
+    since, and for changes that a controller left unfinished when it died between two transactions. Returns the number
+    of leaders elected outside the ISR.
 
-    A controller that ``takes_over`` cannot tell what was left undone from a disk that failed: everybody who lives may
-    be elected then, and who cannot lead tells so again.
+    A controller that ``takes_over`` cannot tell an unfinished change from a failed disk. It elects any live broker; one
+    with a failed disk reports it again.
     """
-    live = _live(image)
+    live = image.live_broker_ids()
     changes: list[Change] = []
     unsynced = 0
     for name, topic in image.topics.items():
@@ -118,7 +115,7 @@ def reconcile_leaders(
         ]
         may_be_unclean = bool(settled) and unclean(image, name)
         for index, state in settled:
-            able = live if takes_over else candidates(state, live)
+            able = live if takes_over else electable(state, live)
             elected = elect_leader(state, able, unclean=may_be_unclean)
             if elected is not state:
                 changes.append(PartitionChanged(name, index, elected))
@@ -127,12 +124,12 @@ def reconcile_leaders(
 
 
 def rebalance_to_preferred(image: MetadataImage, percentage: int, limit: int) -> Decision[bool]:
-    """Give leadership back to the preferred leaders that lost too much of it; answers whether there is more to do.
+    """Give leadership back to the brokers that lead too few of the partitions that prefer them.
 
-    A broker has lost too much when more than ``percentage`` of the partitions that prefer it are led by others.
-    Partitions that are being reassigned are left alone. At most ``limit`` partitions change hands.
+    A broker is concerned if others lead more than ``percentage`` of those partitions. Partitions under reassignment are
+    left alone. At most ``limit`` leaderships move. Returns True if there are more to move.
     """
-    live = _live(image)
+    live = image.live_broker_ids()
     preferring: defaultdict[int, int] = defaultdict(int)
     away: defaultdict[int, list[tuple[str, int, PartitionState]]] = defaultdict(list)
     for topic, index, state in image.partitions():
@@ -145,6 +142,6 @@ def rebalance_to_preferred(image: MetadataImage, percentage: int, limit: int) ->
         for broker, partitions in sorted(away.items())
         if broker in live and len(partitions) * 100 > percentage * preferring[broker]
         for topic, index, state in partitions
-        if broker in state.isr and broker in candidates(state, live) and not (state.adding or state.removing)
+        if broker in state.isr and broker in electable(state, live) and not (state.adding or state.removing)
     ]
     return Decision(tuple(changes[:limit]), len(changes) > limit)

@@ -1,9 +1,10 @@
-"""The decision that takes in partitions found on disk when a cluster begins: a data directory from elsewhere.
+"""The decision that turns partitions found on disk into topics when a cluster begins with data from elsewhere.
 
-A broker that is pointed at the data of a Kafka (or a Parley whose store is gone) finds logs of topics that no metadata
-knows. Only when the coordination store was empty are they adopted: each topic with the partitions that lie here, this
-broker as their one replica, and a leader epoch above any that the log has seen. What cannot be a topic is left alone.
-The topics' settings are not in the directories: adopted topics keep everything until they are set anew.
+A broker that is given the data directory of a Kafka, or of a Parley whose store is lost, finds logs of topics that no
+metadata knows. They are adopted only if the coordination store was empty. Each topic gets the partitions that are on
+this broker's disks, this broker as their only replica, and a leader epoch above any in the log. Logs that do not make
+up a topic are left alone. A directory does not contain the topics' configuration, so adopted topics keep all records
+until their configuration is set again.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from parley.broker.metadata.changes import Change, ConfigReplaced, TopicCreated
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import ConfigResource, PartitionState, ResourceType, TopicImage
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 KEEP_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}
 
 
 @dataclass(frozen=True, slots=True)
 class FoundPartition:
-    """A log on disk: whose it says it is, and the last leader epoch in it (-1 for none)."""
+    """A log on disk: the topic and partition that it says it is, and the last leader epoch in it (-1 for none)."""
 
     topic: str
     index: int
@@ -42,7 +43,7 @@ def adopt_partitions(
     new_id: Callable[[], UUID],
     compacted: frozenset[str],
 ) -> Decision[list[str]]:
-    """Make topics of what was found; answers their names. Topics in ``compacted`` are configured so."""
+    """Create topics from the partitions found, and return their names. Topics in ``compacted`` are compacted."""
     by_topic: dict[str, dict[int, FoundPartition]] = defaultdict(dict)
     for partition in found:
         if partition.topic not in image.topics:
@@ -52,7 +53,7 @@ def adopt_partitions(
     for name, partitions in sorted(by_topic.items()):
         ids = {partition.topic_id for partition in partitions.values()}
         if sorted(partitions) != list(range(len(partitions))) or len(ids) > 1:
-            log.warning(
+            _log.warning(
                 "logs on disk are not adopted: partitions are missing, or of several topics",
                 extra={"topic": name, "partitions": sorted(partitions)},
             )
@@ -64,7 +65,7 @@ def adopt_partitions(
 
 
 def _settings(is_compacted: bool) -> dict[str, str]:
-    """What an adopted topic is set to: nothing of it is removed before somebody has set it anew."""
+    """Return the configuration of an adopted topic: no record is removed until an operator sets it again."""
     return {"cleanup.policy": "compact"} if is_compacted else dict(KEEP_ALL)
 
 

@@ -1,9 +1,8 @@
-"""What the controller has to tell the other brokers: the latest deltas, and who has heard how far.
+"""What the controller sends to the other brokers: the latest deltas, or a whole image, in response to FetchMetadata.
 
-The controller's own :class:`~parley.broker.metadata.current.Metadata` is the source. Each delta is kept, encoded
-once, until
-newer ones push it out; who is further behind than what is kept, or comes from another controller's term, gets the whole
-image. Every question is a sign of life of the broker that asks, and says which version it has applied.
+Each delta of the controller's own metadata is kept, encoded once, until newer ones push it out. A broker that is too
+far behind, or has the image of another controller's term, gets the whole image. Each fetch of a broker is also a sign
+of life, and says which version the broker has applied.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from parley.broker.runtime.purgatory import Purgatory
 
 DELTAS_KEPT = 1000
 BYTES_KEPT = 16 * 1024 * 1024
-"""Of encoded deltas: beyond either bound the oldest go, and who still needs them takes a whole image."""
+"""Bytes of encoded deltas. Beyond either bound the oldest are dropped; a broker that needs them gets a whole image."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedDelta:
-    """The encoded changes that lead to the image of ``version``."""
+    """The changes that lead to the image of ``version``, encoded."""
 
     version: int
     changes: bytes
@@ -33,7 +32,7 @@ class EncodedDelta:
 
 @dataclass(frozen=True, slots=True)
 class MetadataUpdate:
-    """The answer to a question: steps on from what the asker has, or one step that is a whole image."""
+    """The deltas that a broker lacks, or one delta that is a whole image."""
 
     is_snapshot: bool
     steps: tuple[EncodedDelta, ...]
@@ -41,7 +40,7 @@ class MetadataUpdate:
 
 @dataclass(slots=True)
 class FollowerProgress:
-    """A broker that asks: when it did (monotonic seconds), under which epoch, what it has applied by then."""
+    """The latest fetch of a broker: its epoch, the time (monotonic seconds), and the image that it has applied."""
 
     broker_epoch: int
     fetched_s: float
@@ -50,10 +49,10 @@ class FollowerProgress:
 
 
 class MetadataPublisher:
-    """The deltas of the term this broker is controller in; empty elsewhere."""
+    """The deltas of this broker's term as controller, and how far each other broker has applied them."""
 
     def __init__(self, metadata: Metadata, waiting: Purgatory) -> None:
-        """``waiting`` holds the questions that wait for a change, keyed by this object."""
+        """``waiting`` holds the fetches that wait for a change; this object is their key."""
         self.followers: dict[int, FollowerProgress] = {}
         self._metadata = metadata
         self._waiting = waiting
@@ -65,16 +64,16 @@ class MetadataPublisher:
 
     @property
     def is_open(self) -> bool:
-        """Whether this broker publishes: from the beginning of its term as controller to the end."""
+        """True during this broker's term as controller."""
         return self._is_open
 
     def open(self) -> None:
-        """A term begins: the image is that of this controller. Nobody has heard of it yet."""
+        """Begin a term: the image is this controller's, and no broker has fetched it yet."""
         self._forget()
         self._is_open = True
 
     def close(self) -> None:
-        """The term is over: those who wait are told."""
+        """End the term, and complete the fetches that wait."""
         self._forget()
         self._is_open = False
         self._waiting.notify(self)
@@ -95,21 +94,21 @@ class MetadataPublisher:
         self._bytes += len(self._steps[-1].changes)
         while self._steps and (len(self._steps) > DELTAS_KEPT or self._bytes > BYTES_KEPT):
             self._bytes -= len(self._steps.popleft().changes)
-        self._applied.set()  # who was waited for may be fenced now
+        self._applied.set()  # a broker that has not applied it may be fenced now
         self._waiting.notify(self)
 
-    def note_fetch(self, broker_id: int, hearer: FollowerProgress) -> None:
-        """A broker has asked."""
-        self.followers[broker_id] = hearer
+    def note_fetch(self, broker_id: int, progress: FollowerProgress) -> None:
+        """Record the latest fetch of a broker."""
+        self.followers[broker_id] = progress
         self._applied.set()
 
     def has_update_since(self, controller_epoch: int, version: int) -> bool:
-        """Whether there is something to tell one who has this image."""
+        """True if a broker with this image lacks something."""
         image = self._metadata.image
         return (controller_epoch, version) != (image.controller_epoch, image.version)
 
     def update_since(self, controller_epoch: int, version: int) -> MetadataUpdate:
-        """What leads from that image to the newest."""
+        """Return what leads from this image to the newest one."""
         image = self._metadata.image
         behind = image.version - version
         if controller_epoch == image.controller_epoch and 0 <= behind <= len(self._steps):
@@ -120,9 +119,9 @@ class MetadataPublisher:
         return MetadataUpdate(True, (self._whole[1],))
 
     async def until_applied(self, timeout_s: float) -> bool:
-        """Wait until every living broker that asks has applied what is the newest image now; False: not in time.
+        """Wait until every live broker has applied the image that is the newest one now. Returns False on timeout.
 
-        Who has never asked in this term is not waited for.
+        Brokers that have not fetched anything in this term do not count.
         """
         image = self._metadata.image
         try:
@@ -135,7 +134,7 @@ class MetadataPublisher:
         return True
 
     def _lacks(self, broker_id: int, image: MetadataImage) -> bool:
-        hearer, broker = self.followers[broker_id], self._metadata.image.brokers.get(broker_id)
-        if broker is None or broker.fenced or broker.epoch != hearer.broker_epoch:
+        progress, broker = self.followers[broker_id], self._metadata.image.brokers.get(broker_id)
+        if broker is None or broker.fenced or broker.epoch != progress.broker_epoch:
             return False
-        return (hearer.controller_epoch, hearer.version) < (image.controller_epoch, image.version)
+        return (progress.controller_epoch, progress.version) < (image.controller_epoch, image.version)

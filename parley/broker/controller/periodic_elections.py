@@ -40,16 +40,18 @@ async def reconcile_leaders_periodically(
     Does so at once, in case the previous controller died in the middle of it, and then every
     ``unclean.leader.election.interval.ms``. Runs until it is cancelled. Raises NOT_CONTROLLER when the term ends.
     """
-    await elect_possible_leaders(controller, unclean, takes_over=True)
+    await elect_possible_leaders(controller, unclean, takes_over=True, waits_for_store=True)
     while True:
         await asyncio.sleep(config().unclean_leader_election_interval_ms / 1000)
-        await elect_possible_leaders(controller, unclean)
+        await elect_possible_leaders(controller, unclean, waits_for_store=True)
 
 
-async def elect_possible_leaders(controller: Controller, unclean: UncleanAllowed, *, takes_over: bool = False) -> None:
+async def elect_possible_leaders(
+    controller: Controller, unclean: UncleanAllowed, *, takes_over: bool = False, waits_for_store: bool = False
+) -> None:
     """Elect a leader for each partition that can have one now; log those elected outside the ISR."""
     reconcile = partial(reconcile_leaders, unclean=unclean, takes_over=takes_over)
-    elected = await controller.submit(reconcile, waits_for_store=True)
+    elected = await controller.submit(reconcile, waits_for_store=waits_for_store)
     if elected:
         _log.warning(
             "leaders elected among replicas that were not in sync: committed records may be lost",

@@ -1,8 +1,8 @@
-"""Policies of the operator: code of his own that may refuse a topic or a change of configuration (KIP-108, KIP-133).
+"""Policies: code of the operator that may refuse a new topic or a change of configuration (KIP-108, KIP-133).
 
-A policy is a Python class named in the configuration as ``package.module.Class``. It is made once, without arguments;
-``configure(configs)`` is called when it has that method, then ``validate(request)`` for every request, which raises
-:class:`PolicyViolation` to refuse it. The violation's text is what the client reads.
+A policy is a Python class that the configuration names as ``package.module.Class``. The broker creates it once, without
+arguments, and calls ``configure(configs)`` if it has that method. It calls ``validate(request)`` for every request; the
+policy raises ``PolicyViolation`` to refuse it, with a text that the client reads.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class PolicyViolation(Exception):
 
 @dataclass(frozen=True, slots=True)
 class NewTopicRequest:
-    """What a ``create.topic.policy.class.name`` policy judges."""
+    """What a ``create.topic.policy.class.name`` policy validates."""
 
     topic: str
     partitions: int
@@ -33,22 +33,22 @@ class NewTopicRequest:
 
 @dataclass(frozen=True, slots=True)
 class ConfigChangeRequest:
-    """What an ``alter.config.policy.class.name`` policy judges: the entries as they would be afterwards."""
+    """What an ``alter.config.policy.class.name`` policy validates: all entries as they would be after the change."""
 
     resource: ConfigResource
     configs: Mapping[str, str]
 
 
 class Policy:
-    """One loaded policy, or none at all: then everything is allowed."""
+    """A loaded policy. Without a class name it allows everything."""
 
     def __init__(self, class_name: str, configs: Mapping[str, Any]) -> None:
-        """Load the class; ImportError, AttributeError or what its constructor raises stop the start of the broker."""
-        self._judge = _load(class_name, configs) if class_name else None
+        """Load the class, which must exist. Raises ImportError, AttributeError and whatever the class raises."""
+        self._policy = _load(class_name, configs) if class_name else None
         self._name = class_name
 
     def check_topic(self, topic: TopicImage, configs: Mapping[str, str]) -> None:
-        """Raise ``POLICY_VIOLATION`` unless the topic may be created so."""
+        """Raise POLICY_VIOLATION if the policy refuses the topic."""
         self._check(
             NewTopicRequest(
                 topic=topic.name,
@@ -60,14 +60,14 @@ class Policy:
         )
 
     def check_configs(self, resource: ConfigResource, configs: Mapping[str, str]) -> None:
-        """Raise ``POLICY_VIOLATION`` unless the resource may have these entries."""
+        """Raise POLICY_VIOLATION if the policy refuses these entries for the resource."""
         self._check(ConfigChangeRequest(resource, configs))
 
     def _check(self, request: NewTopicRequest | ConfigChangeRequest) -> None:
-        if self._judge is None:
+        if self._policy is None:
             return
         try:
-            self._judge.validate(request)
+            self._policy.validate(request)
         except PolicyViolation as violation:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, str(violation) or f"Refused by {self._name}.") from violation
 
@@ -75,8 +75,8 @@ class Policy:
 def _load(class_name: str, configs: Mapping[str, Any]) -> Any:
     module, _, name = class_name.rpartition(".")
     if not module:
-        raise ImportError(f"'{class_name}' names no module: a policy is given as package.module.Class")
-    judge = getattr(import_module(module), name)()
-    if hasattr(judge, "configure"):
-        judge.configure(configs)
-    return judge
+        raise ImportError(f"'{class_name}' names no module: name the policy as package.module.Class")
+    policy = getattr(import_module(module), name)()
+    if hasattr(policy, "configure"):
+        policy.configure(configs)
+    return policy

@@ -1,10 +1,9 @@
 """Decisions that move partitions to other replicas (KIP-455).
 
-While a partition moves its ``replicas`` are the target's, in the target's order, and after them those that leave. The
-move ends by itself, by the rule in :mod:`parley.broker.controller.leader_choice`, once all that are added are in sync.
-Stopping it
-is moving back to the replicas that were there before; a second target takes the place of the first one, and replicas
-that only the first one wanted leave at once.
+While a partition moves, its ``replicas`` are those of the target, in the target's order, followed by those that leave.
+The reassignment completes by itself, by the rule in ``leader_choice.py``, once all added replicas are in the ISR. To
+cancel it is to reassign the partition to the replicas that it had before. A second target replaces the first one, and
+replicas that only the first one wanted leave at once.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
-    """What is asked for one partition: to be on these replicas, or with None to stop moving."""
+    """A request to move one partition to these replicas or, with None, to cancel its reassignment."""
 
     topic: str
     partition: int
@@ -33,7 +32,7 @@ class Reassignment:
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentOutcome:
-    """Whether a move was begun or stopped, or why not."""
+    """The outcome of one request: ``error`` says why nothing was begun or cancelled."""
 
     move: Reassignment
     error: KafkaError | None = None
@@ -42,16 +41,16 @@ class ReassignmentOutcome:
 def alter_reassignments(
     image: MetadataImage, moves: Iterable[Reassignment], unclean: UncleanAllowed, *, factor_may_change: bool = True
 ) -> Decision[list[ReassignmentOutcome]]:
-    """Begin or stop each move, or say why not; no partition is named twice."""
+    """Begin or cancel each reassignment; each outcome has its own error. No partition may occur twice."""
     changes: list[Change] = []
     outcomes = []
-    live = {broker.broker_id for broker in image.live_brokers()}
+    live = image.live_broker_ids()
     for move in moves:
         try:
             state = _known(image, move)
             wanted = _wanted(image, state, move, factor_may_change=factor_may_change)
             after = next_state(state, wanted, live, unclean=not wanted.isr and unclean(image, move.topic))
-            _check_somebody_is_in_sync(after, move)
+            _check_isr_is_not_empty(after, move)
         except KafkaError as error:
             outcomes.append(ReassignmentOutcome(move, error))
             continue
@@ -64,7 +63,7 @@ def alter_reassignments(
 def list_reassignments(
     image: MetadataImage, wanted: Mapping[str, Iterable[int]] | None
 ) -> list[tuple[str, int, PartitionState]]:
-    """The partitions that are moving, of those named or of all; what does not exist does not move."""
+    """Return the partitions under reassignment, of those given or of all. Unknown partitions are left out."""
     if wanted is None:
         return [(topic, index, state) for topic, index, state in image.partitions() if _moves(state)]
     return [
@@ -114,10 +113,10 @@ def _wanted(
     )
 
 
-def _check_somebody_is_in_sync(state: PartitionState, move: Reassignment) -> None:
+def _check_isr_is_not_empty(state: PartitionState, move: Reassignment) -> None:
     if not state.isr:
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"Of the replicas that partition {move.topic}-{move.partition} would have, none is in sync: records would "
-            "be lost. Wait until one has caught up, or allow it with unclean.leader.election.enable=true.",
+            f"No replica that partition {move.topic}-{move.partition} would have is in sync: records would be "
+            "lost. Wait until one has caught up, or allow it with unclean.leader.election.enable=true.",
         )

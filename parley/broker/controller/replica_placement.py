@@ -1,10 +1,10 @@
-"""Where the replicas of new partitions go, and which brokers may be named for it.
+"""Where the replicas of new partitions are placed, and which brokers an assignment may name.
 
-Leaders go round the brokers one after another from a random start, and each partition's followers follow its leader at
-a shift that grows with every full round, so that the followers of one broker's leaders are spread over all the others.
-Racks (KIP-36): the brokers are first put in an order that alternates between racks, and a replica goes to a rack that
-has none yet while there is such a rack. Brokers that are registered but not alive get a replica only where the others
-are too few, and never the leader: so a topic can be created while a broker is away.
+The leaders are spread round-robin over the brokers, from a random start. The followers of a partition follow its leader
+at a shift that grows with every full round, so that the followers of one broker's leaders spread over all brokers. With
+racks (KIP-36) the brokers are first ordered so that racks alternate, and a replica goes to a rack without one while
+there is such a rack. Brokers that are registered but not alive get a replica only if there are too few live brokers,
+and never the leader. So a topic can be created while a broker is away.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def place_replicas(
     first_index: int = 0,
     first_leader: int | None = None,
 ) -> list[tuple[int, ...]]:
-    """The replicas of ``partitions`` new partitions, the preferred leader first in each.
+    """Return the replicas of ``partitions`` new partitions, the preferred leader of each first.
 
-    A topic that grows goes on where it stopped: ``first_index`` is the index of the first new partition, and
-    ``first_leader`` the preferred leader of the topic's first one.
-    Raises ``INVALID_REPLICATION_FACTOR`` where there are fewer brokers than replicas, or none is alive.
+    If a topic grows, the placement continues: ``first_index`` is the index of the first new partition, and
+    ``first_leader`` the preferred leader of the topic's partition 0. Raises INVALID_REPLICATION_FACTOR if there are
+    fewer brokers than replicas, or no broker is alive.
     """
     alive = [broker for broker in brokers if not broker.fenced]
     away = sorted(broker.broker_id for broker in brokers if broker.fenced)
@@ -64,7 +64,7 @@ def _alternate_racks(brokers: Sequence[BrokerRegistration]) -> list[BrokerRegist
 
 
 def _rack(broker: BrokerRegistration) -> str:
-    """A broker that names no rack is a rack of its own: placement then only keeps replicas on different brokers."""
+    """Return the broker's rack. A broker without one is a rack of its own."""
     return broker.rack if broker.rack is not None else f"\0{broker.broker_id:010d}"
 
 
@@ -83,7 +83,7 @@ def _replicas(order: list[BrokerRegistration], leader: int, shift: int, count: i
 
 
 def check_replicas(image: MetadataImage, partition: str, replicas: Sequence[int]) -> None:
-    """Raise INVALID_REPLICA_ASSIGNMENT unless these are different brokers that are registered, alive or not."""
+    """Raise INVALID_REPLICA_ASSIGNMENT unless these are different, registered brokers. They need not be alive."""
     problem = ""
     if not replicas:
         problem = "has no replicas"

@@ -1,17 +1,16 @@
-"""How metadata lies in the coordination store: keys, and values as JSON that a person can read.
+"""How metadata is stored in the coordination store: the keys, and values as readable JSON.
 
 ::
 
     cluster                      {"cluster_id": ...}
-    brokers/<id>                 a registration, with its epoch, fenced or not
+    brokers/<id>                 a registration, with its epoch and whether it is fenced
     topics/<name>                {"topic_id": ..., "partitions": count}
-    partitions/<name>/<chunk>    {"topic_id": ..., "partitions": [...]}    100 partitions to a chunk
+    partitions/<name>/<chunk>    {"topic_id": ..., "partitions": [...]}    100 partitions a chunk
     configs/<type>/<name>        {"key": "value", ...}
-    deleted-topics/ids           [topic id, ...]      of the topics deleted last, oldest first
+    deleted-topics/ids           [topic id, ...]      the topics deleted last, oldest first
 
-A topic's own key is written after its chunks and deleted before them, and a chunk bears its topic's id: where a change
-is too large for one transaction of the store and is cut off in the middle, what is left over belongs to no topic and is
-not read.
+A topic's own key is written after its chunks and deleted before them, and each chunk has the topic's id. If a change is
+too large for one transaction and is cut off in the middle, the chunks left over belong to no topic and are ignored.
 """
 
 from __future__ import annotations
@@ -51,11 +50,11 @@ PREFIXES = (BROKERS, TOPICS, PARTITIONS, CONFIGS, DELETED_TOPICS)
 _DELETED_TOPICS_KEY = f"{DELETED_TOPICS}ids"
 
 Writes = dict[str, bytes | None]
-"""Key -> its new value, or None for a key to be deleted; in the order in which they must reach the store."""
+"""The new value of each key, None to delete it, in the order in which the store must get them."""
 
 
 def writes_for(changes: Iterable[Change], after: MetadataImage, before: MetadataImage) -> Writes:
-    """What ``changes``, which lead from image ``before`` to image ``after``, make of the store."""
+    """Return the writes for ``changes``, which lead from the image ``before`` to the image ``after``."""
     writes: Writes = {}
     for change in changes:
         match change:
@@ -77,17 +76,17 @@ def writes_for(changes: Iterable[Change], after: MetadataImage, before: Metadata
                 writes[_config_key(resource)] = to_json(dict(entries)) if entries else None
             case BrokerRegistered(registration):
                 key = f"{BROKERS}{registration.broker_id:010d}"
-                writes.pop(key, None)  # so that it comes after what was made of the partitions before (fence_broker)
+                writes.pop(key, None)  # it must come after the partitions (see fence_broker)
                 writes[key] = to_json(registration_to_json(registration))
             case BrokerUnregistered(broker_id):
                 writes[f"{BROKERS}{broker_id:010d}"] = None
             case ControllerElected():
-                pass  # the election itself keeps the controller and its epoch
+                pass  # the election stores the controller and its epoch
     return writes
 
 
 def read_image(cluster_id: str, stored: Mapping[str, bytes]) -> MetadataImage:
-    """The image that the store's entries (all keys below ``PREFIXES``) amount to."""
+    """Return the image that the store's entries describe. ``stored`` has all keys below ``PREFIXES``."""
     brokers = {}
     for key, value in stored.items():
         if key.startswith(BROKERS):
@@ -114,7 +113,7 @@ def read_image(cluster_id: str, stored: Mapping[str, bytes]) -> MetadataImage:
 
 
 def _write_deleted_topics(writes: Writes, after: MetadataImage) -> None:
-    writes.pop(_DELETED_TOPICS_KEY, None)  # so that it comes after the deletions: it is the evidence of them
+    writes.pop(_DELETED_TOPICS_KEY, None)  # it must come after the deletions, as the evidence of them
     writes[_DELETED_TOPICS_KEY] = to_json([str(topic_id) for topic_id in after.deleted_topics])
 
 
@@ -135,7 +134,7 @@ def _write_topic(writes: Writes, after: MetadataImage, name: str) -> None:
     topic = after.topics.get(name)
     if topic is not None:
         key = TOPICS + name
-        writes.pop(key, None)  # so that it comes after the chunks written by now
+        writes.pop(key, None)  # it must come after the chunks
         writes[key] = to_json({"topic_id": str(topic.topic_id), "partitions": len(topic.partitions)})
 
 
@@ -146,7 +145,7 @@ def _write_chunks(writes: Writes, after: MetadataImage, name: str, first: int, l
     for chunk in range(first // CHUNK_PARTITIONS, last // CHUNK_PARTITIONS + 1):
         key = _chunk_key(name, chunk)
         if writes.get(key) is not None:
-            continue  # written already, as it is after all the changes
+            continue  # already written as it is after all the changes
         states = topic.partitions[chunk * CHUNK_PARTITIONS : (chunk + 1) * CHUNK_PARTITIONS]
         value = {"topic_id": str(topic.topic_id), "partitions": [state_to_json(state) for state in states]}
         writes[key] = to_json(value)
@@ -154,13 +153,13 @@ def _write_chunks(writes: Writes, after: MetadataImage, name: str, first: int, l
 
 def _delete_topic(writes: Writes, before: MetadataImage, name: str) -> None:
     chunks = set()
-    if TOPICS + name in writes:  # it was made, or grew, by the same changes
+    if TOPICS + name in writes:  # the same changes created it or added partitions
         chunks = {key for key in writes if key.rpartition("/")[0] == PARTITIONS + name}
     topic = before.topics.get(name)
     if topic is not None:
         chunks |= {_chunk_key(name, i) for i in range((len(topic.partitions) - 1) // CHUNK_PARTITIONS + 1)}
     for key in (TOPICS + name, *sorted(chunks)):
-        writes.pop(key, None)  # so that the order is that of a deletion, whatever was written by now
+        writes.pop(key, None)  # the order must be that of a deletion, whatever the same changes wrote before
         writes[key] = None
 
 
@@ -169,6 +168,6 @@ def _read_topic(name: str, value: Mapping[str, Any], stored: Mapping[str, bytes]
     for chunk in range((value["partitions"] - 1) // CHUNK_PARTITIONS + 1):
         content = json.loads(stored[_chunk_key(name, chunk)])
         if content["topic_id"] != value["topic_id"]:
-            raise ValueError(f"partitions of topic '{name}' in the coordination store belong to another topic's id")
+            raise ValueError(f"the partitions of topic '{name}' in the coordination store have another topic's id")
         states += [state_from_json(state) for state in content["partitions"]]
     return TopicImage(name, UUID(value["topic_id"]), tuple(states[: value["partitions"]]))

@@ -1,7 +1,7 @@
 """Decisions about topics: create, delete, add partitions.
 
-Each function takes the image and what was asked, and answers a :class:`Decision`; a topic that cannot be served fails
-alone, with the error in its outcome. Later topics of one request see the earlier ones (two of one name collide).
+Each function takes the image and the request, and returns a ``Decision``. Each topic fails by itself, with the error in
+its outcome. Later topics of a request see the earlier ones, so two with the same name collide.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from parley.broker.metadata.types import ConfigResource, PartitionState, Resourc
 from parley.protocol.errors import ErrorCode, KafkaError
 
 PARTITIONS_MAX = 10_000
-"""Partitions of one request, as Kafka bounds them: more in one step is a mistake more often than a wish."""
+"""New partitions of one request at most, as in Kafka: a request for more is more likely a mistake."""
 
 Assignment = Mapping[int, Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """What a CreateTopics request asks for; -1 asks for the cluster's default (KIP-464)."""
+    """A topic as CreateTopics asks for it; -1 stands for the cluster's default (KIP-464)."""
 
     name: str
     partitions: int = -1
@@ -38,7 +38,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class TopicDefaults:
-    """What a topic gets where the request leaves the choice to the cluster."""
+    """What a topic gets if the request leaves the choice to the cluster."""
 
     partitions: int
     replication_factor: int
@@ -46,7 +46,7 @@ class TopicDefaults:
 
 @dataclass(frozen=True, slots=True)
 class TopicOutcome:
-    """What became of one topic of a request: the topic as it is now, or the error."""
+    """The outcome for one topic of a request: the topic as it is now, or the error."""
 
     name: str
     topic: TopicImage | None = None
@@ -54,7 +54,7 @@ class TopicOutcome:
 
 
 TopicPolicy = Callable[[TopicImage, Mapping[str, str]], None]
-"""Raises ``POLICY_VIOLATION`` for a topic that may not be created so (KIP-108)."""
+"""Raises POLICY_VIOLATION if the operator's policy refuses the topic (KIP-108)."""
 
 
 def create_topics(
@@ -67,7 +67,7 @@ def create_topics(
     policy: TopicPolicy | None = None,
     validate_only: bool = False,
 ) -> Decision[list[TopicOutcome]]:
-    """Create each topic, or say why not. A request for too many partitions altogether creates none."""
+    """Create each topic; each outcome has its own error. A request for too many partitions in all creates no topic."""
     wanted = list(wanted)
     if (refusal := _too_many(sum(_asked_partitions(new, defaults) for new in wanted))) is not None:
         return Decision((), [TopicOutcome(new.name, error=refusal) for new in wanted])
@@ -96,13 +96,13 @@ def _asked_partitions(new: NewTopic, defaults: TopicDefaults) -> int:
 
 
 def _too_many(partitions: int) -> KafkaError | None:
-    """Why a request for so many new partitions in all its topics is refused, None if it is not."""
+    """Return the error for a request for too many new partitions in all its topics, None if they are not too many."""
     if partitions <= PARTITIONS_MAX:
         return None
     return KafkaError(
         ErrorCode.POLICY_VIOLATION,
-        f"The request asks for {partitions} partitions; one request can make {PARTITIONS_MAX}. "
-        "Spread them over several.",
+        f"The request asks for {partitions} partitions; one request can create {PARTITIONS_MAX}. "
+        "Spread them over several requests.",
     )
 
 
@@ -136,11 +136,11 @@ def _new_partitions(
     if factor <= 0:
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, f"Replication factor must be 1 or more, not {factor}.")
     placed = place_replicas(tuple(image.brokers.values()), partitions, factor, rng)
-    return tuple(_born(image, replicas) for replicas in placed)
+    return tuple(_new_partition(image, replicas) for replicas in placed)
 
 
 def _assigned(image: MetadataImage, assignment: Assignment, *, first_index: int) -> tuple[PartitionState, ...]:
-    """The partitions of an assignment given by the client, once it has been found sound."""
+    """Return the partitions of an assignment that the client gives, after checking it."""
     indexes = sorted(assignment)
     if indexes != list(range(first_index, first_index + len(indexes))):
         raise KafkaError(
@@ -150,7 +150,7 @@ def _assigned(image: MetadataImage, assignment: Assignment, *, first_index: int)
     factor = len(assignment[first_index])
     for index in indexes:
         _check_replicas(image, index, tuple(assignment[index]), factor)
-    return tuple(_born(image, tuple(assignment[index])) for index in indexes)
+    return tuple(_new_partition(image, tuple(assignment[index])) for index in indexes)
 
 
 def _check_replicas(image: MetadataImage, index: int, replicas: tuple[int, ...], factor: int) -> None:
@@ -158,12 +158,12 @@ def _check_replicas(image: MetadataImage, index: int, replicas: tuple[int, ...],
     if len(replicas) != factor:
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"Partition {index} has {len(replicas)} replicas where the first has {factor}.",
+            f"Partition {index} has {len(replicas)} replicas but the first partition has {factor}.",
         )
 
 
-def _born(image: MetadataImage, replicas: tuple[int, ...]) -> PartitionState:
-    """A new partition: every live replica is in sync (all are empty), the first live one leads."""
+def _new_partition(image: MetadataImage, replicas: tuple[int, ...]) -> PartitionState:
+    """Return a new partition: every live replica is in the ISR, since all are empty; the first live one leads."""
     live = tuple(broker for broker in replicas if broker in image.brokers and not image.brokers[broker].fenced)
     if not live:
         raise KafkaError(
@@ -173,21 +173,21 @@ def _born(image: MetadataImage, replicas: tuple[int, ...]) -> PartitionState:
 
 
 def delete_topics(image: MetadataImage, names: Iterable[str], ids: Mapping[str, UUID]) -> Decision[list[TopicOutcome]]:
-    """Delete each topic that exists, its configuration with it; of those in ``ids`` only the topic that has this id."""
+    """Delete each topic with its configuration. A topic in ``ids`` is deleted only if it has that id."""
     changes: list[Change] = []
     outcomes: list[TopicOutcome] = []
-    gone: set[str] = set()
+    deleted: set[str] = set()
     for name in names:
         topic = image.topics.get(name)
-        if topic is None or name in gone:
+        if topic is None or name in deleted:
             unknown = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' does not exist.")
             outcomes.append(TopicOutcome(name, error=unknown))
             continue
         if ids.get(name, topic.topic_id) != topic.topic_id:
-            other = KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"Topic '{name}' has been made anew, under another id.")
+            other = KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"Topic '{name}' has been created again, with another id.")
             outcomes.append(TopicOutcome(name, error=other))
             continue
-        gone.add(name)
+        deleted.add(name)
         resource = ConfigResource(ResourceType.TOPIC, name)
         if resource in image.configs:
             changes.append(ConfigReplaced(resource, {}))
@@ -198,7 +198,7 @@ def delete_topics(image: MetadataImage, names: Iterable[str], ids: Mapping[str, 
 
 @dataclass(frozen=True, slots=True)
 class NewPartitions:
-    """What a CreatePartitions request asks for: the total, and where the new ones go if the client says so."""
+    """What CreatePartitions asks for one topic: the total, and the new partitions' replicas or None."""
 
     topic: str
     total: int
@@ -212,9 +212,9 @@ def add_partitions(
     rng: Random,
     validate_only: bool = False,
 ) -> Decision[list[TopicOutcome]]:
-    """Raise the number of partitions of each topic; the existing ones stay as they are (KIP-195).
+    """Add partitions to each topic; the existing ones stay as they are (KIP-195).
 
-    A request for too many partitions altogether adds none.
+    A request for too many partitions in all adds none.
     """
     wanted = list(wanted)
     if (refusal := _too_many(sum(_asked_increase(image, more) for more in wanted))) is not None:
@@ -244,8 +244,8 @@ def _added_partitions(image: MetadataImage, more: NewPartitions, rng: Random) ->
     if more.topic in INTERNAL_TOPICS:
         raise KafkaError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"The number of partitions of '{more.topic}' cannot be changed: it says where each group or transaction "
-            "is kept, and what is kept would not be found again.",
+            f"The number of partitions of '{more.topic}' cannot be changed: it determines where each group or "
+            "transaction is stored, and stored ones would not be found again.",
         )
     present = len(topic.partitions)
     count = more.total - present
@@ -253,19 +253,19 @@ def _added_partitions(image: MetadataImage, more: NewPartitions, rng: Random) ->
         raise KafkaError(
             ErrorCode.INVALID_PARTITIONS,
             f"Topic '{more.topic}' has {present} partitions; {more.total} is no increase, and partitions are never "
-            "taken away.",
+            "removed.",
         )
     first = topic.partitions[0]
     factor = len(first.replicas) - len(first.adding)
     if more.assignment is None:
         brokers, leader = tuple(image.brokers.values()), first.replicas[0]
         placed = place_replicas(brokers, count, factor, rng, first_index=present, first_leader=leader)
-        return tuple(_born(image, replicas) for replicas in placed)
+        return tuple(_new_partition(image, replicas) for replicas in placed)
     if len(more.assignment) != count:
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"{count} partitions are to be added, but {len(more.assignment)} assignments are given.",
+            f"{count} partitions are to be added, but the request assigns {len(more.assignment)}.",
         )
     for index, replicas in enumerate(more.assignment, start=present):
         _check_replicas(image, index, tuple(replicas), factor)
-    return tuple(_born(image, tuple(replicas)) for replicas in more.assignment)
+    return tuple(_new_partition(image, tuple(replicas)) for replicas in more.assignment)

@@ -1,1 +1,1 @@
-"""The cluster's metadata as a broker sees it: an immutable image, the changes that lead to the next one, its holder."""
+"""The cluster's metadata as a broker sees it: an immutable image, its changes, and the holder of the current image."""

@@ -1,7 +1,7 @@
-"""What can happen to a metadata image: one frozen value per kind of change, and a delta that groups them.
+"""The changes that a metadata image can undergo: one frozen value per kind, and the delta that groups them.
 
-A decision of the controller yields changes; the store keeps their outcome; brokers apply the same changes in the same
-order, so that every broker passes through the same images.
+A decision of the controller yields changes, and the store keeps their outcome. All brokers apply the same changes in
+the same order, so every broker passes through the same images.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from parley.broker.metadata.types import BrokerRegistration, ConfigResource, Par
 
 @dataclass(frozen=True, slots=True)
 class ControllerElected:
-    """A controller took office; its epoch is higher than any before."""
+    """A controller took office. Its epoch is higher than that of any controller before."""
 
     controller_id: int
     epoch: int
@@ -30,21 +30,21 @@ class BrokerRegistered:
 
 @dataclass(frozen=True, slots=True)
 class BrokerUnregistered:
-    """A broker left for good: nothing remembers it."""
+    """A broker left for good; its registration is removed."""
 
     broker_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class TopicCreated:
-    """A topic appeared with all of its partitions."""
+    """A topic was created, with all of its partitions."""
 
     topic: TopicImage
 
 
 @dataclass(frozen=True, slots=True)
 class TopicDeleted:
-    """A topic disappeared; a later topic of the same name has another id."""
+    """A topic was deleted. A later topic of the same name has another id."""
 
     name: str
     topic_id: UUID
@@ -52,14 +52,14 @@ class TopicDeleted:
 
 @dataclass(frozen=True, slots=True)
 class DeletedTopicsReplaced:
-    """The ids of the topics deleted last are now exactly these, oldest first."""
+    """The ids of the most recently deleted topics are now exactly these, the oldest first."""
 
     topic_ids: tuple[UUID, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionsAdded:
-    """A topic grew: the new partitions follow the existing ones by index."""
+    """A topic got more partitions. Their indexes follow those of the existing ones."""
 
     topic: str
     partitions: tuple[PartitionState, ...]
@@ -76,7 +76,7 @@ class PartitionChanged:
 
 @dataclass(frozen=True, slots=True)
 class ConfigReplaced:
-    """The entries of one resource are now exactly these; none means the resource has no entries of its own."""
+    """The entries of one resource are now exactly these. The resource may have none."""
 
     resource: ConfigResource
     entries: Mapping[str, str]

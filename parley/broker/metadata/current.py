@@ -1,9 +1,9 @@
-"""The broker's current view of the cluster, and who wants to hear of its changes.
+"""The broker's current metadata image, and the components that follow its changes.
 
-Request handlers read ``metadata.image`` (one attribute; an image never changes under them). The rooms that must act on
-a change (partitions, groups, configuration) subscribe: they are called in the order of subscription, synchronously,
-after ``image`` has moved on. One that fails is told of in the log, and keeps neither the others from hearing of the
-change nor the controller from its office.
+Request handlers read ``metadata.image``, one attribute; an image never changes under them. Components that must act on
+changes (partitions, groups, configuration) subscribe. They are called in the order of subscription, synchronously,
+after ``image`` has been replaced. If one fails, the failure is logged; the others still get the change, and the
+controller keeps its office.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class Metadata:
-    """Holds the newest image a broker has applied."""
+    """Holds the newest image that this broker has applied."""
 
     def __init__(self, image: MetadataImage) -> None:
         self.image = image
@@ -32,7 +32,7 @@ class Metadata:
         self._subscribers.append(subscriber)
 
     async def until(self, holds: Callable[[MetadataImage], bool], timeout_s: float | None) -> bool:
-        """Wait until ``holds(image)``; False where it does not in time (None: however long it takes)."""
+        """Wait until ``holds(image)`` is true. Returns False on timeout; None waits for as long as it takes."""
         changed = asyncio.Event()
 
         def note(delta: Delta, image: MetadataImage) -> None:
@@ -51,14 +51,14 @@ class Metadata:
         return True
 
     def apply(self, delta: Delta) -> None:
-        """Move on to the image after ``delta`` and tell the subscribers."""
+        """Replace the image by the one after ``delta``, and call the subscribers."""
         self.replace(self.image.apply(delta), delta)
 
     def replace(self, image: MetadataImage, delta: Delta) -> None:
-        """Take over a whole image (the first one, or a snapshot after a gap) whose difference is ``delta``."""
+        """Replace the image by another one, and call the subscribers with ``delta``, the difference between the two."""
         self.image = image
         for subscriber in tuple(self._subscribers):
             try:
                 subscriber(delta, image)
             except Exception:
-                _log.exception("a change of the metadata was not taken over")
+                _log.exception("a subscriber failed to apply a metadata change")

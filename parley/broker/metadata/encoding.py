@@ -1,7 +1,7 @@
-"""How the values of the metadata are written as JSON: in the coordination store, and between brokers.
+"""The values of the metadata as JSON, for the coordination store and for the messages between brokers.
 
-A value is a plain list or dict that ``json`` takes. Decoding raises ValueError, KeyError, TypeError or IndexError for
-what is no such value: who reads from outside turns these into an error of its own.
+JSON values are plain lists and dicts. Decoding raises ValueError, KeyError, TypeError or IndexError for any other
+value; code that reads data from outside turns these into an error of its own.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from parley.broker.metadata.types import (
 
 
 def to_json(value: Any) -> bytes:
-    """Compact, and the same bytes for equal values."""
+    """Encode a value compactly. Equal values give equal bytes."""
     return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
 
 
 def state_to_json(state: PartitionState) -> list[Any]:
-    """A partition's state."""
+    """Return a partition's state as a JSON value."""
     core = [list(state.replicas), list(state.isr), state.leader, state.leader_epoch, state.partition_epoch]
     return [*core, list(state.adding), list(state.removing)] if state.adding or state.removing else core
 
 
 def state_from_json(value: list[Any]) -> PartitionState:
-    """The inverse of :func:`state_to_json`."""
+    """The inverse of ``state_to_json``."""
     replicas, isr, leader, leader_epoch, partition_epoch, *moving = value
     adding, removing = moving or ((), ())
     return PartitionState(
@@ -54,7 +54,7 @@ def state_from_json(value: list[Any]) -> PartitionState:
 
 
 def registration_to_json(registration: BrokerRegistration) -> dict[str, Any]:
-    """A broker's registration."""
+    """Return a broker's registration as a JSON value."""
     return {
         "broker_id": registration.broker_id,
         "epoch": registration.epoch,
@@ -67,7 +67,7 @@ def registration_to_json(registration: BrokerRegistration) -> dict[str, Any]:
 
 
 def registration_from_json(value: Mapping[str, Any]) -> BrokerRegistration:
-    """The inverse of :func:`registration_to_json`."""
+    """The inverse of ``registration_to_json``."""
     return BrokerRegistration(
         broker_id=value["broker_id"],
         epoch=value["epoch"],
@@ -80,26 +80,26 @@ def registration_from_json(value: Mapping[str, Any]) -> BrokerRegistration:
 
 
 def registration_to_bytes(registration: BrokerRegistration) -> bytes:
-    """A registration as a broker announces it to the group of brokers."""
+    """Encode a registration as a broker announces it to the group of brokers."""
     return to_json(registration_to_json(registration))
 
 
 def registration_from_bytes(data: bytes) -> BrokerRegistration:
-    """The inverse of :func:`registration_to_bytes`."""
+    """The inverse of ``registration_to_bytes``."""
     return registration_from_json(json.loads(data))
 
 
 def changes_to_bytes(changes: Iterable[Change]) -> bytes:
-    """Changes in their order, as one broker tells another."""
+    """Encode changes, in order, as the controller sends them to the other brokers."""
     return to_json([_from_change(change) for change in changes])
 
 
 def changes_from_bytes(data: bytes | memoryview) -> tuple[Change, ...]:
-    """The inverse of :func:`changes_to_bytes`. Raises ValueError for anything else."""
+    """The inverse of ``changes_to_bytes``. Raises ValueError if the bytes are not such an encoding."""
     try:
         return tuple(_to_change(*value) for value in json.loads(bytes(data)))
     except (KeyError, TypeError, IndexError) as wrong:
-        raise ValueError(f"no changes of metadata: {wrong!r}") from wrong
+        raise ValueError(f"these bytes are not metadata changes: {wrong!r}") from wrong
 
 
 def _from_change(change: Change) -> list[Any]:
@@ -145,4 +145,4 @@ def _to_change(kind: str, *value: Any) -> Change:
             return BrokerUnregistered(value[0])
         case "controller":
             return ControllerElected(value[0], value[1])
-    raise ValueError(f"no change of metadata is called {kind!r}")
+    raise ValueError(f"there is no metadata change of the kind {kind!r}")

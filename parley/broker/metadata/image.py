@@ -1,9 +1,7 @@
 """The metadata image: everything the cluster has agreed on, as one immutable value.
 
-Rules of this module:
-
-* An image is never changed; :meth:`MetadataImage.apply` answers the next one and shares all that did not change.
-* Epochs are data: controller, broker, leader and partition epochs are plain integers kept as values; they only grow.
+* An image is never changed. ``MetadataImage.apply`` returns the next one, which shares all that did not change.
+* Epochs are data: controller, broker, leader and partition epochs are plain integers, kept as values, and only grow.
 * ``version`` counts the deltas of one controller epoch; ``(controller_epoch, version)`` orders any two images.
 """
 
@@ -42,7 +40,7 @@ DELETED_TOPICS_KEPT = 500
 class MetadataImage:
     """The state of the cluster at ``(controller_epoch, version)``.
 
-    The mappings are shared between images and must not be written to.
+    The mappings are shared between images and must not be changed.
     """
 
     cluster_id: str
@@ -54,43 +52,47 @@ class MetadataImage:
     topic_names: Mapping[UUID, str] = field(default_factory=dict)
     configs: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=dict)
     deleted_topics: tuple[UUID, ...] = ()
-    """The ids of the topics deleted last, oldest first. A broker that missed the deletion still deletes their logs; a
-    log of any other unknown topic is kept, because the store may have been restored to an older state."""
+    """The ids of the most recently deleted topics, the oldest first. A broker that missed the deletion deletes their
+    logs. It keeps the log of any other unknown topic, because the store may have been restored to an older state."""
 
     def partition(self, topic: str, partition: int) -> PartitionState | None:
-        """The state of one partition, or None where the topic or the index does not exist."""
+        """Return the state of a partition, or None if there is no such topic or index."""
         found = self.topics.get(topic)
         if found is None or not 0 <= partition < len(found.partitions):
             return None
         return found.partitions[partition]
 
     def partitions(self) -> Iterator[tuple[str, int, PartitionState]]:
-        """Every partition as ``(topic, index, state)``."""
+        """Return every partition as ``(topic, index, state)``."""
         for topic in self.topics.values():
             for index, state in enumerate(topic.partitions):
                 yield topic.name, index, state
 
     def live_brokers(self) -> list[BrokerRegistration]:
-        """The brokers that may lead partitions, by id."""
+        """Return the brokers that are not fenced, ordered by id."""
         return [self.brokers[i] for i in sorted(self.brokers) if not self.brokers[i].fenced]
 
+    def live_broker_ids(self) -> set[int]:
+        """Return the ids of the brokers that are not fenced."""
+        return {broker_id for broker_id, broker in self.brokers.items() if not broker.fenced}
+
     def config(self, type: ResourceType, name: str) -> Mapping[str, str]:
-        """The entries set on one resource; empty where none are."""
+        """Return the configuration entries of one resource."""
         return self.configs.get(ConfigResource(type, name), NO_ENTRIES)
 
     def apply(self, delta: Delta) -> MetadataImage:
-        """The image after ``delta``."""
+        """Return the image after ``delta``."""
         draft = _Draft(self)
         for change in delta.changes:
             draft.apply(change)
         return replace(draft.finish(), version=delta.version)
 
     def with_changes(self, changes: Iterable[Change]) -> MetadataImage:
-        """The image after ``changes``, one version on."""
+        """Return the image after ``changes``, with the next version."""
         return self.apply(Delta(self.controller_epoch, self.version + 1, tuple(changes)))
 
     def changes_since(self, earlier: MetadataImage) -> tuple[Change, ...]:
-        """The changes that lead from ``earlier`` to this image: what a broker must do that missed the steps between."""
+        """Return the changes from ``earlier`` to this image, for a broker that missed the deltas in between."""
         changes: list[Change] = []
         if (self.controller_id, self.controller_epoch) != (earlier.controller_id, earlier.controller_epoch):
             changes.append(ControllerElected(self.controller_id, self.controller_epoch))
@@ -127,7 +129,7 @@ def _topic_changes(old: TopicImage | None, new: TopicImage) -> list[Change]:
 
 
 class _Draft:
-    """Copies each mapping of an image once, at its first change; partitions are gathered per topic."""
+    """An image under change: each mapping is copied at its first change, and partitions are collected per topic."""
 
     def __init__(self, image: MetadataImage) -> None:
         self._image = image

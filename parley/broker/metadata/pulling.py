@@ -1,9 +1,9 @@
-"""Follows the controller: pulls what changes in the metadata, and applies it here as the controller did there.
+"""Pulls metadata changes from the controller and applies them on this broker.
 
-One question after another is held open by the controller until there is news, so a change arrives within the time of
-the network; between two of them the broker is known to live. What comes is applied strictly in order: a gap, or another
-controller's term, is answered with a whole image. An image of an earlier term than the one known is refused: it comes
-from a controller that has been replaced and does not know it.
+The controller holds each FetchMetadata request open until there is news, so a change arrives within a network round
+trip; each request also shows that this broker is alive. Changes are applied strictly in order. After a gap, or if the
+broker has the image of another controller's term, the response is a whole image. An image of an earlier term than the
+known one is refused: it comes from a controller that has been replaced and does not know it.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ async def pull(
     max_wait_ms: int,
     timeout_s: float,
 ) -> None:
-    """Ask the controller once and apply its answer; returns when nothing has changed for ``max_wait_ms``, too.
+    """Send one FetchMetadata request to the controller, and apply the response.
 
-    With ``is_whole`` the answer is a whole image: what to ask after CORRUPT_MESSAGE.
+    Also returns if nothing has changed for ``max_wait_ms``. With ``is_whole`` the controller sends a whole image; this
+    is the request to make after CORRUPT_MESSAGE.
 
-    Raises KafkaError: NETWORK_EXCEPTION, BROKER_NOT_AVAILABLE and REQUEST_TIMED_OUT where it does not answer,
-    NOT_CONTROLLER, STALE_BROKER_EPOCH, and CORRUPT_MESSAGE where its answer makes no sense; nothing was applied then.
+    Raises KafkaError, and then nothing is applied: NETWORK_EXCEPTION, BROKER_NOT_AVAILABLE or REQUEST_TIMED_OUT if the
+    controller does not respond, NOT_CONTROLLER, STALE_BROKER_EPOCH, or CORRUPT_MESSAGE if the response does not fit.
     """
     image = metadata.image
-    answer: FetchMetadataResponse = await client.send(
+    response: FetchMetadataResponse = await client.send(
         FetchMetadataRequest(
             broker_id=broker_id,
             broker_epoch=broker_epoch,
@@ -46,22 +47,22 @@ async def pull(
         ),
         timeout=timeout_s,
     )
-    if answer.error_code:
-        raise KafkaError(ErrorCode(answer.error_code), answer.error_message or "")
-    if metadata.image is image:  # else this broker has become the controller meanwhile, and knows better
-        apply(metadata, answer)
+    if response.error_code:
+        raise KafkaError(ErrorCode(response.error_code), response.error_message or "")
+    if metadata.image is image:  # otherwise this broker has become the controller in the meantime
+        apply(metadata, response)
 
 
-def apply(metadata: Metadata, answer: FetchMetadataResponse) -> None:
-    """Take over an answer without error. Raises CORRUPT_MESSAGE, and nothing is applied, where it does not fit."""
-    epoch = answer.controller_epoch
+def apply(metadata: Metadata, response: FetchMetadataResponse) -> None:
+    """Apply a response without error. Raises CORRUPT_MESSAGE if it does not fit, and then applies nothing."""
+    epoch = response.controller_epoch
     if epoch < metadata.image.controller_epoch:
-        raise KafkaError(ErrorCode.NOT_CONTROLLER, f"Controller epoch {epoch} is over.")
+        raise KafkaError(ErrorCode.NOT_CONTROLLER, f"The term of controller epoch {epoch} is over.")
     try:
-        deltas = [Delta(epoch, step.version, changes_from_bytes(step.changes)) for step in answer.steps]
+        deltas = [Delta(epoch, step.version, changes_from_bytes(step.changes)) for step in response.steps]
     except ValueError as wrong:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(wrong)) from wrong
-    if answer.is_snapshot:
+    if response.is_snapshot:
         for delta in deltas:
             _replace(metadata, delta)
         return
@@ -73,7 +74,7 @@ def apply(metadata: Metadata, answer: FetchMetadataResponse) -> None:
 
 
 def _replace(metadata: Metadata, whole: Delta) -> None:
-    """Take over a whole image; subscribers hear what it changes."""
+    """Replace the image by a whole one. Subscribers get the changes between the two."""
     before = metadata.image
     image = MetadataImage(before.cluster_id).apply(whole)
     metadata.replace(image, Delta(whole.controller_epoch, whole.version, image.changes_since(before)))

@@ -1,4 +1,4 @@
-"""The values a metadata image is made of. All are immutable; a change makes a new one."""
+"""The values that a metadata image consists of. All are immutable."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from types import MappingProxyType
 from uuid import UUID
 
 NO_LEADER = -1
-"""The leader of a partition none of whose eligible replicas is alive (Kafka's wire value)."""
+"""The leader of a partition without an eligible live replica (Kafka's value in the protocol)."""
 
 NO_ENTRIES: Mapping[str, str] = MappingProxyType({})
 
 
 class ResourceType(IntEnum):
-    """What a configuration belongs to, with the numbers of the DescribeConfigs API (KIP-133)."""
+    """Kinds of resource that have a configuration, with the numbers of the DescribeConfigs API (KIP-133)."""
 
     TOPIC = 2
     BROKER = 4
@@ -26,7 +26,7 @@ class ResourceType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigResource:
-    """One owner of configuration entries. A ``BROKER`` named ``""`` is the default of all brokers (KIP-226)."""
+    """A resource that has configuration entries. A ``BROKER`` named ``""`` is the default of all brokers (KIP-226)."""
 
     type: ResourceType
     name: str
@@ -34,7 +34,7 @@ class ConfigResource:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where one listener of a broker is reached by clients: the advertised address."""
+    """The advertised address of one listener of a broker."""
 
     listener: str
     security_protocol: str
@@ -44,10 +44,10 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
-    """A broker as it announced itself.
+    """A broker as it has registered.
 
-    ``epoch`` rises with every registration of the same id, so that an answer or a write of an earlier incarnation can
-    be told apart; ``incarnation_id`` is new for every process. A ``fenced`` broker is known but leads nothing.
+    ``epoch`` rises with every registration of a broker id, so that messages of an earlier incarnation are recognised.
+    ``incarnation_id`` is new for every process. A ``fenced`` broker is known but leads no partition.
     """
 
     broker_id: int
@@ -59,17 +59,17 @@ class BrokerRegistration:
     features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def endpoint(self, listener: str) -> Endpoint | None:
-        """The address of the listener with this name, or None where the broker has no such listener."""
+        """Return the address of a listener, or None if the broker has no listener of this name."""
         return next((e for e in self.endpoints if e.listener == listener), None)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """Who holds a partition and who leads it.
+    """The replicas of a partition, its ISR and its leader.
 
-    ``replicas`` is in order of preference (the first is the preferred leader). ``leader_epoch`` rises with every
+    ``replicas`` is in order of preference; the first one is the preferred leader. ``leader_epoch`` rises with every
     change of leader, ``partition_epoch`` with every change of this value (KIP-497). ``adding`` and ``removing`` are
-    the replicas a reassignment under way brings in and takes out (KIP-455).
+    the replicas that a reassignment in progress adds and removes (KIP-455).
     """
 
     replicas: tuple[int, ...]
@@ -83,7 +83,7 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class TopicImage:
-    """A topic: its name, the id that tells two topics of one name apart (KIP-516), its partitions by index."""
+    """A topic: its name, its id (KIP-516), which no other topic of that name has, and its partitions by index."""
 
     name: str
     topic_id: UUID

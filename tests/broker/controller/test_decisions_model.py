@@ -224,8 +224,8 @@ class Controlling(RuleBasedStateMachine):
             return
         members = tuple((i, self.image.brokers[i].epoch + late[2]) for i in isr if i in self.image.brokers)
         topic_id = self.image.topics[topic].topic_id
-        wish = IsrChange(topic_id, index, state.leader_epoch + late[0], state.partition_epoch + late[1], members)
-        (outcome,) = self.decide(alter_partitions(self.image, sender, self.image.brokers[sender].epoch, [wish]))
+        change = IsrChange(topic_id, index, state.leader_epoch + late[0], state.partition_epoch + late[1], members)
+        (outcome,) = self.decide(alter_partitions(self.image, sender, self.image.brokers[sender].epoch, [change]))
         if any(late[:2]) or sender != state.leader or (late[2] and members):
             assert outcome.error is not ErrorCode.NONE
 
@@ -241,7 +241,7 @@ class Controlling(RuleBasedStateMachine):
             self.caught_up(topic, index, state, [state.leader, *followers[:count]])
 
     def caught_up(self, topic: str, index: int, state: PartitionState, isr: list[int]) -> None:
-        wish = IsrChange(
+        change = IsrChange(
             self.image.topics[topic].topic_id,
             index,
             state.leader_epoch,
@@ -249,7 +249,7 @@ class Controlling(RuleBasedStateMachine):
             tuple((i, self.image.brokers[i].epoch) for i in isr),
         )
         epoch = self.image.brokers[state.leader].epoch
-        (outcome,) = self.decide(alter_partitions(self.image, state.leader, epoch, [wish]))
+        (outcome,) = self.decide(alter_partitions(self.image, state.leader, epoch, [change]))
         assert outcome.error in (ErrorCode.NONE, ErrorCode.NEW_LEADER_ELECTED)
         assert outcome.state == self.image.partition(topic, index)
 
