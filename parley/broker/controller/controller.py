@@ -41,6 +41,8 @@ QUEUE_MAX = 10_000
 BATCH_MAX = 500
 """Decisions that are committed together at most."""
 RETRY_SECONDS = 0.1
+RESIGN_MAX_S = 2.0
+"""How long giving back the leadership may take; it ends with the session at the latest."""
 STORE_PATIENCE_S = 5.0
 """How long a request waits while the store does not respond: as long as requests wait for another controller."""
 STORE_CHECK_S = 0.25
@@ -209,9 +211,11 @@ class Controller:
     @staticmethod
     async def _resign(leadership: Leadership) -> None:
         try:
-            await leadership.resign()
-        except CoordinationError as error:
-            _log.info("the leadership was not given back", extra={"reason": str(error)})
+            async with asyncio.timeout(RESIGN_MAX_S):
+                await leadership.resign()
+        except (CoordinationError, TimeoutError) as error:
+            reason = str(error) or "the coordination store does not respond"
+            _log.info("the leadership was not given back", extra={"reason": reason})
 
     async def _take_office(self, leadership: Leadership) -> None:
         """Load the image from the store, make it this broker's image, and open the publisher."""
