@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from parley.consensus.conformance.runner import all_checks, run, run_check
 from parley.consensus.conformance.stores.local import LocalHarness
 from parley.consensus.conformance.stores.memory import MemoryHarness
 from parley.consensus.errors import Closed, Unavailable
+from parley.consensus.memory import MemoryBackend, MemoryStore
 
 
 def test_every_check_has_a_name_a_promise_and_a_place() -> None:
@@ -52,6 +54,50 @@ def test_a_harness_that_cannot_make_a_fault_fails() -> None:
 
     with pytest.raises(Broken, match="wall clock"):
         run_check(CHECKS["store-wall-clock"], Idle())
+
+
+class BurstOfThreads(MemoryBackend):
+    """A client that uses the loop's executor, and from the tenth client on all its threads at once, as under load."""
+
+    opened = 0
+
+    async def open(self, *, expect_identity: str | None = None) -> None:
+        BurstOfThreads.opened += 1
+        count = 1 if BurstOfThreads.opened < 10 else 32
+        await asyncio.gather(*(asyncio.to_thread(time.sleep, 0.005) for _ in range(count)))
+        await super().open(expect_identity=expect_identity)
+
+
+class LeakyBackend(MemoryBackend):
+    """A client that leaves a thread behind, until the test lets them all end."""
+
+    ended = threading.Event()
+
+    async def open(self, *, expect_identity: str | None = None) -> None:
+        threading.Thread(target=LeakyBackend.ended.wait, daemon=True).start()
+        await super().open(expect_identity=expect_identity)
+
+
+def test_threads_of_the_executor_are_not_taken_for_those_of_clients() -> None:
+    class Harness(MemoryHarness):
+        def new_client(self, store: MemoryStore) -> MemoryBackend:
+            return BurstOfThreads(store)
+
+    run_check(CHECKS["client-leaks-nothing"], Harness())
+
+
+def test_threads_that_clients_leave_behind_are_found() -> None:
+    class Harness(MemoryHarness):
+        patience = 0.05
+
+        def new_client(self, store: MemoryStore) -> MemoryBackend:
+            return LeakyBackend(store)
+
+    try:
+        with pytest.raises(Broken, match="40 clients left 40 threads behind"):
+            run_check(CHECKS["client-leaks-nothing"], Harness())
+    finally:
+        LeakyBackend.ended.set()
 
 
 def test_results_carry_what_was_measured_and_what_went_wrong() -> None:
