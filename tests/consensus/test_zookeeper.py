@@ -76,7 +76,7 @@ async def test_a_tree_of_somebody_elses_is_refused(servers: ZookeeperServers) ->
     url = f"{servers.url}/foreign"
     with synchronous_client(parse(url, {}).endpoint) as tool:
         tool.create("/foreign/parley", b"1", makepath=True)
-    with pytest.raises(BadConfig, match="not a store of ours"):
+    with pytest.raises(BadConfig, match="not a store of Parley"):
         await ZookeeperBackend.from_url(url).open()
 
 

@@ -161,7 +161,7 @@ def test_a_server_that_is_away_is_told_once() -> None:
         ("ca-file=/none", "no such file"),
         ("tls=false&ca-file=/none", "contradict"),
         ("acl=perhaps", "true or false"),
-        ("colour=red", "no option"),
+        ("colour=red", "unknown option"),
         ("connect-timeout-ms=soon", "milliseconds"),
     ],
 )

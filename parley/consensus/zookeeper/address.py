@@ -1,17 +1,7 @@
-"""``zookeeper://host:port,host:port/chroot?option=value``: where the servers are, and as whom to speak to them.
+"""Addresses of ZooKeeper, ``zookeeper://host:port,host:port/chroot?option=value``: servers, credentials, TLS.
 
-``user``, ``password-file``
-    credentials; ``auth=digest`` (the default) or ``auth=sasl`` (DIGEST-MD5) says how they are shown.
-``acl``
-    ``true``: only these credentials may read and change what is created here.
-``tls``, ``ca-file``, ``cert-file``, ``key-file``, ``key-password-file``
-    TLS; any of the files means yes. Without ``ca-file`` the system's authorities are trusted. The files are PEM, or
-    PKCS #12: then ``cert-file`` is enough. The passwords can be options beside the address, ``key_password`` and
-    ``ca_password``, never in it.
-``verify-host``
-    ``false``: the servers' certificates need not be made for their names.
-``connect-timeout-ms``
-    how long ``open`` waits for a server; 18000.
+The options and their defaults are in ``_DEFAULTS``; docs/stores.md explains them. The passwords of key files may be
+given as options beside the address (``key_password``, ``ca_password``), never in it.
 """
 
 from __future__ import annotations
@@ -54,12 +44,10 @@ EXPECTED = "zookeeper://host:port[,host:port...][/chroot][?user=...&password-fil
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a store is.
+    """A parsed address.
 
-    :ivar root: the path of our tree.
-    :ivar parents: the paths above it, outermost first.
-    :ivar acl: for what is created in the tree. ``parent_acl``: for what is created above it.
-    :ivar connect_s: how long ``open`` waits for a server, in seconds.
+    ``root`` is the path of the store's tree. ``acl`` is for the znodes in the tree, ``parent_acl`` for those created
+    above it. ``open`` waits at most ``connect_s`` for a server.
     """
 
     endpoint: Endpoint
@@ -70,16 +58,13 @@ class Address:
 
     @property
     def parents(self) -> list[str]:
-        """What must be there before the root can be made."""
+        """The paths that must exist before the root can be created, outermost first."""
         segments = self.root.split("/")[1:-1]
         return ["/" + "/".join(segments[: n + 1]) for n in range(len(segments))]
 
 
 def parse(url: str, options: Mapping[str, object]) -> Address:
-    """The address that a URL and options mean.
-
-    :raises BadConfig: they make no sense; the message repeats no secret.
-    """
+    """Parse an address and its options. Raises BadConfig if they are invalid; the message contains no secret."""
     scheme, separator, rest = url.partition("://")
     if scheme != "zookeeper" or not separator:
         raise BadConfig(f"expected {EXPECTED}")
@@ -88,7 +73,7 @@ def parse(url: str, options: Mapping[str, object]) -> Address:
     passwords = {name: given.pop(name, "") for name in _SECRETS}
     given = dict(parse_qsl(query, keep_blank_values=True)) | given
     if unknown := sorted(given.keys() - _DEFAULTS.keys()):
-        raise BadConfig(f"zookeeper: no option is called {unknown[0]}; there are {', '.join(_DEFAULTS)}")
+        raise BadConfig(f"zookeeper: unknown option {unknown[0]}; there are {', '.join(_DEFAULTS)}")
     settings = _DEFAULTS | given
     hosts, _, chroot = place.partition("/")
     if "@" in hosts:

@@ -1,4 +1,4 @@
-"""The client of a ZooKeeper ensemble."""
+"""The client of a store in ZooKeeper: its calls, its sessions and its watches."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Self
 
+from kazoo.protocol.states import KazooState
+
 from parley.consensus.backend import (
-    ANY,
     LINEARIZABLE,
     Backend,
     Capabilities,
     Check,
     Delete,
     Entry,
-    Expectation,
     Op,
     Page,
-    Presence,
     Put,
     Read,
     Session,
@@ -30,16 +29,16 @@ from parley.consensus.backend import (
 )
 from parley.consensus.errors import Closed, CoordinationError, SessionLost, Unavailable, WrongStore
 from parley.consensus.zookeeper.address import Address, parse
-from parley.consensus.zookeeper.change_feed import Feed
-from parley.consensus.zookeeper.change_log_trimming import Trimmer
+from parley.consensus.zookeeper.change_feed import ChangeFeed
+from parley.consensus.zookeeper.change_log_trimming import ChangeLogTrimmer
 from parley.consensus.zookeeper.config_keys import CONFIG
 from parley.consensus.zookeeper.connection import MAIN_TIMEOUT_MS, Connection
 from parley.consensus.zookeeper.consistent_reads import Reader
-from parley.consensus.zookeeper.key_layout import Layout
-from parley.consensus.zookeeper.session import Link, ZookeeperSession, ephemeral
-from parley.consensus.zookeeper.session_timeout_bounds import granted_bounds
+from parley.consensus.zookeeper.identity import open_store, verify_store
+from parley.consensus.zookeeper.key_layout import KeyLayout
+from parley.consensus.zookeeper.session import SessionConnection, ZookeeperSession, create_session_znode
+from parley.consensus.zookeeper.session_timeout_bounds import session_timeout_bounds
 from parley.consensus.zookeeper.transactions import Applied, Writer
-from parley.consensus.zookeeper.tree import look, prepared
 from parley.consensus.zookeeper.watch import ZookeeperWatch
 from parley.consensus.zookeeper.watch_count import watch_count
 
@@ -50,19 +49,19 @@ CAPABILITIES = Capabilities(
     txn_ops_max=256,
     txn_bytes_max=400 << 10,  # a request is at most 1 MiB (jute.maxbuffer), and names each key up to three times
     list_limit_max=1000,
-    ttl_ms_min=4000,  # ZooKeeper's defaults, 2 and 20 ticks of 2 s; after open those of the server
+    ttl_ms_min=4000,  # ZooKeeper's defaults, 2 and 20 ticks of 2 s; after ``open`` the server's bounds
     ttl_ms_max=40_000,
-    expiry_factor_max=2.0,  # rounded up to the next tick, and told to the leader half a tick late
+    expiry_factor_max=2.0,  # rounded up to the next tick, and reported to ZooKeeper's leader half a tick late
     crash_seen_ms_max=None,
 )
 _WAIT_S = 5.0
-_DOUBT_S, _DOUBT_MAX_S = 0.5, 4.0
+_VERIFY_AFTER_S, _VERIFY_AFTER_MAX_S = 0.5, 4.0
 
 
 class ZookeeperBackend(Backend):
     """A client of the store below a path of a ZooKeeper ensemble.
 
-    :param rng: source of names; two clients must never draw the same.
+    ``rng`` is the source of names; two clients must never draw the same.
     """
 
     config = CONFIG
@@ -70,17 +69,16 @@ class ZookeeperBackend(Backend):
     def __init__(self, address: Address, *, rng: random.Random | None = None) -> None:
         self._address = address
         self._rng = rng or random.SystemRandom()
-        self._layout = Layout(address.root)
+        self._layout = KeyLayout(address.root)
         self._capabilities = CAPABILITIES
-        self._identity: str | None = None
         self._opened = False
         self._wrong: WrongStore | None = None
         self._connection: Connection | None = None
-        self._links: dict[int, Link] = {}
+        self._session_connections: dict[int, SessionConnection] = {}
         self._watches: dict[ZookeeperWatch, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._following: asyncio.Task[None] | None = None
-        self._doubting: asyncio.Task[None] | None = None
+        self._verifying: asyncio.Task[None] | None = None
 
     @classmethod
     def from_url(cls, url: str, **options: object) -> Self:
@@ -89,12 +87,6 @@ class ZookeeperBackend(Backend):
     @property
     def capabilities(self) -> Capabilities:
         return self._capabilities
-
-    @property
-    def identity(self) -> str:
-        if self._identity is None:
-            raise Closed("the backend has not been opened")
-        return self._identity
 
     async def watch_count(self) -> WatchCount:
         return await asyncio.to_thread(watch_count, self._address.endpoint)
@@ -107,7 +99,7 @@ class ZookeeperBackend(Backend):
         connection.start()
         try:
             await connection.connected(self._address.connect_s)
-            identity = await prepared(connection, self._address, self._layout, self._name(), expect_identity)
+            identity = await open_store(connection, self._address, self._layout, expect_identity, self._rng)
         except BaseException:
             await connection.close()
             raise
@@ -115,15 +107,16 @@ class ZookeeperBackend(Backend):
         self._connection, self._identity, self._wrong = connection, identity, None
         self._reader = Reader(connection, self._layout, identity, _WAIT_S)
         self._writer = Writer(connection, self._reader, self._layout, identity, acl, _WAIT_S)
-        self._feed = Feed(connection, self._reader, self._layout, self._wake)
-        self._trimmer = Trimmer(connection, self._layout)
+        self._feed = ChangeFeed(connection, self._reader, self._layout, self._wake_watches)
+        self._trimmer = ChangeLogTrimmer(connection, self._layout)
         self._opened = True
 
     async def _learn_bounds(self) -> None:
         try:
-            shortest, longest = await asyncio.to_thread(granted_bounds, self._address.endpoint, self._address.connect_s)
+            endpoint, connect_s = self._address.endpoint, self._address.connect_s
+            shortest, longest = await asyncio.to_thread(session_timeout_bounds, endpoint, connect_s)
         except OSError as error:
-            raise Unavailable(f"no ZooKeeper server of {self._address.endpoint.hosts} answers: {error}") from error
+            raise Unavailable(f"no ZooKeeper server of {self._address.endpoint.hosts} responds: {error}") from error
         self._capabilities = dataclasses.replace(CAPABILITIES, ttl_ms_min=shortest, ttl_ms_max=longest)
 
     def _main_timeout_ms(self) -> int:
@@ -140,20 +133,21 @@ class ZookeeperBackend(Backend):
         if connection is None:
             return
         self._opened = False
-        self._wake()
-        sessions = [session for link in self._links.values() for session in link.sessions.values()]
+        self._wake_watches()
+        shared = list(self._session_connections.values())
+        sessions = [session for each in shared for session in each.sessions.values()]
         tasks = [*self._tasks, *([self._following] if self._following else [])]
         self._tasks.clear()
         self._following = None
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        links = list(self._links.values())
-        self._links.clear()
+        shared = list(self._session_connections.values())
+        self._session_connections.clear()
         for session in sessions:
             session.lose()
         keys = [key for session in sessions for key in session.keys]
-        await asyncio.gather(*(end(link.connection) for link in links))
+        await asyncio.gather(*(end(each.connection) for each in shared))
         if keys and end is Connection.close:
             with suppress(CoordinationError):
                 await self._writer.sweep(keys)
@@ -162,39 +156,38 @@ class ZookeeperBackend(Backend):
     async def open_session(self, ttl_ms: int) -> Session:
         self._require_open()
         ttl_ms = self._capabilities.ttl(ttl_ms)
-        link = self._links.get(ttl_ms)
-        if link is None:
-            link = self._links[ttl_ms] = Link(self._address.endpoint, ttl_ms, self._spawn)
+        shared = self._session_connections.get(ttl_ms)
+        if shared is None:
+            shared = SessionConnection(self._address.endpoint, ttl_ms, self._spawn)
+            self._session_connections[ttl_ms] = shared
         session_id = f"{self._rng.getrandbits(64):016x}"
-        link.opening += 1
+        shared.opening += 1
         try:
-            sent_at = await ephemeral(link, self._layout, self.identity, session_id, self._address.acl, _WAIT_S)
+            sent_at = await create_session_znode(
+                shared, self._layout, self.identity, session_id, self._address.acl, _WAIT_S
+            )
             path = self._layout.session(session_id)
-            return ZookeeperSession(session_id, ttl_ms, sent_at, link, path, self._spawn, self._on_session_end)
+            return ZookeeperSession(session_id, ttl_ms, sent_at, shared, path, self._spawn, self._on_session_end)
         except WrongStore as error:
-            raise self._lost_store(error) from error
+            raise self._become_wrong(error) from error
         finally:
-            link.opening -= 1
-            self._drop_idle(link)
+            shared.opening -= 1
+            self._drop_idle(shared)
 
     async def get(self, key: str, *, read: Read = LINEARIZABLE) -> Entry | None:
         self._capabilities.admit_key(key)
         self._require_open()
-        with self._watching_the_store():
+        with self._noticing_wrong_store():
             stored = (await self._reader.state([key], fresh=read is LINEARIZABLE)).keys[key]
         return stored.entry() if stored is not None and stored.alive else None
 
-    async def delete(self, key: str, *, expect: Expectation = ANY) -> bool:
-        if expect is Presence.ABSENT:
-            raise ValueError("a delete cannot expect ABSENT")
-        return (await self._apply([Check(key, expect)], [Delete(key)])).deleted > 0
+    async def _delete(self, check: Check, delete: Delete) -> bool:
+        return (await self._apply([check], [delete])).deleted > 0
 
     async def list(self, prefix: str, *, limit: int, after: str | None = None, read: Read = LINEARIZABLE) -> Page:
-        if limit < 1:
-            raise ValueError("the limit must be at least 1")
+        limit = self._capabilities.admit_limit(limit)
         self._require_open()
-        limit = min(limit, self._capabilities.list_limit_max)
-        with self._watching_the_store():
+        with self._noticing_wrong_store():
             found = await self._reader.range(prefix, fresh=read is LINEARIZABLE, limit=limit, after=after)
         if found.dead:
             self._sweep(found.dead)
@@ -209,7 +202,7 @@ class ZookeeperBackend(Backend):
         watch = ZookeeperWatch(prefix, self._reader, self._feed, self._sweep, self._on_watch_closed)
         self._watches[watch] = None
         if self._following is None:
-            self._following = asyncio.get_running_loop().create_task(self._follow(), name="coordination feed")
+            self._following = asyncio.get_running_loop().create_task(self._follow(), name="coordination change feed")
         return watch
 
     async def _apply(self, checks: Sequence[Check], ops: Sequence[Op]) -> Applied:
@@ -221,24 +214,24 @@ class ZookeeperBackend(Backend):
             if isinstance(session, ZookeeperSession):
                 session.keys[key] = None
         try:
-            with self._watching_the_store():
+            with self._noticing_wrong_store():
                 applied = await self._writer.apply(checks, ops)
         except SessionLost:
             for session, _ in bound:
-                await self._confirm(session)
+                await self._lose_if_ended(session)
             raise
-        if applied.entry is not None and self._trimmer.due(applied.entry):
-            self._spawn(self._trimmer.trim(applied.entry), "trimming of the log")
+        if applied.entry is not None and self._trimmer.is_due(applied.entry):
+            self._spawn(self._trimmer.trim(applied.entry), "trimming of the change log")
         return applied
 
-    async def _confirm(self, session: Session) -> None:
-        """Let a session know that it is over before anybody else hears of it."""
+    async def _lose_if_ended(self, session: Session) -> None:
+        """Make a session LOST if it has ended, before the caller sees the error."""
         if isinstance(session, ZookeeperSession) and self._opened:
             with suppress(CoordinationError):
                 if session.id not in (await self._reader.state(fresh=True)).sessions:
                     session.lose()
 
-    # What goes on beside the calls.
+    # --- Background work ---
 
     def _require_open(self) -> None:
         if not self._opened:
@@ -247,87 +240,88 @@ class ZookeeperBackend(Backend):
             raise WrongStore(str(self._wrong))
 
     @contextmanager
-    def _watching_the_store(self) -> Iterator[None]:
-        """Around what asks the store: that it is gone concerns all, not only the one who finds it out."""
+    def _noticing_wrong_store(self) -> Iterator[None]:
+        """For calls to the store: WrongStore ends all sessions and watches, not only the call that raises it."""
         try:
             yield
         except WrongStore as error:
-            raise self._lost_store(error) from error
+            raise self._become_wrong(error) from error
 
-    def _lost_store(self, error: WrongStore) -> WrongStore:
-        """Nothing of what we had is there: all sessions and watches end, and every call fails from now on."""
+    def _become_wrong(self, error: WrongStore) -> WrongStore:
+        """End all sessions and watches, and fail every further call, because the store was deleted or replaced."""
         if self._wrong is None:
             self._wrong = error
             if self._connection is not None:
                 self._connection.fail(error)
-            for link in tuple(self._links.values()):
-                link.connection.fail(error)
-                for session in tuple(link.sessions.values()):
+            for shared in tuple(self._session_connections.values()):
+                shared.connection.fail(error)
+                for session in tuple(shared.sessions.values()):
                     session.lose()
             self._feed.error = self._feed.error or error
-            self._wake()
+            self._wake_watches()
         return error
 
     async def _follow(self) -> None:
         await self._feed.run()
         if isinstance(self._feed.error, WrongStore):
-            self._lost_store(self._feed.error)
+            self._become_wrong(self._feed.error)
 
-    def _on_state(self, connected: bool | None) -> None:
+    def _on_state(self, state: KazooState) -> None:
         if not self._opened:
             return
-        if connected:
-            self._spawn(self._look_at_store(), "look at the store")
-        elif self._doubting is None or self._doubting.done():
-            self._doubting = self._spawn(self._doubt(), "doubts about the store")
+        if state == KazooState.CONNECTED:
+            self._spawn(self._verify_by_read(), "verification of the store")
+        elif self._verifying is None or self._verifying.done():
+            self._verifying = self._spawn(self._verify_while_disconnected(), "verification of the store")
 
-    async def _doubt(self) -> None:
-        """While there is no connection, look whether the store is there at all.
+    async def _verify_while_disconnected(self) -> None:
+        """While there is no connection, verify over another one that the store still exists.
 
-        A server whose data was deleted turns away everybody who knew more than it does, and says nothing else.
+        A server whose data was deleted refuses every client that has seen more than it knows, and reports nothing else.
         """
-        connection, pause_s = self._connection, _DOUBT_S
+        connection, pause_s = self._connection, _VERIFY_AFTER_S
         while connection is not None and not connection.is_connected:
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _DOUBT_MAX_S)
+            pause_s = min(2 * pause_s, _VERIFY_AFTER_MAX_S)
             if connection.is_connected or self._wrong is not None:
                 return
-            with suppress(CoordinationError), self._watching_the_store():
-                await look(self._address, self._layout, self.identity, _WAIT_S)
+            with suppress(CoordinationError), self._noticing_wrong_store():
+                await verify_store(self._address, self._layout, self.identity, _WAIT_S)
 
-    async def _look_at_store(self) -> None:
-        with suppress(CoordinationError), self._watching_the_store():
+    async def _verify_by_read(self) -> None:
+        with suppress(CoordinationError), self._noticing_wrong_store():
             await self._reader.state(fresh=True)
 
     def _on_session_end(self, session: ZookeeperSession) -> None:
         if not self._opened:
             return
-        self._spawn(self._clear(session), f"clearing up after session {session.id}")
+        self._spawn(self._clear(session), f"cleanup after session {session.id}")
 
     async def _clear(self, session: ZookeeperSession) -> None:
-        link = self._links.get(session.ttl_ms)
-        if link is not None:
-            link.opening += 1
+        """Delete the znodes of a session that has ended, and of its keys."""
+        shared = self._session_connections.get(session.ttl_ms)
+        if shared is not None:
+            shared.opening += 1
             try:
                 with suppress(CoordinationError):
                     await session.remove()
             finally:
-                link.opening -= 1
-                self._drop_idle(link)
+                shared.opening -= 1
+                self._drop_idle(shared)
         if session.keys and self._wrong is None:
             with suppress(CoordinationError):
                 await self._writer.sweep(list(session.keys))
 
-    def _drop_idle(self, link: Link) -> None:
-        ttl_ms = link.connection.timeout_ms
-        if link.idle and self._links.get(ttl_ms) is link:
-            del self._links[ttl_ms]
-            self._spawn(link.connection.close(), "end of a connection without sessions")
+    def _drop_idle(self, shared: SessionConnection) -> None:
+        ttl_ms = shared.connection.timeout_ms
+        if shared.idle and self._session_connections.get(ttl_ms) is shared:
+            del self._session_connections[ttl_ms]
+            self._spawn(shared.connection.close(), "end of a connection without sessions")
 
     def _on_watch_closed(self, watch: ZookeeperWatch) -> None:
         self._watches.pop(watch, None)
 
-    def _wake(self) -> None:
+    def _wake_watches(self) -> None:
         for watch in tuple(self._watches):
             if not self._opened:
                 watch.end()
@@ -335,7 +329,7 @@ class ZookeeperBackend(Backend):
 
     def _sweep(self, dead: Sequence[str]) -> None:
         if self._opened:
-            self._spawn(self._swept(dead), "sweeping up after sessions")
+            self._spawn(self._swept(dead), "deletion of dead keys")
 
     async def _swept(self, dead: Sequence[str]) -> None:
         with suppress(CoordinationError):
@@ -346,6 +340,3 @@ class ZookeeperBackend(Backend):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-    def _name(self) -> str:
-        return f"{self._rng.getrandbits(128):032x}"

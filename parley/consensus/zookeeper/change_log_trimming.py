@@ -1,4 +1,4 @@
-"""Keeping the log short: whoever adds every so many-th entry deletes the old ones."""
+"""Trimming of the change log: the client that adds every 128th entry deletes the old ones."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from kazoo.exceptions import KazooException
 from kazoo.protocol.serialization import Delete, GetChildren
 
 from parley.consensus.errors import CoordinationError
-from parley.consensus.zookeeper.connection import Connection, LostAnswer
-from parley.consensus.zookeeper.key_layout import Layout, number_of
+from parley.consensus.zookeeper.connection import Connection, ResponseLost
+from parley.consensus.zookeeper.key_layout import KeyLayout, number_of
 
 _KEPT = 1024
 _EVERY = 128
 
 
-class Trimmer:
-    """Deletes entries that are far behind the end; a client that had not read them begins anew with Snapshots."""
+class ChangeLogTrimmer:
+    """Deletes entries far behind the end of the log. A client that has not read them begins again with Snapshots."""
 
-    def __init__(self, connection: Connection, layout: Layout) -> None:
+    def __init__(self, connection: Connection, layout: KeyLayout) -> None:
         self._connection = connection
         self._layout = layout
 
-    def due(self, entry: int) -> bool:
-        """Whether the writer of this entry has to trim."""
+    def is_due(self, entry: int) -> bool:
+        """True if the writer of this entry has to trim the log."""
         return entry >= _KEPT and entry % _EVERY == 0
 
     async def trim(self, entry: int) -> None:
-        """Delete what is old as seen from this entry. What fails is left to the next one."""
-        with suppress(CoordinationError, KazooException, LostAnswer):
+        """Delete the entries that are old when this entry is the newest. What fails is left to the next trimming."""
+        with suppress(CoordinationError, KazooException, ResponseLost):
             names = await self._connection.call(GetChildren(self._layout.log, None), 0)
             old = [name for name in names if number_of(name) < entry - _KEPT]
             for start in range(0, len(old), 32):
@@ -37,5 +37,5 @@ class Trimmer:
                 await asyncio.gather(*calls)
 
     async def _delete(self, name: str) -> None:
-        with suppress(CoordinationError, KazooException, LostAnswer):
+        with suppress(CoordinationError, KazooException, ResponseLost):
             await self._connection.call(Delete(f"{self._layout.log}/{name}", -1), 0)

@@ -1,10 +1,10 @@
-"""One ZooKeeper session, as asyncio sees it: kazoo's thread on one side, futures on the other.
+"""A connection to ZooKeeper for asyncio: kazoo's thread on one side, futures on the other.
 
-kazoo runs one thread for each connection, reconnects by itself, and keeps what is asked of it meanwhile in a queue
-without bound or deadline. So here nothing is asked while there is no connection, what is asked at once is limited, and
-an answer that stays out breaks the connection: kazoo's own pings do not notice while requests are being sent. It also
-gives one server that does not answer a whole session timeout to connect, in which the session would be lost; here each
-attempt gets a part of it.
+kazoo runs one thread per connection and reconnects by itself. Meanwhile it queues requests without bound or deadline.
+So this module sends nothing while there is no connection, and limits the requests in flight. A missing response breaks
+the connection, because kazoo's own pings do not notice it while requests are being sent. kazoo also lets one silent
+server use up a whole session timeout for a connection attempt, in which the session would be lost; here each attempt
+gets a part of it.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from parley.consensus.errors import Permanent, Unauthorized, Unavailable
 from parley.consensus.keystores import Keystores
 
 READ_FRACTION = 2 / 3
-"""Of a session's timeout: a server that has not answered for so long is given up, as by every client of ZooKeeper."""
+"""The part of the session timeout after which a silent server is given up, as by every client of ZooKeeper."""
 MAIN_TIMEOUT_MS = 6000
-"""The session timeout of a connection that holds nothing ephemeral."""
+"""The session timeout of a connection without ephemeral znodes."""
 _IN_FLIGHT_MAX = 128
 _STOP_S = 5.0
 _FORGOTTEN_S = 1.0
 _ATTEMPT_S = 2.0
 
-log = logging.getLogger("parley.consensus.zookeeper")
+_log = logging.getLogger(__name__)
 _kazoo_log = logging.getLogger("parley.consensus.zookeeper.client")
-# At DEBUG kazoo writes the data of every request, secrets included.
+# At DEBUG kazoo logs the data of every request, including secrets.
 _kazoo_log.addFilter(lambda record: record.levelno >= logging.INFO)
 
 Watcher = Callable[[WatchedEvent], None]
@@ -46,13 +46,11 @@ Watcher = Callable[[WatchedEvent], None]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where the servers are and who we are to them.
+    """The servers, and this client's credentials.
 
-    :ivar hosts: ``host:port`` of each, joined by commas.
-    :ivar auth: pairs of scheme and credential, as ``digest``, ``user:password``.
-    :ivar sasl: options of SASL as pure-sasl takes them; ``None`` for none.
-    :ivar tls: kazoo's TLS options; empty for none.
-    :ivar keystores: certificates that are not in the files which those name.
+    ``hosts`` is ``host:port`` of each, joined by commas. ``auth`` has pairs of scheme and credential, like ``digest``
+    and ``user:password``. ``sasl`` has the options of pure-sasl. ``tls`` has kazoo's TLS options. ``keystores`` has the
+    certificates that are not in files named by those.
     """
 
     hosts: str
@@ -62,7 +60,7 @@ class Endpoint:
     keystores: Keystores = field(default=Keystores(), repr=False)
 
     def client(self, timeout_ms: int, handler: _Handler) -> KazooClient:
-        """A client of kazoo, not started, that asks for this session timeout."""
+        """A kazoo client with this session timeout, not yet started."""
         handler.keystores = self.keystores
         return KazooClient(
             hosts=self.hosts,
@@ -78,15 +76,12 @@ class Endpoint:
 
 @contextmanager
 def synchronous_client(endpoint: Endpoint, within_s: float = 15.0) -> Iterator[KazooClient]:
-    """kazoo's own client, for tools. Blocks.
-
-    :raises Unavailable: no server answers in time.
-    """
+    """A kazoo client for blocking code, such as tools. Raises Unavailable if no server responds in time."""
     client = endpoint.client(round(within_s * 1000), _Handler())
     try:
         client.start(within_s)
     except client.handler.timeout_exception as error:
-        raise Unavailable(f"no ZooKeeper server of {endpoint.hosts} answers") from error
+        raise Unavailable(f"no ZooKeeper server of {endpoint.hosts} responds") from error
     try:
         yield client
     finally:
@@ -95,32 +90,29 @@ def synchronous_client(endpoint: Endpoint, within_s: float = 15.0) -> Iterator[K
 
 
 def connect(endpoint: Endpoint, host: str, port: int, timeout_s: float) -> Any:
-    """A socket connected to one of the servers, with TLS where that is meant. Blocks.
-
-    :raises OSError: it does not answer, or not to us.
-    """
+    """A socket connected to one of the servers, with TLS if configured. Blocks. Raises OSError if that fails."""
     handler = _Handler()
     handler.keystores = endpoint.keystores
     try:
         return handler.create_connection((host, port), timeout=timeout_s, hostname=host, **endpoint.tls)
     except handler.timeout_exception as error:
-        raise TimeoutError("no answer") from error
+        raise TimeoutError("no response") from error
 
 
-class LostAnswer(Exception):
-    """The connection broke before the answer came; whether the request was carried out is not known."""
+class ResponseLost(Exception):
+    """The connection broke before the response arrived. The request may or may not have been carried out."""
 
 
 class Connection:
-    """One session with ZooKeeper. ``on_state`` is called on the loop with True when connected, False when not, and
-    ``None`` when the session of ZooKeeper is over; kazoo then begins another one by itself.
+    """A connection with one ZooKeeper session at a time.
 
-    :param pings: whether kazoo's thread keeps the session by itself. Without it only calls do, so that the session of
-        a process whose event loop hangs runs out.
+    ``on_state`` is called on the loop with each ``KazooState``. LOST means that the ZooKeeper session has ended; kazoo
+    then starts another one. Without ``pings`` only calls renew the session, not kazoo's thread, so that the session of
+    a process whose event loop hangs expires.
     """
 
     def __init__(
-        self, endpoint: Endpoint, timeout_ms: int, on_state: Callable[[bool | None], None], *, pings: bool = True
+        self, endpoint: Endpoint, timeout_ms: int, on_state: Callable[[KazooState], None], *, pings: bool = True
     ) -> None:
         self.timeout_ms = timeout_ms
         self._loop = asyncio.get_running_loop()
@@ -136,15 +128,11 @@ class Connection:
         self._client.add_listener(lambda state: self.post(self._on_kazoo_state, state))
 
     def start(self) -> None:
-        """Begin to connect."""
+        """Start to connect."""
         self._client.start_async()
 
     async def connected(self, within_s: float) -> None:
-        """Wait for the connection.
-
-        :raises Unavailable: it did not come in time.
-        :raises Permanent: it never will, for this reason.
-        """
+        """Wait until connected. Raises Unavailable if that takes too long. Raises Permanent if it can never succeed."""
         if not self._connected.is_set() and not self._closed:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._connected.wait(), within_s)
@@ -154,74 +142,72 @@ class Connection:
             raise Unavailable("there is no connection to ZooKeeper")
 
     async def call(self, request: Any, within_s: float) -> Any:
-        """Ask and wait for the answer.
+        """Send a request, after waiting at most ``within_s`` for a connection, and return the response.
 
-        :param within_s: how long to wait for a connection.
-        :raises Unavailable: there is none; nothing was sent.
-        :raises LostAnswer: it broke meanwhile.
-        :raises Permanent: there never will be one.
-        :raises KazooException: ZooKeeper answered with an error.
+        Raises Unavailable if there is no connection; nothing was sent. Raises ResponseLost if the connection broke
+        meanwhile. Raises Permanent if no connection will ever be made. Raises KazooException if ZooKeeper responds with
+        an error.
         """
         async with self._slots:
             await self.connected(within_s)
-            return await self._ask(request)
+            return await self._send(request)
 
     async def sync_and_call(self, request: Any, within_s: float) -> Any:
-        """``call``, of a server that has caught up with its leader."""
+        """``call`` after the server has caught up with its leader."""
         async with self._slots:
             await self.connected(within_s)
-            synced = asyncio.ensure_future(self._ask(Sync("/")))
+            synced = asyncio.ensure_future(self._send(Sync("/")))
             try:
-                answer = await self._ask(request)
+                response = await self._send(request)
                 await synced
             except BaseException:
                 synced.cancel()
                 with suppress(BaseException):
                     await synced
                 raise
-            return answer
+            return response
 
-    async def _ask(self, request: Any) -> Any:
-        answer = _Answer(self)
-        deadline = self._loop.call_later(self.timeout_ms / 1000 * READ_FRACTION, self._overdue, answer)
+    async def _send(self, request: Any) -> Any:
+        pending = _PendingResponse(self)
+        deadline = self._loop.call_later(self.timeout_ms / 1000 * READ_FRACTION, self._on_overdue, pending)
         try:
-            self._client._call(request, answer)
-            return await answer.future
+            self._client._call(request, pending)
+            return await pending.future
         except (ConnectionLoss, SessionExpiredError, ConnectionClosedError) as error:
             if not self._client.connected and self._failure is None:
-                self._connected.clear()  # before kazoo says so: it answers what was pending first
-            raise LostAnswer(f"the connection to ZooKeeper broke: {type(error).__name__}") from error
+                self._connected.clear()  # kazoo reports it only after it has failed the pending requests
+            raise ResponseLost(f"the connection to ZooKeeper broke: {type(error).__name__}") from error
         except AuthFailedError as error:
             raise Unauthorized("ZooKeeper refuses these credentials") from error
         finally:
             deadline.cancel()
 
-    def _overdue(self, answer: _Answer) -> None:
-        """Break the connection that owes an answer; and if kazoo has forgotten who waits for it, tell him ourselves."""
+    def _on_overdue(self, pending: _PendingResponse) -> None:
+        """Break the connection on which a response is overdue. Fail the request here if kazoo has forgotten it."""
         self.drop()
-        self._loop.call_later(_FORGOTTEN_S, answer.set_exception, ConnectionLoss())
+        self._loop.call_later(_FORGOTTEN_S, pending.set_exception, ConnectionLoss())
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection now."""
+        """True if there is a connection now."""
         return self._connected.is_set() and self._failure is None
 
     def fail(self, failure: Permanent) -> None:
-        """Nothing can come of this connection any more; nobody waits for it, and every call raises this."""
+        """Make every waiting and further call raise this error, because the connection is of no more use."""
         self._failure = self._failure or failure
         self._connected.set()
 
     def drop(self) -> None:
-        """Break the connection; kazoo makes another one."""
+        """Break the connection. kazoo makes another one."""
         with suppress(OSError, AttributeError):
             self._client._connection._socket.shutdown(socket.SHUT_RDWR)
 
     async def close(self) -> None:
-        """End the session and the thread; an absent server is no error."""
+        """End the session and the thread. An unreachable server is not an error."""
         await self._end(self._client.stop)
 
     async def abandon(self) -> None:
-        """End the thread without a word to the server."""
+        """End the thread without telling the server, so that the session expires."""
 
         def leave() -> None:
             self._client._stopped.set()
@@ -238,7 +224,7 @@ class Connection:
         self._closed = True
 
         def end() -> None:
-            with suppress(Exception):  # a server that cannot be reached; the thread ends by itself
+            with suppress(Exception):  # the server cannot be reached; the thread ends by itself
                 stop()
                 self._client.close()
 
@@ -246,15 +232,15 @@ class Connection:
         done, _ = await asyncio.wait([ended], timeout=_STOP_S)
         if not done:
             self.drop()
-            log.warning("ZooKeeper did not answer the farewell; its session runs out by itself")
+            _log.warning("ZooKeeper did not confirm the end of the session, which will expire")
 
     def post(self, call: Callable[..., object], *arguments: object) -> None:
-        """From any thread: make this call on the loop."""
+        """Call a function on the loop, from any thread."""
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(call, *arguments)
 
     def _on_socket(self, attempt: Any) -> None:
-        """A server took the connection; it has to make the session, too, before long."""
+        """Give the server that accepted a connection a limited time to establish the session."""
         self._loop.call_later(self._attempt_s, self._give_up, attempt)
 
     def _give_up(self, attempt: Any) -> None:
@@ -269,11 +255,11 @@ class Connection:
         elif self._failure is None:
             self._connected.clear()
         if not self._closed:
-            self._on_state({KazooState.CONNECTED: True, KazooState.SUSPENDED: False}.get(state))
+            self._on_state(state)
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's handler, and the certificates that are in no file it can read."""
+    """kazoo's handler, with the certificates that are not in files that kazoo can read."""
 
     keystores = Keystores()
 
@@ -284,7 +270,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
 
 
 class _LoopHandler(_Handler):
-    """kazoo's handler without its two threads for callbacks: watches are told on the loop."""
+    """kazoo's handler without its two threads for callbacks: watches are called on the loop."""
 
     def __init__(self, post: Callable[..., None], on_socket: Callable[[Any], None], attempt_s: float) -> None:
         super().__init__()
@@ -300,29 +286,29 @@ class _LoopHandler(_Handler):
         return connection
 
     def start(self) -> None:
-        """There is nothing to start."""
+        """Start nothing: there are no threads."""
 
     def stop(self) -> None:
-        """There is nothing to stop."""
+        """Stop nothing."""
 
     def dispatch_callback(self, callback: Any) -> None:
-        """Tell a watch."""
+        """Call a watch's function on the loop."""
         self._post(callback.func, *callback.args)
 
 
-class _Answer:
-    """Where kazoo's thread puts the answer to a request."""
+class _PendingResponse:
+    """A request's future response, which kazoo's thread sets."""
 
     def __init__(self, connection: Connection) -> None:
         self.future: asyncio.Future[Any] = connection._loop.create_future()
         self._connection = connection
 
     def set(self, value: Any = None) -> None:
-        """For kazoo: the answer."""
+        """For kazoo: set the response."""
         self._connection.post(self._settle, value, None)
 
     def set_exception(self, error: Exception) -> None:
-        """For kazoo: what went wrong."""
+        """For kazoo: fail the request."""
         self._connection.post(self._settle, None, error)
 
     def _settle(self, value: Any, error: Exception | None) -> None:
@@ -334,4 +320,4 @@ class _Answer:
             self.future.set_result(value)
 
 
-__all__ = ["Connection", "Endpoint", "KazooException", "LostAnswer", "Watcher"]
+__all__ = ["Connection", "Endpoint", "KazooException", "ResponseLost", "Watcher"]

@@ -1,7 +1,8 @@
-"""Reading several znodes in one state, and ranges of keys in one state although they take several reads.
+"""Reads of several znodes in one state, and of key ranges in one state although they take several requests.
 
-A read also carries the identity, so that a wiped store is noticed, and who has a session, so that a key whose session
-is over is absent. For a range the log tells what changed between the reads; that is read once more, until nothing is.
+Each read includes the identity, so that a wiped store is noticed, and the sessions, so that a key whose session has
+ended counts as absent. During the reads of a range, the change log shows which keys have changed; those are read again,
+until none has.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from kazoo.exceptions import NoAuthError, UnimplementedError
 
 from parley.consensus.backend import Entry, Revision
 from parley.consensus.errors import Unauthorized, Unavailable, Unsupported, WrongStore
-from parley.consensus.zookeeper.connection import Connection, LostAnswer
-from parley.consensus.zookeeper.key_layout import Layout, decode, decode_changes, entries_made, key_of
+from parley.consensus.zookeeper.connection import Connection, ResponseLost
+from parley.consensus.zookeeper.key_layout import KeyLayout, decode, decode_changes, entries_made, key_of
 from parley.consensus.zookeeper.multi_requests import NO_AUTH, NO_NODE, Children, Data, Failed, MultiRead, Stat
 
 _REPLY_BYTES = 1 << 20
@@ -28,10 +29,9 @@ _ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A key's znode as it was found.
+    """The znode of a key. ``owner`` is the id of the session it is bound to.
 
-    :ivar owner: the session it is bound to.
-    :ivar alive: whether the key counts as present: it is not bound, or its session is there.
+    ``alive`` is True if the key counts as present: it is not bound, or its session exists.
     """
 
     key: str
@@ -41,13 +41,13 @@ class Stored:
     alive: bool
 
     def entry(self) -> Entry:
-        """The key as callers see it."""
+        """The entry that callers see."""
         return Entry(self.key, self.value, Revision(self.stat.mzxid), self.owner)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An entry of the log: its number, the write it belongs to, and the keys it names."""
+    """An entry of the change log: its number, the write it belongs to, and the keys changed."""
 
     number: int
     mzxid: int
@@ -56,13 +56,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What one read found.
+    """The result of one read.
 
-    :ivar sessions: the ids of the sessions alive.
-    :ivar keys: what is stored under each key asked for, dead keys included; ``None`` for no znode.
-    :ivar versions: the versions of the buckets asked for.
-    :ivar changes: the entries of the log asked for that are there, up to the first gap.
-    :ivar log_end: the number that the log's next entry will have.
+    ``sessions`` are the ids of the sessions alive. ``keys`` has the znode of each key asked for, also of a dead key,
+    and None if there is none. ``versions`` are those of the buckets asked for. ``changes`` are the log entries asked
+    for, up to the first that does not exist. ``log_end`` is the number of the log's next entry.
     """
 
     sessions: frozenset[str]
@@ -74,7 +72,7 @@ class State:
 
 @dataclass(slots=True)
 class Range:
-    """The keys of a range in one state, sorted; ``position`` is the number of the next entry of the log."""
+    """The keys of a range in one state, sorted. ``position`` is the number of the log's next entry in that state."""
 
     stored: list[Stored]
     position: int
@@ -83,12 +81,9 @@ class Range:
 
 
 class Reader:
-    """Reads of one store over one connection.
+    """Reads of one store over one connection. They wait at most ``within_s`` for the connection."""
 
-    :param within_s: how long to wait for a connection.
-    """
-
-    def __init__(self, connection: Connection, layout: Layout, identity: str, within_s: float) -> None:
+    def __init__(self, connection: Connection, layout: KeyLayout, identity: str, within_s: float) -> None:
         self._connection = connection
         self._layout = layout
         self._identity = identity
@@ -102,11 +97,9 @@ class Reader:
         buckets: Sequence[str] = (),
         entries: range = range(0),
     ) -> State:
-        """One read of these keys, buckets and log entries.
+        """Read these keys, buckets and log entries. A ``fresh`` read sees every write confirmed before it.
 
-        :param fresh: whether it has to see every write that was answered before.
-        :raises WrongStore: the store is not the one it was.
-        :raises Unavailable: no answer.
+        Raises WrongStore if the store is no longer the one that was opened. Raises Unavailable if there is no response.
         """
         layout = self._layout
         paths = [*map(layout.key, keys), *buckets, *map(layout.entry, entries)]
@@ -132,35 +125,35 @@ class Reader:
         return State(sessions, found, versions, tuple(changes), end)
 
     async def read(self, reads: Sequence[Data | Children], *, fresh: bool) -> list[Any]:
-        """The results of these reads, the first of which is of the identity."""
+        """The results of these reads. The first must be of the identity."""
         try:
-            results: list[Any] = await self._answered(MultiRead(reads), fresh=fresh)
+            results: list[Any] = await self._call(MultiRead(reads), fresh=fresh)
         except UnimplementedError as error:
-            raise Unsupported("this ZooKeeper does not know multiRead; 3.6 or newer is needed") from error
+            raise Unsupported("this ZooKeeper does not know multiRead; version 3.6 or later is needed") from error
         except NoAuthError as error:
             raise Unauthorized("these credentials may not read the tree") from error
         for result in results:
             if isinstance(result, Failed) and result.code == NO_AUTH:
                 raise Unauthorized("these credentials may not read the tree")
         if isinstance(results[0], Failed) and results[0].code == NO_NODE:
-            raise WrongStore(f"the store {self._identity} is not there any more; was ZooKeeper's data deleted?")
+            raise store_deleted(self._identity)
         return results
 
-    async def _answered(self, request: MultiRead, *, fresh: bool) -> list[Any]:
-        """What is answered to a request; asked again where the connection broke, which does no harm to a read."""
+    async def _call(self, request: MultiRead, *, fresh: bool) -> list[Any]:
+        """Send a request, and again if the connection broke, which does no harm to a read."""
         call = self._connection.sync_and_call if fresh else self._connection.call
         for _ in range(_ATTEMPTS - 1):
-            with suppress(LostAnswer):
+            with suppress(ResponseLost):
                 first: list[Any] = await call(request, self._within_s)
                 return first
         try:
             last: list[Any] = await call(request, self._within_s)
-        except LostAnswer as error:
+        except ResponseLost as error:
             raise Unavailable(str(error)) from error
         return last
 
     async def names(self, *, fresh: bool) -> tuple[list[str], int]:
-        """All keys that have a znode, unsorted, and the number of the log's next entry."""
+        """All keys that have a znode, unsorted, with the number of the log's next entry."""
         reads: list[Data | Children] = [Data(f"{self._layout.identities}/{self._identity}"), Data(self._layout.log)]
         reads += map(Children, self._layout.buckets())
         results = await self.read(reads, fresh=fresh)
@@ -169,15 +162,15 @@ class Reader:
         return names, entries_made(stat.cversion, stat.children)
 
     async def changes(self, position: int) -> State:
-        """The next entries of the log from this number on."""
+        """Read the log entries from this number on."""
         return await self.state(fresh=False, entries=range(position, position + _BATCH))
 
     async def range(self, prefix: str, *, fresh: bool, limit: int | None = None, after: str | None = None) -> Range:
-        """The keys that start with the prefix, behind ``after``, in one state; at most ``limit``."""
+        """Read at most ``limit`` keys that start with the prefix and come after ``after``, in one state."""
         names, position = await self.names(fresh=fresh)
         wanted = {key for key in names if key.startswith(prefix) and (after is None or key > after)}
         view = _View(self, prefix, after, position)
-        count = limit  # None for all, with those that are added while we read
+        count = limit  # None: all, including those added during the read
         while True:
             chosen = sorted(wanted)[:count]
             await view.cover(chosen)
@@ -196,7 +189,7 @@ class Reader:
 
 
 class _View:
-    """Keys read one after the other, all of them as of ``position``."""
+    """The keys of a range that have been read so far, all as of ``position``."""
 
     def __init__(self, reader: Reader, prefix: str, after: str | None, position: int) -> None:
         self.seen: dict[str, Stored | None] = {}
@@ -205,16 +198,16 @@ class _View:
         self._reader = reader
         self._prefix = prefix
         self._after = after
-        self._hot: dict[str, None] = {}  # changed while we read; read again with every read, so that it ends
+        self._hot: dict[str, None] = {}  # changed during the reads; in every further read, so that the reads end
         self._size = _REPLY_BYTES // 64
         self._dirty: set[str] = set()
 
     def covers(self, keys: Iterable[str]) -> bool:
-        """Whether all of these have been read."""
+        """True if all of these keys have been read."""
         return not self._dirty and all(key in self.seen for key in keys)
 
     async def cover(self, keys: Sequence[str]) -> None:
-        """Read those of these that have not been read, and whatever changes meanwhile."""
+        """Read those of these keys that have not been read, and again those that change meanwhile."""
         pending = dict.fromkeys(key for key in keys if key not in self.seen)
         pending.update(dict.fromkeys(self._dirty))
         while pending:
@@ -227,7 +220,7 @@ class _View:
         self._dirty.clear()
 
     async def _read(self, chunk: list[str]) -> list[str]:
-        """Read these keys; which keys of the range have changed since the last read and are not as just read."""
+        """Read these keys. Returns the keys of the range that changed meanwhile and must be read again."""
         ahead = range(self.position, self.position + _LOOKAHEAD)
         state = await self._reader.state(chunk, fresh=False, entries=ahead)
         found = [stored for stored in state.keys.values() if stored is not None]
@@ -238,7 +231,7 @@ class _View:
         just_read = set(chunk)
         changes = list(state.changes)
         reached = self.position + len(changes)
-        while reached != state.log_end:  # more has happened than was read along
+        while reached != state.log_end:  # there are more changes than this read included
             just_read = set()
             state = await self._reader.changes(reached)
             if not state.changes and reached != state.log_end:
@@ -258,3 +251,8 @@ class _View:
 def _stored(key: str, result: tuple[bytes, Stat], sessions: frozenset[str]) -> Stored:
     value, owner = decode(result[0])
     return Stored(key, value, result[1], owner, owner is None or owner in sessions)
+
+
+def store_deleted(identity: str, found: str | None = None) -> WrongStore:
+    """The error for a store that no longer exists, or was replaced by the one ``found``."""
+    return WrongStore(f"the store {identity} no longer exists; was ZooKeeper's data deleted?", found=found)

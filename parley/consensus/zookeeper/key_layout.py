@@ -1,15 +1,15 @@
-"""Where things are in ZooKeeper's tree, and how keys and values are written there.
+"""Where the store's parts are in ZooKeeper's tree, and how keys and values are encoded there.
 
 ::
 
-    <chroot>/parley                     format of the tree, as text
-    <chroot>/parley/identity/<name>     which store this is
-    <chroot>/parley/keys/<bucket>       256 buckets; its version counts the deletions in it
+    <chroot>/parley                     the format of the tree, as text
+    <chroot>/parley/identity/<name>     the store's identity
+    <chroot>/parley/keys/<bucket>       256 buckets; the version counts the deletions in the bucket
     <chroot>/parley/keys/<bucket>/<key> one byte n, the id of a session in n bytes, the value
     <chroot>/parley/sessions/<id>       ephemeral, one for each session
-    <chroot>/parley/log/c<number>       the keys that one transaction changed, one on each line
+    <chroot>/parley/log/c<number>       the change log: the keys that one transaction changed, one per line
 
-In the name of a znode the slashes of a key are spaces: no key has one, ZooKeeper allows it, and it is as long.
+In a znode's name the slashes of the key are spaces. ZooKeeper allows them, no key contains one, and the length stays.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ENTRY_PREFIX = "c"
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class KeyLayout:
     """The paths of one store, below ``root``."""
 
     root: str
@@ -36,12 +36,12 @@ class Layout:
 
     @property
     def sessions(self) -> str:
-        """The parent of the sessions' znodes."""
+        """The parent of the sessions' znodes; their names are the session ids."""
         return f"{self.root}/sessions"
 
     @property
     def log(self) -> str:
-        """The parent of the log's entries."""
+        """The parent of the change log's entries."""
         return f"{self.root}/log"
 
     @property
@@ -50,11 +50,11 @@ class Layout:
         return f"{self.root}/keys"
 
     def bucket(self, key: str) -> str:
-        """The path of the bucket that a key belongs to."""
+        """The path of the bucket of a key."""
         return f"{self.root}/keys/{zlib.crc32(key.encode('ascii')) % BUCKETS:02x}"
 
     def buckets(self) -> list[str]:
-        """All of them."""
+        """The paths of all buckets."""
         return [f"{self.root}/keys/{number:02x}" for number in range(BUCKETS)]
 
     def key(self, key: str) -> str:
@@ -66,7 +66,7 @@ class Layout:
         return f"{self.root}/sessions/{session_id}"
 
     def entry(self, number: int) -> str:
-        """The path of an entry of the log."""
+        """The path of an entry of the change log."""
         return f"{self.root}/log/{ENTRY_PREFIX}{number:010d}"
 
     def skeleton(self, identity: str) -> list[tuple[str, bytes]]:
@@ -77,7 +77,7 @@ class Layout:
 
 
 def key_of(name: str) -> str:
-    """The key that a znode's name stands for."""
+    """The key of a znode's name."""
     return name.replace(" ", "/")
 
 
@@ -87,7 +87,7 @@ def number_of(name: str) -> int:
 
 
 def entries_made(cversion: int, children: int) -> int:
-    """How many entries the log ever had, from the stat of its parent: ZooKeeper counts additions and removals."""
+    """The number of entries ever added to the log, from its parent's Stat, which counts additions and removals."""
     return ((cversion + children) % (1 << 32)) // 2
 
 
@@ -98,7 +98,7 @@ def encode(value: bytes, session_id: str | None) -> bytes:
 
 
 def decode(data: bytes) -> tuple[bytes, str | None]:
-    """The value and the session's id that a key's znode holds."""
+    """The value and the session id in the data of a key's znode."""
     start = 1 + data[0]
     return data[start:], data[1:start].decode("ascii") or None
 
@@ -109,5 +109,5 @@ def encode_changes(keys: Sequence[str]) -> bytes:
 
 
 def decode_changes(data: bytes) -> tuple[str, ...]:
-    """The keys that a log entry names."""
+    """The keys in a log entry."""
     return tuple(data.decode("ascii").split("\n")) if data else ()

@@ -1,9 +1,9 @@
-"""Two requests of ZooKeeper's protocol that kazoo does not have as we need them.
+"""Two requests of ZooKeeper's protocol that kazoo lacks.
 
-``Multi``: several writes and version checks in one step; kazoo's drops the results that have no content.
-``MultiRead``: several reads answered from one state (ZooKeeper 3.6).
+``Multi``: several writes and version checks in one step. kazoo has it, but drops the results without content.
+``MultiRead``: several reads of one state (ZooKeeper 3.6).
 
-Both are lists of records, each behind a header of type, end mark and error code; in answers an error has type -1.
+Both are lists of records, each after a header of type, end mark and error code. In responses an error has type -1.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ ANY_VERSION = -1
 LASTING, EPHEMERAL, SEQUENTIAL = 0, 1, 2
 
 Acl: TypeAlias = Sequence[tuple[int, str, str]]
-"""Permission bits, scheme and id of each."""
+"""Access rules: permission bits, scheme and id of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """What ZooKeeper keeps about a znode, as far as we use it."""
+    """The fields of a znode's Stat that are used here."""
 
     mzxid: int
     version: int
@@ -40,7 +40,7 @@ class Stat:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create a znode; answered by its path."""
+    """Create a znode. The result is its path."""
 
     path: str
     data: bytes
@@ -50,7 +50,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class SetData:
-    """Write a znode at this version; answered by its Stat."""
+    """Write a znode at this version. The result is its Stat."""
 
     path: str
     data: bytes
@@ -89,7 +89,7 @@ class Children:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """An operation that failed, or was not done because another one failed (``ROLLED_BACK``, ...)."""
+    """The result of an operation that failed, or was not carried out because another one failed (``ROLLED_BACK``)."""
 
     code: int
 
@@ -99,7 +99,7 @@ WriteOp: TypeAlias = "Create | SetData | DeleteNode | CheckVersion"
 
 @dataclass(frozen=True, slots=True)
 class Multi:
-    """All of these or none; answered by one result for each, all of them ``Failed`` if one is."""
+    """All of these operations or none. There is one result for each; if one is ``Failed``, all are."""
 
     ops: Sequence[WriteOp]
     type: ClassVar[int] = 14
@@ -116,7 +116,7 @@ class Multi:
 
 @dataclass(frozen=True, slots=True)
 class MultiRead:
-    """All of these from one state; answered by one result for each, ``Failed`` or not."""
+    """All of these reads, of one state. There is one result for each, ``Failed`` or not."""
 
     reads: Sequence[Data | Children]
     type: ClassVar[int] = 22
@@ -181,7 +181,7 @@ def _results(buffer: bytes, offset: int) -> list[Any]:
 
 
 def _bytes(buffer: bytes, offset: int) -> tuple[bytes, int]:
-    length = max(_INT.unpack_from(buffer, offset)[0], 0)  # -1: null, which is empty to us
+    length = max(_INT.unpack_from(buffer, offset)[0], 0)  # -1 is null, treated as empty
     offset += _INT.size
     return buffer[offset : offset + length], offset + length
 

@@ -1,7 +1,7 @@
-"""Sessions: one ephemeral znode each. Those of one TTL share a connection, whose session timeout is that TTL.
+"""Sessions: one ephemeral znode each. Those of the same TTL share a connection whose session timeout is that TTL.
 
-Each session is renewed by itself, by a read of its own znode on that connection: the answer says both that ZooKeeper
-had heard of us when it was sent, and that the session is still there.
+Each session is renewed on its own, by a read of its znode over that connection. The response proves both that ZooKeeper
+received the request, and that the session still exists.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from typing import Any
 
 from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.protocol.serialization import Delete, Exists
+from kazoo.protocol.states import KazooState
 
-from parley.consensus.errors import CoordinationError, Unauthorized, Unavailable, WrongStore
+from parley.consensus.errors import CoordinationError, Unauthorized, Unavailable
 from parley.consensus.session import Session, SessionState
-from parley.consensus.zookeeper.connection import Connection, Endpoint, LostAnswer
-from parley.consensus.zookeeper.key_layout import Layout
+from parley.consensus.zookeeper.connection import Connection, Endpoint, ResponseLost
+from parley.consensus.zookeeper.consistent_reads import store_deleted
+from parley.consensus.zookeeper.key_layout import KeyLayout
 from parley.consensus.zookeeper.multi_requests import (
     EPHEMERAL,
     NO_AUTH,
@@ -32,11 +34,11 @@ from parley.consensus.zookeeper.multi_requests import (
 Spawn = Callable[[Coroutine[Any, Any, None], str], object]
 
 
-class Link:
-    """A connection that carries the sessions of one TTL, and ends with the last of them."""
+class SessionConnection:
+    """A connection for the sessions of one TTL. It is closed after the last of them."""
 
     def __init__(self, endpoint: Endpoint, ttl_ms: int, spawn: Spawn) -> None:
-        self.orphans: list[str] = []  # znodes that may have been made although nobody was told
+        self.orphans: list[str] = []  # paths of znodes that may exist, although the response to their creation was lost
         self._spawn = spawn
         self.connection = Connection(endpoint, ttl_ms, self._on_state, pings=False)
         self.sessions: dict[str, ZookeeperSession] = {}
@@ -45,63 +47,61 @@ class Link:
 
     @property
     def idle(self) -> bool:
-        """Whether nobody needs it any more."""
+        """True if no session needs it."""
         return not self.sessions and not self.opening
 
-    def _on_state(self, connected: bool | None) -> None:
+    def _on_state(self, state: KazooState) -> None:
         for session in tuple(self.sessions.values()):
-            if connected:
-                session.renew()
-            elif connected is None:
-                session.lose()
-            else:
-                session.suspend()
-        if connected is None:
-            self.orphans.clear()
-        elif connected:
+            match state:
+                case KazooState.CONNECTED:
+                    session.renew()
+                case KazooState.SUSPENDED:
+                    session.suspend()
+                case _:
+                    session.lose()
+        if state == KazooState.CONNECTED:
             for path in self.orphans:
-                self._spawn(self._remove_orphan(path), "removal of a session nobody has")
+                self._spawn(self._remove_orphan(path), "removal of an orphaned session")
+        elif state == KazooState.LOST:
+            self.orphans.clear()
 
     async def _remove_orphan(self, path: str) -> None:
         try:
             await self.connection.call(Delete(path, -1), 0)
         except NoNodeError:
             pass
-        except (LostAnswer, CoordinationError, KazooException):
+        except (ResponseLost, CoordinationError, KazooException):
             return
         if path in self.orphans:
             self.orphans.remove(path)
 
 
 class ZookeeperSession(Session):
-    """One session.
-
-    :ivar keys: the keys bound to it by this client, for sweeping up.
-    """
+    """A session of this client. ``keys`` are the keys that the client has bound to it, to be deleted after its end."""
 
     def __init__(
         self,
         session_id: str,
         ttl_ms: int,
         sent_at: float,
-        link: Link,
+        shared: SessionConnection,
         path: str,
         spawn: Spawn,
         on_end: Callable[[ZookeeperSession], None],
     ) -> None:
         super().__init__(session_id, ttl_ms, sent_at)
         self.keys: dict[str, None] = {}
-        self._link = link
+        self._shared = shared
         self._path = path
         self._spawn = spawn
         self._on_end = on_end
         self._renewing = False
         self._renewal = self._loop.call_later(ttl_ms / 3000, self.renew)
-        link.sessions[session_id] = self
+        shared.sessions[session_id] = self
         self.add_callback(self._on_change)
 
     def renew(self) -> None:
-        """Renew now, and again in a third of the TTL."""
+        """Renew now, and then every third of the TTL."""
         self._renewal.cancel()
         if self.state is SessionState.LOST:
             return
@@ -113,8 +113,8 @@ class ZookeeperSession(Session):
     async def _renew(self) -> None:
         sent_at = self._loop.time()
         try:
-            found = await self._link.connection.call(Exists(self._path, None), 0)
-        except (LostAnswer, CoordinationError, KazooException):
+            found = await self._shared.connection.call(Exists(self._path, None), 0)
+        except (ResponseLost, CoordinationError, KazooException):
             return
         finally:
             self._renewing = False
@@ -126,7 +126,7 @@ class ZookeeperSession(Session):
     def _on_change(self, state: SessionState) -> None:
         if state is SessionState.LOST:
             self._renewal.cancel()
-            self._link.sessions.pop(self.id, None)
+            self._shared.sessions.pop(self.id, None)
             self._on_end(self)
 
     async def close(self) -> None:
@@ -136,40 +136,38 @@ class ZookeeperSession(Session):
         await self.remove()
 
     async def remove(self) -> None:
-        """Delete the znode.
-
-        :raises Unavailable: ZooKeeper cannot be reached.
-        """
+        """Delete the session's znode. Raises Unavailable if ZooKeeper cannot be reached."""
         try:
-            await self._link.connection.call(Delete(self._path, -1), 0.0)
+            await self._shared.connection.call(Delete(self._path, -1), 0.0)
         except NoNodeError:
             pass
-        except (LostAnswer, KazooException) as error:
-            raise Unavailable(f"session {self.id} was not ended and runs out by itself: {error}") from error
+        except (ResponseLost, KazooException) as error:
+            raise Unavailable(f"session {self.id} was not ended and will expire: {error}") from error
 
 
-async def ephemeral(link: Link, layout: Layout, identity: str, session_id: str, acl: Acl, within_s: float) -> float:
-    """Create the znode of a new session; the loop time at which that was sent.
+async def create_session_znode(
+    shared: SessionConnection, layout: KeyLayout, identity: str, session_id: str, acl: Acl, within_s: float
+) -> float:
+    """Create the znode of a new session. Returns the loop time at which the request was sent.
 
-    :raises WrongStore: the store is not the one it was.
-    :raises Unauthorized: these credentials may not write the tree.
-    :raises Unavailable: no answer.
+    Raises WrongStore if the store is no longer the one that was opened. Raises Unauthorized if these credentials may
+    not write the tree. Raises Unavailable if there is no response.
     """
     ops: list[WriteOp] = [
         CheckVersion(f"{layout.identities}/{identity}"),
         Create(layout.session(session_id), b"", acl, EPHEMERAL),
     ]
-    await link.connection.connected(within_s)
+    await shared.connection.connected(within_s)
     sent_at = asyncio.get_running_loop().time()
     try:
-        first, second = await link.connection.call(Multi(ops), 0)
-    except LostAnswer as error:
-        link.orphans.append(layout.session(session_id))
+        first, second = await shared.connection.call(Multi(ops), 0)
+    except ResponseLost as error:
+        shared.orphans.append(layout.session(session_id))
         raise Unavailable(str(error)) from error
     if first == Failed(NO_NODE):
-        raise WrongStore(f"the store {identity} is not there any more; was ZooKeeper's data deleted?")
+        raise store_deleted(identity)
     if second == Failed(NO_AUTH):
         raise Unauthorized("these credentials may not write the tree")
     if isinstance(second, Failed):
-        raise Unavailable(f"ZooKeeper made no session (error {second.code})")
+        raise Unavailable(f"ZooKeeper did not create the session (error {second.code})")
     return sent_at

@@ -1,4 +1,4 @@
-"""Which session timeouts a server grants: ZooKeeper tells nobody, but fits whatever is asked for into its bounds."""
+"""The session timeouts that a server grants. ZooKeeper does not report its bounds, but fits every request into them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _CLOSE = _INT.pack(8) + struct.pack("!ii", 1, -11)
 _LONGEST_MS = 2**31 - 1
 
 
-def granted_bounds(endpoint: Endpoint, within_s: float) -> tuple[int, int]:
-    """The shortest and the longest session timeout, in milliseconds, of the first server that answers. Blocks.
+def session_timeout_bounds(endpoint: Endpoint, within_s: float) -> tuple[int, int]:
+    """The shortest and the longest session timeout, in milliseconds, of the first server that responds. Blocks.
 
-    :raises OSError: no server answers in time.
+    Raises OSError if no server responds in time.
     """
     hosts, _ = collect_hosts(endpoint.hosts)
     failure: OSError | None = None
@@ -27,7 +27,7 @@ def granted_bounds(endpoint: Endpoint, within_s: float) -> tuple[int, int]:
             return _granted(endpoint, host, port, within_s, 1), _granted(endpoint, host, port, within_s, _LONGEST_MS)
         except OSError as error:
             failure = error
-    raise failure or OSError("no server is named")
+    raise failure or OSError("the address names no server")
 
 
 def _granted(endpoint: Endpoint, host: str, port: int, within_s: float, timeout_ms: int) -> int:
@@ -35,9 +35,9 @@ def _granted(endpoint: Endpoint, host: str, port: int, within_s: float, timeout_
         connection.settimeout(within_s)
         request = bytes(Connect(0, 0, timeout_ms, 0, b"\0" * 16, None).serialize())
         connection.sendall(_INT.pack(len(request)) + request)
-        answer = _exactly(connection, _INT.unpack(_exactly(connection, 4))[0])
+        response = _exactly(connection, _INT.unpack(_exactly(connection, 4))[0])
         connection.sendall(_CLOSE)
-        granted: int = struct.unpack_from("!ii", answer)[1]
+        granted: int = struct.unpack_from("!ii", response)[1]
         return granted
 
 

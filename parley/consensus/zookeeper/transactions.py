@@ -1,7 +1,7 @@
-"""Transactions: read what they concern, decide, and send a ``multi`` that fails if any of that has changed.
+"""Transactions: read the keys concerned, decide, and send a ``multi`` that fails if any of them has changed.
 
-A version alone does not tell one write from every other: a key that is deleted and made again begins at version 0. So
-every deletion also writes the key's bucket, and a check of a key is one of its version and its bucket's together.
+A version alone does not identify a write: a key that is deleted and created again starts at version 0. So every
+deletion also writes the key's bucket, and a check compares the versions of the key and of its bucket.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from kazoo.exceptions import NoAuthError
 
 from parley.consensus.backend import Check, Op, Presence, Put, Revision, violation
-from parley.consensus.errors import MaybeApplied, SessionLost, Unauthorized, WrongStore
-from parley.consensus.zookeeper.connection import Connection, LostAnswer
-from parley.consensus.zookeeper.consistent_reads import Reader, State, Stored
-from parley.consensus.zookeeper.key_layout import ENTRY_PREFIX, Layout, encode, encode_changes, entries_made
+from parley.consensus.errors import MaybeApplied, SessionLost, Unauthorized
+from parley.consensus.zookeeper.connection import Connection, ResponseLost
+from parley.consensus.zookeeper.consistent_reads import Reader, State, Stored, store_deleted
+from parley.consensus.zookeeper.key_layout import ENTRY_PREFIX, KeyLayout, encode, encode_changes, entries_made
 from parley.consensus.zookeeper.multi_requests import (
     NO_AUTH,
     OK,
@@ -35,10 +35,10 @@ from parley.consensus.zookeeper.multi_requests import (
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A transaction that was applied.
+    """The result of an applied transaction.
 
-    :ivar deleted: how many keys that were present it deleted.
-    :ivar entry: the number of its entry in the log; ``None`` where it changed nothing.
+    ``deleted`` is the number of present keys it deleted. ``entry`` is the number of its log entry; None if it changed
+    nothing.
     """
 
     revisions: tuple[Revision | None, ...]
@@ -48,7 +48,7 @@ class Applied:
 
 @dataclass(slots=True)
 class _Plan:
-    """The operations of a ``multi``: first what must hold, then what is written."""
+    """The operations of a ``multi``: first the checks, then the writes."""
 
     checks: dict[str, CheckVersion] = field(default_factory=dict)
     writes: list[WriteOp] = field(default_factory=list)
@@ -56,7 +56,7 @@ class _Plan:
     changed: list[str] = field(default_factory=list)
 
     def ops(self, log: str, acl: Acl) -> list[WriteOp]:
-        """All of them in order, at the end what writes the log: of that the Stat tells which write this is."""
+        """All operations in order. The last writes the log's parent; its Stat has the transaction's id and entry."""
         entry: list[WriteOp] = []
         if self.changed:
             entry = [Create(f"{log}/{ENTRY_PREFIX}", encode_changes(self.changed), acl, SEQUENTIAL), SetData(log, b"")]
@@ -67,7 +67,7 @@ class Writer:
     """Writes of one store over one connection."""
 
     def __init__(
-        self, connection: Connection, reader: Reader, layout: Layout, identity: str, acl: Acl, within_s: float
+        self, connection: Connection, reader: Reader, layout: KeyLayout, identity: str, acl: Acl, within_s: float
     ) -> None:
         self._connection = connection
         self._reader = reader
@@ -77,7 +77,7 @@ class Writer:
         self._within_s = within_s
 
     async def apply(self, checks: Sequence[Check], ops: Sequence[Op]) -> Applied:
-        """Apply a transaction, or raise what ``Backend.txn`` raises."""
+        """Apply a transaction. Raises the errors of ``Backend.txn``."""
         keys = list(dict.fromkeys([check.key for check in checks] + [op.key for op in ops]))
         buckets = list(dict.fromkeys(map(self._layout.bucket, keys)))
         fresh = not ops
@@ -99,31 +99,31 @@ class Writer:
             fresh = True
 
     async def sweep(self, keys: Sequence[str]) -> None:
-        """Delete what is left of these keys where their sessions are over. What changes meanwhile is left alone."""
+        """Delete the znodes of those keys whose sessions have ended. Leaves alone what changes meanwhile."""
         for start in range(0, len(keys), 100):
             part = keys[start : start + 100]
             buckets = list(dict.fromkeys(map(self._layout.bucket, part)))
             state = await self._reader.state(part, fresh=True, buckets=buckets)
-            plan = self._begun()
+            plan = self._new_plan()
             for stored in state.keys.values():
                 if stored is not None and not stored.alive:
                     self._delete(plan, stored, state)
             if plan.writes:
                 await self._send(plan.ops(self._layout.log, self._acl))
 
-    def _begun(self) -> _Plan:
+    def _new_plan(self) -> _Plan:
         plan = _Plan()
-        self._must_be(plan, f"{self._layout.identities}/{self._identity}")
+        self._check_version(plan, f"{self._layout.identities}/{self._identity}")
         return plan
 
     def _plan(self, checks: Sequence[Check], ops: Sequence[Op], state: State) -> _Plan:
-        plan = self._begun()
+        plan = self._new_plan()
         exact = {check.key for check in checks if check.expect is not Presence.ANY}
         for op in ops:
             if isinstance(op, Put) and op.session:
-                self._must_be(plan, self._layout.session(op.session.id))
+                self._check_version(plan, self._layout.session(op.session.id))
         for key in sorted(exact - {op.key for op in ops}):
-            self._assert(plan, key, state)
+            self._check_unchanged(plan, key, state)
         for op in ops:
             stored = state.keys[op.key]
             if isinstance(op, Put):
@@ -133,7 +133,7 @@ class Writer:
                 if stored.alive:
                     plan.changed.append(op.key)
             else:
-                self._assert(plan, op.key, state)
+                self._check_unchanged(plan, op.key, state)
         return plan
 
     def _put(self, plan: _Plan, op: Put, stored: Stored | None, state: State, *, exact: bool) -> None:
@@ -142,41 +142,41 @@ class Writer:
         if stored is None:
             plan.writes.append(Create(path, data, self._acl))
         elif exact:
-            self._same_incarnation(plan, stored, state)
+            self._check_not_recreated(plan, stored, state)
             plan.writes.append(SetData(path, data, stored.stat.version))
         else:
             plan.writes.append(SetData(path, data))
         plan.changed.append(op.key)
 
     def _delete(self, plan: _Plan, stored: Stored, state: State) -> None:
-        self._same_incarnation(plan, stored, state)
+        self._check_not_recreated(plan, stored, state)
         plan.writes.append(DeleteNode(self._layout.key(stored.key), stored.stat.version))
         bucket = self._layout.bucket(stored.key)
         plan.bumps[bucket] = SetData(bucket, b"")
 
-    def _assert(self, plan: _Plan, key: str, state: State) -> None:
-        """The key is as it was read, whether absent, present or dead."""
+    def _check_unchanged(self, plan: _Plan, key: str, state: State) -> None:
+        """Check that the key is as it was read, whether absent, present or dead."""
         path, stored = self._layout.key(key), state.keys[key]
         if stored is None:
             plan.writes += [Create(path, b"\0", self._acl), DeleteNode(path)]
         else:
-            self._same_incarnation(plan, stored, state)
-            self._must_be(plan, path, stored.stat.version)
+            self._check_not_recreated(plan, stored, state)
+            self._check_version(plan, path, stored.stat.version)
 
-    def _same_incarnation(self, plan: _Plan, stored: Stored, state: State) -> None:
+    def _check_not_recreated(self, plan: _Plan, stored: Stored, state: State) -> None:
         bucket = self._layout.bucket(stored.key)
-        self._must_be(plan, bucket, state.versions[bucket])
+        self._check_version(plan, bucket, state.versions[bucket])
         if stored.owner is not None and stored.alive:
-            self._must_be(plan, self._layout.session(stored.owner))
+            self._check_version(plan, self._layout.session(stored.owner))
 
-    def _must_be(self, plan: _Plan, path: str, version: int = -1) -> None:
+    def _check_version(self, plan: _Plan, path: str, version: int = -1) -> None:
         plan.checks[path] = CheckVersion(path, version)
 
     async def _send(self, ops: Sequence[WriteOp]) -> list[object] | None:
-        """The results of a ``multi``; ``None`` if it failed because something has changed since it was planned."""
+        """Send a ``multi`` and return its results; None if it failed because something has changed since the read."""
         try:
             results: list[object] = await self._connection.call(Multi(ops), self._within_s)
-        except LostAnswer as error:
+        except ResponseLost as error:
             raise MaybeApplied(str(error)) from error
         except NoAuthError as error:
             raise Unauthorized("these credentials may not write the tree") from error
@@ -185,16 +185,16 @@ class Writer:
                 if result.code == NO_AUTH:
                     raise Unauthorized("these credentials may not write the tree")
                 if n == 0:
-                    raise WrongStore(f"the store {self._identity} is not there any more; was ZooKeeper's data deleted?")
+                    raise store_deleted(self._identity)
                 return None
         return results
 
 
 def _refusal(checks: Sequence[Check], ops: Sequence[Op], state: State) -> Exception | None:
-    """Why this transaction must not be applied to this state; ``None`` if it may."""
+    """The error that this state makes of the transaction; None if it may be applied."""
     for op in ops:
         if isinstance(op, Put) and op.session and op.session.id not in state.sessions:
-            return SessionLost(f"session {op.session.id} is over")
+            return SessionLost(f"session {op.session.id} has ended")
     for check in checks:
         stored = state.keys[check.key]
         found = Revision(stored.stat.mzxid) if stored is not None and stored.alive else None
@@ -205,7 +205,7 @@ def _refusal(checks: Sequence[Check], ops: Sequence[Op], state: State) -> Except
 
 def _applied(ops: Sequence[Op], state: State, results: list[object]) -> Applied:
     written = results[-1]
-    if not isinstance(written, Stat):  # nothing has changed
+    if not isinstance(written, Stat):  # the transaction changed nothing
         return Applied((None,) * len(ops), 0)
     revisions = (Revision(written.mzxid) if isinstance(op, Put) else None for op in ops)
     deletes = [state.keys[op.key] for op in ops if not isinstance(op, Put)]

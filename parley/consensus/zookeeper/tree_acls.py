@@ -1,4 +1,4 @@
-"""Locking and unlocking a tree that exists: who may read and change each of its znodes."""
+"""Access control of an existing tree: the clients that may read and change its znodes."""
 
 from __future__ import annotations
 
@@ -12,22 +12,20 @@ from parley.consensus.zookeeper.connection import synchronous_client
 
 
 class NoTree(BadConfig):
-    """There is no tree below this chroot."""
+    """There is no tree of Parley's below this chroot."""
 
 
 def set_acls(address: Address, *, secure: bool) -> int:
-    """Give every znode of the tree to the credentials of the address only, or to everybody; how many there are. Blocks.
+    """Open every znode of the tree to all clients, or (``secure``) only to the credentials of the address. Blocks.
 
-    Brokers may run meanwhile, if they have the same credentials. What they create is locked by their own ``acl``
-    option: to lock, set that first and then call this; to unlock, the other way round.
+    Returns the number of znodes. Brokers with the same credentials may run meanwhile. Their own ``acl`` option decides
+    about the znodes that they create. So to lock the tree, set that option first; to unlock it, set it afterwards.
 
-    :raises Unauthorized: these credentials may not change the ACLs.
-    :raises NoTree: there is no tree.
-    :raises BadConfig: there are no credentials to lock it with.
-    :raises Unavailable: no server answers.
+    Raises Unauthorized if these credentials may not change the ACLs. Raises NoTree if there is no tree. Raises
+    BadConfig if there are no credentials to lock it with. Raises Unavailable if no server responds.
     """
     if secure and not (address.endpoint.auth or address.endpoint.sasl or address.endpoint.tls.get("certfile")):
-        raise BadConfig("to lock a tree, credentials are needed: user and password-file, or cert-file and key-file")
+        raise BadConfig("locking a tree needs credentials: user and password-file, or cert-file and key-file")
     rules = CREATOR_ACL if secure else OPEN_ACL
     acl = [ACL(bits, Id(scheme, name)) for bits, scheme, name in rules]
     with synchronous_client(address.endpoint, address.connect_s) as client:
@@ -49,5 +47,5 @@ def _set_below(client: KazooClient, root: str, acl: list[ACL]) -> int:
             pending += [f"{path}/{name}" for name in client.get_children(path)]
             done += 1
         except NoNodeError:
-            continue  # gone meanwhile
+            continue  # deleted meanwhile
     return done

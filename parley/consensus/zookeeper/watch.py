@@ -1,7 +1,7 @@
-"""A watch: a Snapshot read from the store, then what the feed says has changed, read when it is asked for.
+"""A watch: a Snapshot, then the keys that the change feed reports, read when the consumer asks for the next event.
 
-It keeps names, not values: those that changed and have not been delivered, and those delivered that are bound to a
-session, because the end of a session is in no log.
+It keeps names, not values: the changed keys not yet delivered, and the delivered keys bound to a session, because the
+end of a session is not in the change log. ZooKeeper's own watches are in ``rearmed_watches.py``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from parley.consensus.backend import Changed, Event, Removed, Snapshot, Watch
 from parley.consensus.errors import Closed, Retriable
-from parley.consensus.zookeeper.change_feed import Feed
+from parley.consensus.zookeeper.change_feed import ChangeFeed
 from parley.consensus.zookeeper.consistent_reads import Range, Reader, State, Stored
 
 _CHUNK_BYTES = 1 << 20
@@ -21,17 +21,13 @@ _RETRY_S = 0.1
 
 
 class ZookeeperWatch(Watch):
-    """A watch of one prefix.
-
-    :param on_dead: told of keys found whose sessions are over.
-    :param on_close: called when it is closed.
-    """
+    """The watch of one prefix. It calls ``on_dead`` with keys whose sessions have ended, ``on_close`` when closed."""
 
     def __init__(
         self,
         prefix: str,
         reader: Reader,
-        feed: Feed,
+        feed: ChangeFeed,
         on_dead: Callable[[list[str]], None],
         on_close: Callable[[ZookeeperWatch], None],
     ) -> None:
@@ -47,16 +43,16 @@ class ZookeeperWatch(Watch):
         self._reads = -1
         self._from = 0  # log entries below this number are in the Snapshot
         self._changed: dict[str, None] = {}
-        self._bound: dict[str, tuple[str, int]] = {}  # session and write of each key delivered that has a session
-        self._seen: dict[str, int] = {}  # writes delivered that the feed has not come to yet
+        self._bound: dict[str, tuple[str, int]] = {}  # session and write of each delivered key that is bound
+        self._seen: dict[str, int] = {}  # delivered writes that the feed has not reached yet
         self._size = _CHUNK_BYTES // 32
 
     def wake(self) -> None:
-        """There may be something new."""
+        """Look for changes again."""
         self._woken.set()
 
     def end(self) -> None:
-        """The backend was closed."""
+        """End the watch, because the backend was closed."""
         self._closed = True
 
     async def close(self) -> None:
@@ -80,21 +76,21 @@ class ZookeeperWatch(Watch):
                 await asyncio.sleep(_RETRY_S)
 
     async def _progress(self) -> bool:
-        """Take the next step towards an event; False if there is nothing to do."""
+        """Take the next step towards an event. Returns False if there is nothing to do."""
         feed = self._feed
         if self._cursor is None or self._cursor < feed.base:
             if not feed.following.is_set():
                 return False
-            await self._begin()
+            await self._take_snapshot()
             return True
         if not self._changed and (self._cursor != feed.end or self._reads != feed.reads):
-            self._absorb()
+            self._collect_changes()
         if not self._changed:
             return False
-        await self._deliver()
+        await self._read_changed()
         return True
 
-    async def _begin(self) -> None:
+    async def _take_snapshot(self) -> None:
         cursor, reads = self._feed.end, self._feed.reads
         found: Range = await self._reader.range(self._prefix, fresh=True)
         self._cursor, self._reads, self._from = cursor, reads, found.position
@@ -106,7 +102,7 @@ class ZookeeperWatch(Watch):
         if found.dead:
             self._on_dead(found.dead)
 
-    def _absorb(self) -> None:
+    def _collect_changes(self) -> None:
         feed = self._feed
         assert self._cursor is not None
         last = 0
@@ -121,7 +117,7 @@ class ZookeeperWatch(Watch):
         self._seen = {key: mzxid for key, mzxid in self._seen.items() if mzxid > last}
         self._changed.update((key, None) for key, (owner, _) in self._bound.items() if owner not in feed.sessions)
 
-    async def _deliver(self) -> None:
+    async def _read_changed(self) -> None:
         count = max(_CHUNK_MIN, min(_CHUNK_BYTES // self._size, _CHUNK_MAX))
         keys = list(self._changed)[:count]
         state: State = await self._reader.state(keys, fresh=False)
@@ -129,9 +125,9 @@ class ZookeeperWatch(Watch):
         self._size = max(sizes, default=self._size)
         for key in keys:
             del self._changed[key]
-            self._tell(key, state.keys[key])
+            self._add_event(key, state.keys[key])
 
-    def _tell(self, key: str, stored: Stored | None) -> None:
+    def _add_event(self, key: str, stored: Stored | None) -> None:
         known = self._bound.pop(key, None)
         if stored is None or not stored.alive:
             self._events.append(Removed(key))
