@@ -1,4 +1,4 @@
-"""Following leaders, and keeping the set of replicas that are in sync."""
+"""A partition's replicas: hosting and leading them, fetching from leaders, and maintaining the ISR."""
 
 from parley.broker.replication.replica_selector import (
     ConsumerView,

@@ -1,13 +1,13 @@
-"""Fetching from one leader: a loop with one request under way, for all the partitions it is given.
+"""Fetching from one leader: one request at a time, for all the partitions that are assigned to the fetcher.
 
 Rules of this module:
 
-* What to ask and what to do with an answer is decided in :mod:`parley.broker.replication.follower_decisions`; here it is done.
-* A partition that fails, or whose log is being cut, is taken out of the requests and put back later; the others go on.
-* An answer counts only if the partition still follows the leader of the epoch that was asked: when it comes, and when
-  what follows from it is done. From then on until a log is cut, its role stays what it is.
-* What came of records is appended on the loop, as a produce is; after :data:`APPENDED_IN_A_ROW_BYTES` others get
-  their turn. Cutting a log waits for the disk and is a task of its own.
+* ``follower_decisions`` decides what to ask and what to do with a response; this module does it.
+* A partition that fails, or whose log is being truncated, is left out of the requests for a while
+  (``followed_partition`` has the states). The other partitions go on.
+* A response counts only if the partition still follows the leader of the epoch that the request named. This is checked
+  when the response arrives, and again before a log is truncated; from then on the partition's role waits.
+* Fetched records are appended on the event loop, as produced records are. Truncation waits for the disk, in a task.
 """
 
 from __future__ import annotations
@@ -21,18 +21,21 @@ from random import Random
 from typing import Protocol, cast
 
 from parley.broker.config import BrokerConfig
+from parley.broker.logging.growing_interval import GrowingInterval
 from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metrics import FetcherMetrics
 from parley.broker.network.peers import Peers
+from parley.broker.replication.fetch_failures import FetchFailures
+from parley.broker.replication.followed_partition import FollowedPartition, FollowEvent, FollowState
 from parley.broker.replication.follower_decisions import (
     Append,
     AskForRange,
-    Cut,
-    StartAnew,
-    Wait,
-    into_range,
+    Backoff,
+    Truncate,
+    TruncateFully,
     position_of,
     step_for,
+    step_for_range,
 )
 from parley.broker.replication.follower_fetch_session import SESSION_ENDED, FollowerFetchSession, Key
 from parley.broker.replication.hosted_partitions import HostedPartitions
@@ -49,14 +52,15 @@ from parley.storage.log import Log
 _log = logging.getLogger(__name__)
 
 APPENDED_IN_A_ROW_BYTES = 1 << 20
-"""Appended before the loop serves others: about a millisecond's work."""
+"""Appended before the loop does other work: about a millisecond."""
 RETRY_FIRST_S = 0.02
-COMPLAINTS_GATHERED_S = 1.0
 LATEST, EARLIEST = -1, -2
+
+_FETCHING = FollowState.FETCHING  # an attribute of an enum costs more than a global
 
 
 class Config(Protocol):
-    """The broker's configuration as it is now."""
+    """Returns the broker's present configuration."""
 
     def __call__(self) -> BrokerConfig: ...
 
@@ -71,91 +75,39 @@ class FetcherParts:
     config: Config
     tasks: TaskSet
     epoch: Callable[[], int]
-    """This broker's epoch."""
+    """Returns this broker's epoch."""
     rng: Random
     throttle: ReplicationThrottle
 
 
-@dataclass(slots=True)
-class Followed:
-    """One partition that is followed; ``lag`` counts the committed records beyond this log's end, -1 is unknown."""
-
-    partition: Partition
-    leader_epoch: int
-    lag: int = -1
-    complained: str = ""
-    """The trouble that was logged last: a log line per trouble, not per attempt."""
-    timer: asyncio.TimerHandle | None = None
-    failures: int = 0
-    """In a row."""
-    first_request: int = 0
-    """The number of the first request that names it as it is now; the answers to earlier ones are not meant for it."""
-
-
-class Complaints:
-    """Logs which partitions cannot be followed, one line for all that fail for the same reason within a second.
-
-    When a leader's disk fails, all its partitions fail at once.
-    """
-
-    def __init__(self, leader: int) -> None:
-        self._leader = leader
-        self._gathered: dict[tuple[str, int], list[Partition]] = {}
-
-    def add(self, partition: Partition, reason: str, *, is_expected: bool) -> None:
-        """Log the failure within a second, at debug level if it was to be expected."""
-        key = (reason, logging.DEBUG if is_expected else logging.WARNING)
-        if key not in self._gathered:
-            asyncio.get_running_loop().call_later(COMPLAINTS_GATHERED_S, self._log, key)
-        self._gathered.setdefault(key, []).append(partition)
-
-    def _log(self, key: tuple[str, int]) -> None:
-        partitions = self._gathered.pop(key)
-        reason, level = key
-        facts = {
-            "leader": self._leader,
-            "reason": reason,
-            "topic": partitions[0].topic,
-            "partition": partitions[0].index,
-        }
-        if len(partitions) == 1:
-            _log.log(level, "a partition cannot be followed now; it is tried again", extra=facts)
-        else:
-            _log.log(
-                level,
-                "several partitions cannot be followed now; they are tried again",
-                extra={**facts, "partitions": len(partitions)},
-            )
-
-
 class Fetcher:
-    """Follows ``leader`` for the partitions given to :meth:`follow`, from :meth:`start` to :meth:`stop`."""
+    """Follows ``leader`` for the partitions given to ``follow``, from ``start`` to ``stop``."""
 
     def __init__(self, leader: int, number: int, parts: FetcherParts) -> None:
         self.leader = leader
         self.number = number
         self._parts = parts
         self._session = FollowerFetchSession()
-        self._followed: dict[Key, Followed] = {}
-        self._news = asyncio.Event()
+        self._followed: dict[Key, FollowedPartition] = {}
+        self._wakeup = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._waiting = False  # for an answer
-        self._is_hurried = False  # the leader was asked to answer now
+        self._is_awaiting_response = False
+        self._is_hurried = False  # the leader was asked to respond now
         self._sent = 0  # requests
-        self._is_down = False  # the last request was not answered
-        self._failures = 0  # in a row
-        self._failures_seen = FailureLog(_log)
-        self._complaints = Complaints(leader)
+        self._unreachable: dict[int, GrowingInterval] = {}  # error code -> when it is logged again
+        self._failures = 0  # requests that failed in a row
+        self._fetch_failures = FetchFailures(leader)
+        self._unexpected = FailureLog(_log)
         self.requests = 0
-        """Fetches answered."""
+        """The number of fetches that got a response."""
         self.fetched_bytes = 0
-        """Bytes of records appended."""
+        """The bytes of records appended."""
 
     def metrics(self) -> FetcherMetrics:
-        """The numbers of this fetcher now."""
+        """Return the metrics of this fetcher."""
         return FetcherMetrics(
             partitions=len(self._followed),
-            failing=sum(bool(followed.complained) for followed in self._followed.values()),
+            failing=sum(bool(followed.failure) for followed in self._followed.values()),
             max_lag=max([0, *(followed.lag for followed in self._followed.values())]),
             requests=self.requests,
             fetched_bytes=self.fetched_bytes,
@@ -169,60 +121,55 @@ class Fetcher:
         self._task = self._parts.tasks.start(self._run(), name=f"fetcher {self.number} of broker {self.leader}")
 
     def stop(self) -> None:
-        """Fetch no more; an answer under way is dropped."""
+        """Stop fetching. A response under way is dropped."""
         for followed in self._followed.values():
-            if followed.timer is not None:
-                followed.timer.cancel()
+            followed.step(FollowEvent.LEAVE)
         self._followed.clear()
         if self._task is not None:
             self._task.cancel()
 
     def follow(self, partition: Partition) -> None:
-        """Fetch a partition, whose log is open, from now on; at once where it was waiting to be tried again."""
-        key = (partition.topic_id, partition.index)
-        self.leave(key)
-        self._followed[key] = Followed(partition, partition.leader_epoch)
-        self._resume(key)
+        """Fetch a partition, whose log is open; at once, even if it was backing off."""
+        followed = FollowedPartition(partition)
+        self.leave(followed.key)
+        self._followed[followed.key] = followed
+        self._fetch_again(followed)
 
     def leave(self, key: Key) -> None:
-        """Fetch a partition no longer."""
+        """Stop fetching a partition."""
         followed = self._followed.pop(key, None)
-        if followed is not None and followed.timer is not None:
-            followed.timer.cancel()
+        if followed is not None:
+            followed.step(FollowEvent.LEAVE)
         self._session.forget(key)
 
     def wake(self) -> None:
-        """The leader has another address or is back: try at once."""
-        self._news.set()
+        """Try at once: the leader has another address, or has registered again."""
+        self._wakeup.set()
 
-    # The loop.
+    # --- The loop ---
 
     async def _run(self) -> None:
         while True:
-            self._news.clear()
-            self._hold_back()
+            self._wakeup.clear()
+            self._throttle()
             if not self._session:
-                await self._news.wait()
+                await self._wakeup.wait()
                 continue
-            if self._parts.epoch() < 0:  # as long as it is not registered it may be another's id
-                await self._news_within(RETRY_FIRST_S)
+            if self._parts.epoch() < 0:  # until this broker is registered, another one may have its id
+                await self._pause(RETRY_FIRST_S)
                 continue
             try:
-                answer = await self._fetch()
+                response = await self._fetch()
             except KafkaError as error:
-                await self._unanswered(str(error))
+                await self._request_failed(error.code, str(error))
                 continue
-            self._session.answered(answer)
-            if answer.error_code:
-                if answer.error_code not in SESSION_ENDED:
-                    await self._unanswered(ErrorCode(answer.error_code).name)
+            self._session.take_response(response)
+            if response.error_code:
+                if response.error_code not in SESSION_ENDED:
+                    await self._request_failed(response.error_code, ErrorCode(response.error_code).name)
                 continue
-            if self._is_down:
-                self._is_down = False
-                _log.info("following a leader again", extra={"leader": self.leader})
-            self.requests += 1
-            self._failures = 0
-            await self._take_all(answer)
+            self._request_succeeded()
+            await self._take_all(response)
 
     async def _fetch(self) -> FetchResponse:
         config = self._parts.config()
@@ -235,91 +182,94 @@ class Fetcher:
             partition_max_bytes=config.replica_fetch_max_bytes,
         )
         self._sent += 1
-        self._waiting, self._is_hurried = True, False
+        self._is_awaiting_response, self._is_hurried = True, False
         try:
-            answer: FetchResponse = await client.send(request, timeout=config.replica_socket_timeout_ms / 1000)
+            response: FetchResponse = await client.send(request, timeout=config.replica_socket_timeout_ms / 1000)
         finally:
-            self._waiting = False
-        return answer
+            self._is_awaiting_response = False
+        return response
 
-    async def _unanswered(self, reason: str) -> None:
-        """The leader cannot be asked: try again in a while, or when there is news of it."""
-        self._session.lost()
+    def _request_succeeded(self) -> None:
+        if self._unreachable:
+            self._unreachable.clear()
+            _log.info("a leader responds again", extra={"leader": self.leader})
+        self.requests += 1
+        self._failures = 0
+
+    async def _request_failed(self, code: int, reason: str) -> None:
+        """Pause before the next request. The pause ends early if there is news of the leader."""
+        self._session.restart()
         self._failures += 1
-        if not self._is_down:
-            self._is_down = True
+        if code not in self._unreachable:
+            self._unreachable[code] = GrowingInterval(asyncio.get_running_loop().time)
+        if self._unreachable[code].is_due():
             facts = {"leader": self.leader, "partitions": len(self._followed), "reason": reason}
-            _log.warning("a leader does not answer; it is asked again until another is elected", extra=facts)
-        await self._news_within(self._back_off_s(self._failures))
+            _log.warning("a leader does not respond; it is tried again until another is elected", extra=facts)
+        await self._pause(self._back_off_s(self._failures))
 
-    async def _news_within(self, seconds: float) -> None:
+    async def _pause(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
-                await self._news.wait()
+                await self._wakeup.wait()
         except TimeoutError:
             pass
 
     def _back_off_s(self, failures: int) -> float:
-        """How long to wait after so many failures in a row: hardly at first, since a leader may be about to hear that
-        it is one; then longer up to ``replica.fetch.backoff.ms``, and not everybody as long."""
+        """Return the pause after so many failures in a row.
+
+        It is short at first, since a leader may be about to learn that it leads, and grows to
+        ``replica.fetch.backoff.ms``, with jitter.
+        """
         most_s = self._parts.config().replica_fetch_backoff_ms / 1000
         grown_s = RETRY_FIRST_S * (1 << min(failures, 16))
         return min(most_s, grown_s) * self._parts.rng.uniform(0.8, 1.2)
 
-    # Answers.
+    # --- Responses ---
 
-    async def _take_all(self, answer: FetchResponse) -> None:
+    async def _take_all(self, response: FetchResponse) -> None:
         in_a_row = 0
-        for topic in answer.responses:
+        for topic in response.responses:
             for data in topic.partitions:
-                key = (topic.topic_id, data.partition_index)
-                followed = self._followed.get(key)
-                if followed is None or not self._is_asked(key, followed):
+                followed = self._followed.get((topic.topic_id, data.partition_index))
+                if followed is None or not self._is_requested(followed):
                     continue
-                in_a_row += self._take(key, followed, data)
-                if followed.partition.must_flush_copy:
-                    await self._flush(key, followed)
+                in_a_row += self._take(followed, data)
+                if followed.state is _FETCHING and followed.partition.must_flush_fetched:
+                    await self._flush(followed)
                 if in_a_row >= APPENDED_IN_A_ROW_BYTES:
                     in_a_row = 0
                     await asyncio.sleep(0)
 
-    def _is_asked(self, key: Key, followed: Followed) -> bool:
-        """Whether the partition is as it was when the fetch was sent; its role may have changed meanwhile."""
-        return key in self._session and followed.first_request <= self._sent and self._is_as_assigned(followed)
+    def _is_requested(self, followed: FollowedPartition) -> bool:
+        """Return True if the partition is as it was when the request was sent."""
+        return followed.state is _FETCHING and followed.first_request <= self._sent and followed.is_current
 
-    @staticmethod
-    def _is_as_assigned(followed: Followed) -> bool:
-        """Whether the partition has a log, and follows the leader of the epoch that it was given here for."""
-        partition = followed.partition
-        return partition.is_open and not partition.is_leader and partition.leader_epoch == followed.leader_epoch
-
-    def _take(self, key: Key, followed: Followed, data: FetchResponse.PartitionData) -> int:
-        """Act on the answer for one partition; how many bytes were appended."""
-        partition = followed.partition
+    def _take(self, followed: FollowedPartition, data: FetchResponse.PartitionData) -> int:
+        """Act on the response for one partition. Returns the number of bytes appended."""
         try:
-            match step_for(partition.log, data):
+            match step_for(followed.partition.log, data):
                 case Append():
-                    return self._append(key, followed, data)
-                case (Cut() | StartAnew()) as step:
-                    self._cut(key, followed, step)
+                    return self._append(followed, data)
+                case (Truncate() | TruncateFully()) as step:
+                    self._truncate_soon(followed, step)
                 case AskForRange():
-                    self._away(key)
-                    self._parts.tasks.start(self._ask_for_range(key, followed), name=f"range of {partition!r}")
-                case Wait() as why:
+                    self._leave_out(followed, FollowEvent.ASK_RANGE)
+                    self._parts.tasks.start(self._ask_for_range(followed), name=f"range of {followed.partition!r}")
+                case Backoff() as why:
                     code = ErrorCode(data.error_code).name
-                    self._try_later(key, followed, code, is_expected=why is Wait.METADATA)
+                    self._back_off(followed, code, is_expected=why is Backoff.METADATA)
         except KafkaError as error:
-            self._try_later(key, followed, str(error))
+            self._back_off(followed, str(error))
         except Exception as error:
             now_s = asyncio.get_running_loop().time()
-            self._failures_seen.report("following a partition failed", error, now_s, **_facts(followed))
-            self._try_later(key, followed, "UNKNOWN_SERVER_ERROR", is_expected=True)
+            self._unexpected.report("following a partition failed", error, now_s, **followed.facts)
+            self._back_off(followed, "UNKNOWN_SERVER_ERROR", is_expected=True)
         return 0
 
-    def _append(self, key: Key, followed: Followed, data: FetchResponse.PartitionData) -> int:
+    def _append(self, followed: FollowedPartition, data: FetchResponse.PartitionData) -> int:
         partition = followed.partition
         size = partition.append_fetched(
-            cast("Buffer | None", data.records),  # of a decoded answer: one buffer
+            cast("Buffer | None", data.records),  # in a decoded response: one buffer
             high_watermark=data.high_watermark,
             log_start_offset=data.log_start_offset,
         )
@@ -328,64 +278,77 @@ class Fetcher:
             self._parts.throttle.record_if_covered(self._parts.partitions.image, partition.topic, partition.index, size)
         log = partition.log
         followed.lag = max(0, data.high_watermark - log.log_end_offset)
-        followed.complained, followed.failures = "", 0
-        self._session.ask(key, position_of(log, followed.leader_epoch))
+        if followed.failure:
+            self._recovered(followed)
+        self._session.ask(followed.key, position_of(log, followed.leader_epoch))
         return size
 
-    async def _flush(self, key: Key, followed: Followed) -> None:
-        """Have on disk what the next fetch will say is here."""
+    def _recovered(self, followed: FollowedPartition) -> None:
+        followed.failure, followed.failures = "", 0
+        if not any(each.failure for each in self._followed.values()):
+            self._fetch_failures.all_recovered()
+
+    async def _flush(self, followed: FollowedPartition) -> None:
+        """Bring to disk what the next fetch reports to the leader as present."""
         try:
             await self._parts.partitions.flush(followed.partition)
         except KafkaError as error:
-            self._try_later(key, followed, str(error))
+            self._back_off(followed, str(error))
 
-    # Partitions that must wait.
+    # --- Partitions that are left out of the requests ---
 
-    def _hold_back(self) -> None:
-        """Leave the throttled partitions that catch up out of the requests until they may go on (KIP-73)."""
+    def _throttle(self) -> None:
+        """Leave out the throttled partitions that are catching up, until the throttle allows more (KIP-73)."""
         throttle, image = self._parts.throttle, self._parts.partitions.image
         if not throttle.is_set or not (wait_s := throttle.wait_s):
             return
-        for key, followed in self._followed.items():
+        for followed in self._followed.values():
             partition = followed.partition
-            if followed.lag and key in self._session and throttle.covers(image, partition.topic, partition.index):
-                self._away(key)
-                followed.timer = asyncio.get_running_loop().call_later(wait_s, self._resume, key)
+            if (
+                followed.lag
+                and followed.state is _FETCHING
+                and throttle.covers(image, partition.topic, partition.index)
+            ):
+                self._leave_out(followed, FollowEvent.THROTTLE)
+                self._fetch_again_after(followed, wait_s)
 
-    def _away(self, key: Key) -> None:
-        """Leave a partition out of the requests until :meth:`_resume`."""
-        self._session.forget(key)
-
-    def _resume(self, key: Key) -> None:
-        """Put a partition back into the requests, if it is followed still."""
-        followed = self._followed.get(key)
-        if followed is None:
+    def _back_off(self, followed: FollowedPartition, reason: str, *, is_expected: bool = False) -> None:
+        """Fetch a partition that has failed again later."""
+        if followed.state is FollowState.LEFT:
             return
-        followed.timer = None
-        if not self._is_as_assigned(followed):
-            return  # the metadata have been here: the partition is given to whoever follows it now, or not
-        self._session.ask(key, position_of(followed.partition.log, followed.leader_epoch))
+        self._leave_out(followed, FollowEvent.FAIL)
+        followed.failure = reason
+        self._fetch_failures.note(followed.partition, reason, is_expected=is_expected)
+        self._fetch_again_after(followed, self._back_off_s(followed.failures))
+        followed.failures += 1
+
+    def _leave_out(self, followed: FollowedPartition, event: FollowEvent) -> None:
+        """Leave a partition out of the requests until ``_fetch_again``."""
+        followed.step(event)
+        self._session.forget(followed.key)
+
+    def _fetch_again_after(self, followed: FollowedPartition, seconds: float) -> None:
+        followed.timer = asyncio.get_running_loop().call_later(seconds, self._fetch_again, followed)
+
+    def _fetch_again(self, followed: FollowedPartition) -> None:
+        """Put a partition into the requests, unless the metadata have superseded it."""
+        if followed.state is FollowState.LEFT:
+            return
+        if not followed.is_current:
+            followed.step(FollowEvent.SUPERSEDE)
+            return
+        followed.step(FollowEvent.FETCH)
+        self._session.ask(followed.key, position_of(followed.partition.log, followed.leader_epoch))
         followed.first_request = self._sent + 1
-        self._news.set()
-        if self._waiting and not self._is_hurried:
+        self._wakeup.set()
+        if self._is_awaiting_response and not self._is_hurried:
             self._hurry()
 
-    def _try_later(self, key: Key, followed: Followed, reason: str, *, is_expected: bool = False) -> None:
-        if self._followed.get(key) is not followed:
-            return
-        self._away(key)
-        if followed.complained != reason:
-            followed.complained = reason
-            self._complaints.add(followed.partition, reason, is_expected=is_expected)
-        if followed.timer is not None:
-            followed.timer.cancel()
-        back_off_s = self._back_off_s(followed.failures)
-        followed.failures += 1
-        followed.timer = asyncio.get_running_loop().call_later(back_off_s, self._resume, key)
-
     def _hurry(self) -> None:
-        """Have the request under way answered now: a leader lets a follower's fetch wait no longer when the next
-        request has arrived behind it."""
+        """Have the leader respond to the fetch under way, so that the next request can name other partitions.
+
+        A leader ends the wait of a follower's fetch as soon as the next request has arrived behind it.
+        """
         self._is_hurried = True
         self._parts.tasks.start(self._send_hurry(), name=f"hurry to broker {self.leader}")
 
@@ -394,66 +357,60 @@ class Fetcher:
             client = self._parts.peers.client(self.leader, f"fetcher-{self.number}")
             await client.send(ApiVersionsRequest(client_software_name="parley", client_software_version="0"), version=3)
         except KafkaError:
-            pass  # the fetch under way hears of it too
+            pass  # the fetch under way fails, too
 
-    # Cutting.
+    # --- Truncation ---
 
-    def _cut(self, key: Key, followed: Followed, step: Cut | StartAnew) -> None:
-        self._away(key)
-        self._parts.tasks.start(self._carry_out(key, followed, step), name=f"cutting {followed.partition!r}")
+    def _truncate_soon(self, followed: FollowedPartition, step: Truncate | TruncateFully) -> None:
+        self._leave_out(followed, FollowEvent.TRUNCATE)
+        self._parts.tasks.start(self._truncate(followed, step), name=f"truncation of {followed.partition!r}")
 
-    async def _carry_out(self, key: Key, followed: Followed, step: Cut | StartAnew) -> None:
+    async def _truncate(self, followed: FollowedPartition, step: Truncate | TruncateFully) -> None:
         partition = followed.partition
-        if self._followed.get(key) is not followed or not self._is_as_assigned(followed):
-            return  # by the time this task runs the partition may be led here: a leader's log is never cut
+        if followed.state is FollowState.LEFT:
+            return
+        if not followed.is_current:  # this broker may lead by now: a leader's log is never truncated
+            followed.step(FollowEvent.SUPERSEDE)
+            return
         try:
             log = partition.log
             facts = {"log_end": log.log_end_offset, "high_watermark": log.high_watermark, "offset": step.offset}
             level = logging.WARNING if step.offset < log.high_watermark else logging.INFO
-            _log.log(level, "a log is cut to agree with its leader's", extra={**_facts(followed), **facts})
-            if isinstance(step, Cut):
-                await self._parts.partitions.cut(partition, partial(Log.truncate_to, offset=step.offset))
-            else:
-                await self._parts.partitions.cut(
-                    partition, partial(Log.truncate_fully_and_start_at, offset=step.offset)
-                )
+            _log.log(level, "a log is truncated to agree with its leader's", extra={**followed.facts, **facts})
+            truncate = Log.truncate_to if isinstance(step, Truncate) else Log.truncate_fully_and_start_at
+            await self._parts.partitions.truncate(partition, partial(truncate, offset=step.offset))
         except KafkaError as error:
-            self._try_later(key, followed, str(error))
+            self._back_off(followed, str(error))
         else:
-            self._resume(key)
+            self._fetch_again(followed)
 
-    async def _ask_for_range(self, key: Key, followed: Followed) -> None:
-        """The fetch was outside of the leader's log: learn its range, and go there."""
-        partition = followed.partition
+    async def _ask_for_range(self, followed: FollowedPartition) -> None:
+        """Ask the leader where its log begins and ends, and move this log into that range."""
         try:
             end = await self._ask_offset(followed, LATEST)
             start = await self._ask_offset(followed, EARLIEST)
-            if self._followed.get(key) is not followed or partition.leader_epoch != followed.leader_epoch:
+            if followed.state is FollowState.LEFT:
                 return
-            step = into_range(partition.log.log_end_offset, start, end)
+            step = step_for_range(followed.partition.log.log_end_offset, start, end) if followed.is_current else None
             if step is None:
-                self._resume(key)
+                self._fetch_again(followed)
             else:
-                await self._carry_out(key, followed, step)
+                followed.step(FollowEvent.TRUNCATE)
+                await self._truncate(followed, step)
         except KafkaError as error:
-            self._try_later(key, followed, str(error))
+            self._back_off(followed, str(error))
 
-    async def _ask_offset(self, followed: Followed, position: int) -> int:
+    async def _ask_offset(self, followed: FollowedPartition, timestamp: int) -> int:
         asked = ListOffsetsRequest.ListOffsetsPartition(
             partition_index=followed.partition.index,
             current_leader_epoch=followed.leader_epoch,
-            timestamp=position,
+            timestamp=timestamp,
         )
         topic = ListOffsetsRequest.ListOffsetsTopic(name=followed.partition.topic, partitions=[asked])
         request = ListOffsetsRequest(replica_id=self._parts.broker_id, topics=[topic])
         timeout_s = self._parts.config().replica_socket_timeout_ms / 1000
-        answer = await self._parts.peers.client(self.leader).send(request, timeout=timeout_s)
-        found = answer.topics[0].partitions[0]
+        response = await self._parts.peers.client(self.leader).send(request, timeout=timeout_s)
+        found = response.topics[0].partitions[0]
         if found.error_code:
-            raise KafkaError(ErrorCode(found.error_code), "the leader does not tell its offsets")
+            raise KafkaError(ErrorCode(found.error_code), "the leader refuses to list its offsets")
         return int(found.offset)
-
-
-def _facts(followed: Followed) -> dict[str, object]:
-    partition = followed.partition
-    return {"topic": partition.topic, "partition": partition.index}

@@ -1,8 +1,8 @@
-"""Which fetcher follows which partition, as the metadata have it.
+"""The assignment of followed partitions to fetchers, as the metadata require.
 
-Every leader is followed on ``num.replica.fetchers`` connections, the partitions spread over them; a fetcher comes with
-its first partition and goes with its last. A partition moves when its leader or leader epoch changes, and only then:
-a change of the in-sync replicas disturbs nobody.
+Each leader is followed on ``num.replica.fetchers`` connections, over which its partitions are spread. A fetcher starts
+with its first partition and stops with its last. A partition is assigned again when its leader or leader epoch changes,
+and only then: a change of the ISR has no effect.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from parley.broker.runtime.tasks import TaskSet
 
 
 class ReplicaFetchers:
-    """Follows the metadata (:meth:`apply` is a subscriber, to come after :meth:`HostedPartitions.apply`)."""
+    """The fetchers of a broker. Subscribe ``apply`` to the metadata after ``HostedPartitions.apply``."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class ReplicaFetchers:
         epoch: Callable[[], int],
         rng: Random,
     ) -> None:
-        """``epoch`` tells this broker's epoch, by which leaders know that it is not an earlier one that fetches."""
+        """``epoch`` returns this broker's epoch, by which leaders recognize the fetches of an earlier run."""
         self._partitions = partitions
         self._per_leader = config().num_replica_fetchers
         self._parts = FetcherParts(
@@ -62,18 +62,18 @@ class ReplicaFetchers:
             throttle=follower_throttle(broker_id, config, asyncio.get_running_loop().time),
         )
         self._fetchers: dict[tuple[int, int], Fetcher] = {}
-        self._assigned: dict[Key, tuple[Fetcher, int]] = {}  # with the leader epoch it was assigned for
+        self._assigned: dict[Key, tuple[Fetcher, int]] = {}  # with the leader epoch
         self._closed = False
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Take over a change of the metadata."""
+        """Apply a change of the metadata."""
         for change in delta.changes:
             match change:
                 case PartitionChanged(topic, index):
-                    self._look_at(image.topics[topic].topic_id, topic, index)
+                    self._reassign(image.topics[topic].topic_id, topic, index)
                 case TopicCreated(topic_image):
                     for index in self._partitions.by_topic.get(topic_image.name, ()):
-                        self._look_at(topic_image.topic_id, topic_image.name, index)
+                        self._reassign(topic_image.topic_id, topic_image.name, index)
                 case TopicDeleted(_, topic_id):
                     for key in [key for key in self._assigned if key[0] == topic_id]:
                         self._leave(key)
@@ -82,10 +82,10 @@ class ReplicaFetchers:
                         if broker.broker_id in (leader, self._parts.broker_id):
                             fetcher.wake()
                 case PartitionsAdded() | _:
-                    pass  # their logs are opened first
+                    pass  # assigned when their logs have been opened
         self._drop_idle()
 
-    def _look_at(self, topic_id: UUID, topic: str, index: int) -> None:
+    def _reassign(self, topic_id: UUID, topic: str, index: int) -> None:
         partition = self._partitions.by_topic.get(topic, {}).get(index)
         if partition is not None and partition.topic_id == topic_id:
             self.assign(partition)
@@ -93,7 +93,7 @@ class ReplicaFetchers:
             self._leave((topic_id, index))
 
     def assign(self, partition: Partition) -> None:
-        """Give a partition to the fetcher it belongs to now, if it has to be fetched."""
+        """Assign a partition to the fetcher that it belongs to now; to none if this broker does not follow it."""
         key = (partition.topic_id, partition.index)
         fetcher, epoch = self._assigned.get(key, (None, -1))
         leader = partition.state.leader
@@ -121,6 +121,7 @@ class ReplicaFetchers:
             self._fetchers.pop(at).stop()
 
     def reconfigure(self, config: BrokerConfig) -> None:
+        """Apply a change of ``num.replica.fetchers``."""
         if config.num_replica_fetchers != self._per_leader:
             self._per_leader = config.num_replica_fetchers
             self._stop_all()
@@ -134,11 +135,11 @@ class ReplicaFetchers:
         self._assigned.clear()
 
     def metrics(self) -> Iterable[Labelled]:
-        """The metrics of every fetcher, by leader and number."""
+        """Return the metrics of every fetcher, by leader and number."""
         for (leader, number), fetcher in self._fetchers.items():
             yield (str(leader), str(number)), fetcher.metrics()
 
     async def close(self) -> None:
-        """Follow nobody any more."""
+        """Stop following all leaders."""
         self._closed = True
         self._stop_all()

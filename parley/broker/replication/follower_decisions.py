@@ -1,9 +1,9 @@
-"""What a follower asks of its leader for one partition, and what it does with the answer. No I/O, no clock.
+"""What a follower asks of its leader for one partition, and what it does with the response. No I/O, no clock.
 
-A follower's log is a prefix of its leader's, or it is cut until it is one. Each fetch names the epoch of the
-follower's last record; a leader whose log has that epoch end elsewhere answers where the two may have parted
-(KIP-595), and the follower cuts and asks again. So nothing is ever cut because it is above a high watermark: what a
-dead leader had told its followers is not lost by their restart.
+A follower's log is a prefix of its leader's log, or it is truncated until it is. Each fetch names the epoch of the
+follower's last record. If that epoch ends elsewhere in the leader's log, the leader returns an epoch and offset at
+which the logs may still agree (KIP-595); the follower truncates and fetches again. So nothing is truncated merely
+because it is above a high watermark: records that a dead leader had replicated survive a restart of its followers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from parley.storage.log import Log
 
 
 class Position(NamedTuple):
-    """Where a follower is: what its fetch says of one partition."""
+    """A follower's position in one partition, as its fetch names it."""
 
     offset: int
     leader_epoch: int
@@ -29,7 +29,7 @@ class Position(NamedTuple):
 
 
 def position_of(log: Log, leader_epoch: int) -> Position:
-    """Where a follower with this log goes on, under the leader of ``leader_epoch``."""
+    """Return where a follower with this log fetches next from the leader of ``leader_epoch``."""
     last = log.leader_epochs.latest_epoch
     return Position(
         log.log_end_offset,
@@ -40,38 +40,38 @@ def position_of(log: Log, leader_epoch: int) -> Position:
     )
 
 
-class Wait(Enum):
-    """Why a partition is left alone for a while."""
+class Backoff(Enum):
+    """Why a partition is fetched again only after a pause."""
 
     METADATA = "the leader has moved, or does not know yet that it leads"
-    LEADER = "the leader cannot answer"
+    LEADER = "the leader cannot serve the partition"
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """The records go behind the log's end; the high watermark and the log's start follow the leader's."""
+    """Append the records, and take over the leader's high watermark and log start."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """The logs have parted: remove what is at ``offset`` and after it, and ask again."""
+class Truncate:
+    """The logs have diverged: remove the records from ``offset`` on, and fetch again."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
-class StartAnew:
-    """The leader no longer has what comes next: remove everything, and go on at ``offset``."""
+class TruncateFully:
+    """The leader no longer has the next records: remove everything, and fetch from ``offset``."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class AskForRange:
-    """The leader's log does not reach to where this one ends: ask where it begins and ends (:func:`into_range`)."""
+    """This log's end is outside of the leader's log: ask where that begins and ends (``step_for_range``)."""
 
 
-Step = Append | Cut | StartAnew | AskForRange | Wait
+Step = Append | Truncate | TruncateFully | AskForRange | Backoff
 
 _APPEND = Append()
 _ASK_FOR_RANGE = AskForRange()
@@ -90,24 +90,24 @@ _UNTIL_METADATA = frozenset(
 
 
 def step_for(log: Log, data: FetchResponse.PartitionData) -> Step:
-    """What a follower does about the leader's answer to a fetch from its log's end."""
+    """Return what a follower does after the leader's response to a fetch from its log's end."""
     code = data.error_code
     if code:
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             return _ASK_FOR_RANGE
-        return Wait.METADATA if code in _UNTIL_METADATA else Wait.LEADER
+        return Backoff.METADATA if code in _UNTIL_METADATA else Backoff.LEADER
     diverging = data.diverging_epoch
     if diverging.epoch == NO_EPOCH:
         return _APPEND
     own_epoch, own_end = log.end_offset_for_epoch(diverging.epoch)
-    return Cut(parted_at(own_epoch, own_end, diverging.epoch, diverging.end_offset, log.log_end_offset))
+    return Truncate(truncation_offset(own_epoch, own_end, diverging.epoch, diverging.end_offset, log.log_end_offset))
 
 
-def parted_at(own_epoch: int, own_end: int, leader_epoch: int, leader_end: int, log_end: int) -> int:
-    """Up to where a follower's log may agree with its leader's.
+def truncation_offset(own_epoch: int, own_end: int, leader_epoch: int, leader_end: int, log_end: int) -> int:
+    """Return the offset up to which a follower's log may agree with its leader's.
 
-    The leader names the last epoch that both may have and where it ends there; ``own_epoch`` is the largest one up to
-    it that this log has, ending at ``own_end``. Where that is a smaller one, the leader is asked about it next.
+    The leader names the last epoch that both may have, and where it ends there. ``own_epoch`` is the largest epoch in
+    this log up to it, and ends at ``own_end``. If it is smaller, the next fetch asks the leader about it.
     """
     if own_epoch == NO_EPOCH:
         return min(leader_end, log_end)
@@ -116,12 +116,12 @@ def parted_at(own_epoch: int, own_end: int, leader_epoch: int, leader_end: int, 
     return min(own_end, leader_end, log_end)
 
 
-def into_range(log_end: int, leader_start: int, leader_end: int) -> Cut | StartAnew | None:
-    """What a follower does whose log's end lies outside of its leader's log; None where it does not, after all.
+def step_for_range(log_end: int, leader_start: int, leader_end: int) -> Truncate | TruncateFully | None:
+    """Return how a follower moves its log's end into its leader's log; None if it is inside by now.
 
-    Beyond the leader's end: records that no longer count, as after an unclean election. Before its start: the follower
-    was away for longer than the records are kept.
+    Records beyond the leader's end no longer count, as after an unclean election. If the log ends before the leader's
+    start, the follower was away for longer than the retention time.
     """
     if leader_end < log_end:
-        return Cut(leader_end)
-    return StartAnew(leader_start) if log_end < leader_start else None
+        return Truncate(leader_end)
+    return TruncateFully(leader_start) if log_end < leader_start else None

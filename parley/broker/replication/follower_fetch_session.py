@@ -1,9 +1,9 @@
-"""The follower's end of a fetch session (KIP-227): what has to be said, since the leader remembers the rest.
+"""The follower's end of a fetch session (KIP-227): requests name only what the leader does not remember. No I/O.
 
-The first request of a session is full: it names every partition. Each later one names the partitions whose position has
-changed, and those that are no longer followed; so quiet partitions cost nothing. Whatever goes wrong ends the session,
-and the next request is a full one; so does another epoch of this broker, since the leader notes that with each
-partition it hears of. No I/O.
+The first request of a session is full: it names every partition. Later requests name the partitions whose position has
+changed, and those that are no longer followed, so that quiet partitions cost nothing. Every failure ends the session,
+and the next request is full. A new epoch of this broker ends it as well, because the leader notes that epoch with each
+partition that a request names.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SESSION_ENDED = frozenset(
 
 
 class FollowerFetchSession:
-    """The partitions followed on one connection, and what the leader knows of them."""
+    """The partitions fetched on one connection, and what the leader remembers of them."""
 
     def __init__(self) -> None:
         self._wanted: dict[Key, Position] = {}
@@ -49,7 +49,7 @@ class FollowerFetchSession:
         return key in self._wanted
 
     def ask(self, key: Key, position: Position) -> None:
-        """Fetch this partition from ``position`` on. (A high watermark that alone is new came from the leader.)"""
+        """Fetch this partition from ``position``. A change of the high watermark alone came from the leader."""
         known = self._wanted.get(key)
         self._wanted[key] = position
         if known is None or known[:_HIGH_WATERMARK_AT] != position[:_HIGH_WATERMARK_AT]:
@@ -57,7 +57,7 @@ class FollowerFetchSession:
             self._forgotten.pop(key, None)
 
     def forget(self, key: Key) -> None:
-        """Fetch this partition no longer."""
+        """Stop fetching this partition."""
         if self._wanted.pop(key, None) is not None:
             self._changed.pop(key, None)
             self._forgotten[key] = None
@@ -71,10 +71,10 @@ class FollowerFetchSession:
         max_bytes: int,
         partition_max_bytes: int,
     ) -> FetchRequest:
-        """The next request; either :meth:`answered` or :meth:`lost` must follow."""
+        """Return the next request. Either ``take_response`` or ``restart`` must follow."""
         if replica.replica_epoch != self._broker_epoch:
             self._broker_epoch = replica.replica_epoch
-            self.lost()
+            self.restart()
         full = self._epoch == _INITIAL_EPOCH
         request = FetchRequest(
             replica_state=replica,
@@ -90,20 +90,20 @@ class FollowerFetchSession:
         self._forgotten = {}
         return request
 
-    def answered(self, answer: FetchResponse) -> None:
-        """Take note of an answer, which may have ended the session."""
-        if answer.error_code:
-            if answer.error_code in SESSION_ENDED:
+    def take_response(self, response: FetchResponse) -> None:
+        """Take note of a response, which may have ended the session."""
+        if response.error_code:
+            if response.error_code in SESSION_ENDED:
                 self._id = 0
-            self.lost()
+            self.restart()
         elif self._epoch == _INITIAL_EPOCH:
-            self._id = answer.session_id
-            self._epoch = 1 if answer.session_id else _INITIAL_EPOCH
+            self._id = response.session_id
+            self._epoch = 1 if response.session_id else _INITIAL_EPOCH
         else:
             self._epoch = 1 if self._epoch == _EPOCH_MAX else self._epoch + 1
 
-    def lost(self) -> None:
-        """No answer came: nobody knows what the leader has heard, so the next request tells everything."""
+    def restart(self) -> None:
+        """Make the next request a full one: what the leader remembers is unknown."""
         self._epoch = _INITIAL_EPOCH
 
 

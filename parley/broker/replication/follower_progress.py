@@ -1,11 +1,11 @@
-"""How far a follower is, as its leader knows it from the follower's fetches. No clock: times are handed in.
+"""A follower's progress, as its leader knows it from the follower's fetches. No clock: times are arguments.
 
-A follower is caught up at the moment of a fetch that begins at the leader's log end. Under a steady load no fetch ever
-does, since records arrive between two of them; so one that begins where the leader's log ended at the fetch before was
-caught up at that earlier time (as Kafka has it).
+A follower is caught up at the time of a fetch that begins at the leader's log end. Under a steady load no fetch does,
+because records arrive between two fetches. So a fetch that begins where the leader's log ended at the fetch before
+shows that the follower was caught up at that earlier time, as in Kafka.
 
-A fetch session says nothing of the partitions in which nothing has changed. The time of its last fetch, which is the
-same for all of them, is kept once, in a :class:`FetchClock`.
+A fetch session does not name partitions in which nothing has changed. The time of its last fetch, which is the same for
+all of them, is kept once, in a ``FetchClock``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NEVER_S = float("-inf")
 
 
 class FetchClock:
-    """When a follower fetched, for all partitions of one session at once; monotonic seconds."""
+    """The times of a session's last two fetches, for all its partitions, in monotonic seconds."""
 
     __slots__ = ("last_s", "previous_s")
 
@@ -25,13 +25,13 @@ class FetchClock:
         self.previous_s = NEVER_S
 
     def fetched(self, now_s: float) -> None:
-        """A fetch has come."""
+        """Note the time of a fetch."""
         self.previous_s = self.last_s
         self.last_s = now_s
 
 
 class FollowerProgress:
-    """One follower of one partition under one leader epoch."""
+    """The progress of one follower of one partition under one leader epoch."""
 
     __slots__ = (
         "_caught_up_s",
@@ -48,14 +48,14 @@ class FollowerProgress:
         self.log_start_offset = -1
         self.broker_epoch = NO_EPOCH
         self.is_close = False
-        """Whether the high watermark waits for it although it is not in sync yet: it was caught up a short while ago,
-        and could never reach a high watermark that does not wait."""
+        """True while the high watermark waits for the follower although it is outside of the ISR: it was caught up a
+        moment ago, and could never reach a high watermark that does not wait."""
         self._leader_end = -1  # at its last fetch
         self._caught_up_s = NEVER_S
         self._clock = FetchClock()
 
     def fetched(self, fetch_offset: int, log_start_offset: int, leader_end: int, clock: FetchClock) -> None:
-        """The follower has everything before ``fetch_offset``; ``clock`` has noted the fetch already."""
+        """Note that the follower has everything before ``fetch_offset``. ``clock`` has noted the fetch already."""
         if fetch_offset >= leader_end:
             self._caught_up_s = max(self._caught_up_s, clock.last_s)
         elif fetch_offset >= self._leader_end >= 0:
@@ -66,11 +66,11 @@ class FollowerProgress:
         self._clock = clock
 
     def is_reported_by(self, clock: FetchClock) -> bool:
-        """Whether the last word came from the session of this clock, not from another fetch in the follower's name."""
+        """Return True if the last progress came from the session of this clock, not from another fetch."""
         return clock is self._clock
 
     def was_in_sync(self, now_s: float) -> None:
-        """It belongs to the ISR that a new leader begins with."""
+        """Note that the follower is in the ISR that a new leader begins with."""
         self._caught_up_s = now_s
 
     @property
@@ -80,11 +80,11 @@ class FollowerProgress:
 
     @property
     def last_caught_up_s(self) -> float:
-        """When the follower last had all that the leader had."""
-        if self.log_end_offset >= self._leader_end >= 0:  # so in every fetch of its session since then
+        """When the follower last had the leader's whole log."""
+        if self.log_end_offset >= self._leader_end >= 0:  # so it was at every fetch of its session since then
             return max(self._caught_up_s, self._clock.last_s)
         return self._caught_up_s
 
     def is_caught_up(self, leader_end: int, now_s: float, lag_max_s: float) -> bool:
-        """Whether the follower has all there is, or had it no longer than ``lag_max_s`` ago."""
+        """Return True if the follower has the whole log, or had it at most ``lag_max_s`` ago."""
         return self.log_end_offset == leader_end or now_s - self.last_caught_up_s <= lag_max_s

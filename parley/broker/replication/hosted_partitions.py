@@ -1,12 +1,12 @@
-"""The replicas this broker hosts, kept as the metadata says.
+"""The replicas that this broker hosts, as the metadata assign them.
 
-A partition appears here as soon as the metadata names this broker among its replicas, is given every change of its
-state and its topic's configuration, and is closed when it goes away. Its log is opened in the background; whoever
-answers that a topic was made waits for :meth:`Partitions.opened` first, so that the topic can be used at once, and
-whoever lists topics says that those without a log have no leader yet.
+A partition is added when the metadata name this broker among its replicas. It then gets every change of its state and
+of its topic's configuration, and is closed when the metadata remove it. Its log is opened in the background. A handler
+that creates topics waits for ``opened``, so that the topic can be used at once; a handler that lists topics shows
+partitions without a log as leaderless.
 
-A topic may be deleted, and another made of its name, while logs are being opened. So whoever opens looks, after each
-wait, whether its partition is hosted still; and a deletion names the topic, not to hit the log of the next one.
+A topic may be deleted, and another created with its name, while logs are being opened. So the code that opens a log
+checks after each wait that the partition is still hosted, and a deletion names the topic id.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ LogConfigOf: TypeAlias = "Callable[[MetadataImage, str], LogConfig]"
 """The effective log configuration of a topic under an image."""
 
 OPENED_AT_ONCE = 64
-"""They share the syncs of their directory's names."""
+"""Logs opened at the same time. They share the syncs of their directory."""
 _NOTHING_KNOWN = MetadataImage("")
 
 
 class HostedPartitions:
-    """The table of hosted replicas. ``by_topic`` may be read, not written, by request handlers."""
+    """The table of hosted replicas. Request handlers may read ``by_topic``, but not write it."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class HostedPartitions:
         self._metrics = metrics
         self._image: MetadataImage | None = None
         self._configs: tuple[MetadataImage | None, dict[str, LogConfig]] = (None, {})
-        self._isr_keeper: IsrPolicy = FixedIsr()
+        self._isr_policy: IsrPolicy = FixedIsr()
         self._when_lost: list[Callable[[], None]] = []
         self._when_opened: list[Callable[[Partition], None]] = []
         self._opening: set[asyncio.Task[None]] = set()
@@ -84,18 +84,18 @@ class HostedPartitions:
 
     @property
     def image(self) -> MetadataImage:
-        """The metadata as the partitions know them."""
+        """The metadata image that the partitions have applied last."""
         return self._image or _NOTHING_KNOWN
 
-    def keep_in_sync(self, keeper: IsrPolicy) -> None:
-        """Let ``keeper`` decide which followers are in sync; to be called before there are partitions."""
-        self._isr_keeper = keeper
+    def set_isr_policy(self, policy: IsrPolicy) -> None:
+        """Let ``policy`` decide which followers are in sync. To be called before there are partitions."""
+        self._isr_policy = policy
 
     def call_when_opened(self, opened: Callable[[Partition], None]) -> None:
-        """Call ``opened(partition)`` whenever a partition has been given its log, or has it back whole, from now on."""
+        """Call ``opened(partition)`` whenever a partition's log has been opened or truncated, from now on."""
         self._when_opened.append(opened)
 
-    def _tell_opened(self, partition: Partition) -> None:
+    def _notify_opened(self, partition: Partition) -> None:
         for opened in self._when_opened:
             opened(partition)
 
@@ -103,7 +103,7 @@ class HostedPartitions:
         return self.by_topic.get(partition.topic, {}).get(partition.index) is partition
 
     def wants(self, log: Log) -> bool:
-        """Whether the log is that of a replica hosted here; one that does not say its topic's id may be."""
+        """Return True if the log belongs to a hosted replica. A log without a topic id matches by its name."""
         partition = self.by_topic.get(log.topic, {}).get(log.partition)
         return partition is not None and log.topic_id in (None, partition.topic_id)
 
@@ -112,9 +112,9 @@ class HostedPartitions:
         return self._image is not None and topic_id in self._image.deleted_topics
 
     def find(self, topic: str, index: int) -> Partition:
-        """The replica hosted here.
+        """Return a hosted replica.
 
-        Raises NOT_LEADER_OR_FOLLOWER if other brokers host the partition, UNKNOWN_TOPIC_OR_PARTITION if none does.
+        Raises NOT_LEADER_OR_FOLLOWER if only other brokers host the partition, UNKNOWN_TOPIC_OR_PARTITION if none does.
         """
         partitions = self.by_topic.get(topic)
         if partitions is not None:
@@ -126,8 +126,8 @@ class HostedPartitions:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Take over a change of the metadata (a subscriber of :class:`parley.broker.metadata.current.Metadata`)."""
-        is_new = self._image is not None  # what the first image names may have been here before
+        """Apply a change of the metadata (as a subscriber of ``Metadata``)."""
+        is_new = self._image is not None  # the partitions of the first image may have been here before
         self._image = image
         added: list[Partition] = []
         for change in delta.changes:
@@ -144,10 +144,10 @@ class HostedPartitions:
                 case TopicDeleted(name, topic_id):
                     self._drop_topic(name, topic_id)
                 case BrokerRegistered(broker):
-                    self._isr_keeper.broker_changed(broker.broker_id)
+                    self._isr_policy.broker_changed(broker.broker_id)
                     for partition in self:
                         if broker.broker_id in partition.followers:
-                            partition.tell_low_watermark()
+                            partition.notify_low_watermark()
                 case ConfigReplaced(resource):
                     self._reconfigure([resource.name] if resource.type == ResourceType.TOPIC else list(self.by_topic))
         if added:
@@ -156,7 +156,7 @@ class HostedPartitions:
             opening.add_done_callback(self._opening.discard)
 
     def _host(self, topic: str, topic_id: UUID, states: Iterable[tuple[int, PartitionState]]) -> list[Partition]:
-        """Begin to host those of a topic's partitions that have a replica here."""
+        """Begin to host the partitions of a topic that have a replica here. Returns them."""
         hosted = []
         for index, state in states:
             if self._broker_id in state.replicas:
@@ -168,7 +168,7 @@ class HostedPartitions:
                     state=state,
                     purgatories=self._purgatories,
                     counters=self._metrics.topic(topic),
-                    isr_keeper=self._isr_keeper,
+                    isr_policy=self._isr_policy,
                 )
                 self.by_topic.setdefault(topic, {})[index] = partition
                 hosted.append(partition)
@@ -197,7 +197,7 @@ class HostedPartitions:
                 self._drop(partition)
 
     def _drop(self, partition: Partition) -> None:
-        """Stop to host a partition: its log is deleted (by name at once, its files later)."""
+        """Stop hosting the partition. Its log is deleted: renamed at once, its files removed later."""
         partition.close()
         self._tasks.start(self._delete(partition), name=f"deletion of {partition!r}")
 
@@ -216,10 +216,10 @@ class HostedPartitions:
                 for partition in partitions.values():
                     if partition.is_open:
                         partition.log.config = config
-                        partition.reconsider()
+                        partition.config_changed()
 
     def _config(self, topic: str) -> LogConfig:
-        """The topic's configuration; made once for all its partitions."""
+        """Return the topic's log configuration, made once for all its partitions."""
         assert self._image is not None
         if self._configs[0] is not self._image:
             self._configs = (self._image, {})
@@ -229,58 +229,58 @@ class HostedPartitions:
         return configs[topic]
 
     def lose_logs(self, logs: Iterable[Log]) -> None:
-        """These logs' directory has failed."""
+        """Take logs away from their partitions: their directory has failed."""
         for log in logs:
             partition = self.by_topic.get(log.topic, {}).get(log.partition)
             if partition is not None and partition.topic_id == log.topic_id:
                 partition.lose_log()
-        self._tell_lost()
+        self._notify_lost()
 
     def call_when_lost(self, callback: Callable[[], None]) -> None:
-        """Call back whenever partitions have lost their logs, or cannot get them."""
+        """Call back whenever partitions have lost their logs, or their logs cannot be opened."""
         self._when_lost.append(callback)
 
-    def _tell_lost(self) -> None:
+    def _notify_lost(self) -> None:
         for callback in self._when_lost:
             callback()
 
-    async def cut(self, partition: Partition, cut: Callable[[Log], None]) -> None:
-        """Let ``cut`` remove the end of a follower's log, in a thread, and write down where the log is on disk now.
+    async def truncate(self, partition: Partition, truncate: Callable[[Log], None]) -> None:
+        """Let ``truncate`` remove the end of a follower's log in a thread, and write the recovery point.
 
-        Raises :class:`KafkaError`: KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE. The partition's role may have changed then.
+        The partition's role may change when this is done. Raises KafkaError: KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE.
         """
         log = partition.log
-        partition.begin_cut()
+        partition.begin_truncation()
         try:
-            await self._logs.cut(log, cut)
+            await self._logs.cut(log, truncate)
         finally:
             if self._hosts(partition):
-                partition.end_cut()
-                self._tell_opened(partition)  # its leader may be another now
+                partition.end_truncation()
+                self._notify_opened(partition)  # its leader may have changed
 
     async def flush(self, partition: Partition) -> None:
-        """Bring a log to disk, in a thread. Raises :class:`KafkaError` KAFKA_STORAGE_ERROR."""
+        """Flush a log in a thread. Raises KafkaError KAFKA_STORAGE_ERROR."""
         log = partition.log
         await self._logs.run(self._logs.directory_of(log), log.flush)
 
     def lacks_log(self, topic: str, index: int) -> bool:
-        """Whether this broker leads the partition, but its log is being opened yet."""
+        """Return True if this broker leads the partition, but has not opened its log yet."""
         if not self._opening:
             return False
         partition = self.by_topic.get(topic, {}).get(index)
         return partition is not None and partition.is_leader and not partition.is_open and not partition.has_failed
 
     async def opened(self, within_s: float | None = None) -> None:
-        """Wait until every partition known by now has its log, or has failed to get it; at most so long."""
+        """Wait until the log of every known partition has been opened, or could not be; at most ``within_s``."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 while self._opening:
                     await asyncio.wait(self._opening)
 
     async def _open(self, partitions: list[Partition], is_new: bool) -> None:
-        """Give partitions their logs, several at a time: most of the work is waiting for the disk.
+        """Open the logs of partitions, several at a time: most of the work is waiting for the disk.
 
-        Those that are not new get none while a log directory is offline that may have it.
+        A partition that is not new gets no log while a log directory that may hold it is offline.
         """
         waiting = iter(partitions)
 
@@ -299,20 +299,20 @@ class HostedPartitions:
             partition.lose_log()
             facts = {"topic": partition.topic, "partition": partition.index, "reason": str(error)}
             _log.error("a log cannot be opened", extra=facts)
-            self._tell_lost()
+            self._notify_lost()
             return
         if log is None:
             return
         if self._hosts(partition):
             if self._image is not image:
-                log.config = self._config(partition.topic)  # it may have changed meanwhile
+                log.config = self._config(partition.topic)  # it may have changed
             partition.opened(log)
-            self._tell_opened(partition)
+            self._notify_opened(partition)
         else:
             await self._delete(partition)
 
     async def _log_of(self, partition: Partition, is_new: bool) -> Log | None:
-        """The log of a partition, None if that is no longer hosted; one of an earlier topic of its name gives way."""
+        """Return a partition's log; None if it is no longer hosted. Deletes the log of an earlier topic of its name."""
         topic, index = partition.topic, partition.index
         while self._hosts(partition):
             try:
@@ -324,6 +324,6 @@ class HostedPartitions:
                     raise
             other = self._logs.get(topic, index)
             if other is not None and self._hosts(partition):
-                _log.warning("the log of a deleted topic gives way", extra={"topic": topic, "partition": index})
+                _log.warning("the log of a deleted topic is removed", extra={"topic": topic, "partition": index})
                 await self._logs.delete(topic, index, topic_id=other.topic_id)
         return None

@@ -1,12 +1,12 @@
-"""Keeping the ISR of the partitions this broker leads: looking at the followers, and asking the controller.
+"""ISR maintenance of the partitions that this broker leads: watching the followers, and asking the controller.
 
 Rules of this module:
 
-* A follower that has arrived is asked in at once, at the fetch that shows it; who lags is looked for every half
-  of ``replica.lag.time.max.ms``.
-* One change of a partition is asked for at a time; all that wait go in one AlterPartition. The leader counts the
-  members of both ISRs until it knows which one holds (KIP-497): from the answer, or from the metadata if they are
-  first. So an ask whose fate is unknown is repeated until a new state of the partition has come.
+* A follower that has caught up is proposed for the ISR at once, by the fetch that shows it. A search every half
+  of ``replica.lag.time.max.ms`` finds lagging followers.
+* One proposal per partition is under way at a time; one AlterPartition request holds all that wait. The leader counts
+  the members of both ISRs until it knows which one is valid (KIP-497), from the response or from the metadata. So a
+  proposal whose outcome is unknown is repeated until a new state of the partition has come.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _log = logging.getLogger(__name__)
 
 RETRY_FIRST_S, RETRY_MAX_S = 0.05, 1.0
 REFUSED_S = 1.0
-"""How long a partition's ISR is left alone after the controller has refused to change it."""
+"""How long no ISR is proposed for a partition after the controller has refused one."""
 LOOKED_AT_IN_A_ROW = 500
-"""Partitions looked at before the loop serves others."""
+"""Partitions checked before the loop does other work."""
 NAMED_MAX = 10
-"""Partitions named in one line of the log."""
+"""Partitions named in one log line."""
 
 _REFUSED = frozenset({ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INVALID_REQUEST})
-"""The change was certainly not made, and asking again at once makes no sense."""
+"""The change was certainly not made, and repeating it at once would be refused again."""
 _RETRIED = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_SERVER_ERROR})
 
 Key = tuple[UUID, int]
@@ -49,13 +49,13 @@ Isr = tuple[int, ...]
 
 
 class AskController(Protocol):
-    """Sends a request to the controller; :meth:`parley.broker.network.peers.Peers.ask_controller`."""
+    """Sends a request to the controller (``Peers.ask_controller``)."""
 
     def __call__(self, request: Request, *, version: int | None = None) -> Awaitable[Any]: ...
 
 
-class _Wish(NamedTuple):
-    """What is asked for one partition, and the state that it starts from."""
+class _Proposal(NamedTuple):
+    """The ISR proposed for one partition, and the state that it changes."""
 
     partition: Partition
     state: PartitionState
@@ -63,26 +63,26 @@ class _Wish(NamedTuple):
 
     @property
     def is_due(self) -> bool:
-        """Whether this broker still leads, and no newer state of the partition has come since."""
+        """True if this broker still leads, and no newer state of the partition has come since."""
         partition = self.partition
         return (
             partition.is_open
             and partition.is_leader
-            and partition.is_asking
+            and partition.has_proposed_isr
             and partition.state.partition_epoch == self.state.partition_epoch
         )
 
 
 @dataclass(slots=True)
 class IsrChanges:
-    """What became of the ISRs of partitions led here, for the metrics."""
+    """Counts the changes of the ISRs of led partitions, for the metrics."""
 
     shrinks: int = 0
     expands: int = 0
 
 
 class IsrMaintenance:
-    """Keeps the ISRs while :meth:`run` runs. An :class:`parley.broker.replication.partition.IsrPolicy`."""
+    """The ``IsrPolicy`` of a broker, active while ``run`` runs."""
 
     def __init__(
         self,
@@ -104,26 +104,26 @@ class IsrMaintenance:
         self._tasks = tasks
         self._epoch = epoch
         self._monotonic = monotonic
-        self._wishes: dict[Key, _Wish] = {}
-        self._refused: dict[Key, float] = {}  # when the controller may be asked again
-        self._news = asyncio.Event()
+        self._proposals: dict[Key, _Proposal] = {}
+        self._refused: dict[Key, float] = {}  # when the next ISR may be proposed
+        self._wakeup = asyncio.Event()
         self._failures = FailureLog(_log)
 
     async def run(self) -> None:
-        """Look at the followers and ask the controller, until cancelled."""
-        looking = self._tasks.start(self._look_from_time_to_time(), name="search for lagging replicas")
+        """Check the followers and ask the controller, until cancelled."""
+        checking = self._tasks.start(self._check_periodically(), name="search for lagging followers")
         try:
-            await self._ask_from_now_on()
+            await self._send_proposals()
         finally:
-            looking.cancel()
+            checking.cancel()
 
-    # Looking.
+    # --- Followers ---
 
     @property
     def _lag_max_s(self) -> float:
         return self._config().replica_lag_time_max_ms / 1000
 
-    def term_began(self, partition: Partition) -> None:
+    def leader_epoch_began(self, partition: Partition) -> None:
         now_s = self._monotonic()
         for replica, progress in partition.followers.items():
             if replica in partition.state.isr:
@@ -136,19 +136,19 @@ class IsrMaintenance:
                 self.outsider_fetched(partition, broker_id, now_s)
 
     def outsider_fetched(self, partition: Partition, replica: int, now_s: float) -> None:
-        self._wait_or_not(partition, replica, now_s)
-        self._look_at(partition, now_s)
+        self._update_close(partition, replica, now_s)
+        self._check(partition, now_s)
 
-    def _wait_or_not(self, partition: Partition, replica: int, now_s: float) -> None:
-        """Let the high watermark wait for an outsider that is about to arrive, or no longer."""
+    def _update_close(self, partition: Partition, replica: int, now_s: float) -> None:
+        """Let the high watermark wait for an outsider if it is about to join the ISR."""
         progress = partition.followers[replica]
-        partition.wait_for(
+        partition.include_in_high_watermark(
             replica,
             is_eligible(self._partitions.image.brokers.get(replica), progress.broker_epoch)
             and progress.is_caught_up(partition.log.log_end_offset, now_s, self._lag_max_s),
         )
 
-    async def _look_from_time_to_time(self) -> None:
+    async def _check_periodically(self) -> None:
         while True:
             await asyncio.sleep(self._lag_max_s / 2)
             now_s = self._monotonic()
@@ -156,28 +156,28 @@ class IsrMaintenance:
             for number, partition in enumerate(list(self._partitions)):
                 if partition.is_leader and partition.is_open and partition.followers:
                     try:
-                        self._look_at_all(partition, now_s)
-                    except Exception as error:  # the other partitions need it all the same
-                        self._failures.report("looking at replicas failed", error, now_s, topic=partition.topic)
+                        self._check_all(partition, now_s)
+                    except Exception as error:  # the other partitions are checked all the same
+                        self._failures.report("checking followers failed", error, now_s, topic=partition.topic)
                 if number % LOOKED_AT_IN_A_ROW == LOOKED_AT_IN_A_ROW - 1:
                     await asyncio.sleep(0)
 
-    def _look_at_all(self, partition: Partition, now_s: float) -> None:
+    def _check_all(self, partition: Partition, now_s: float) -> None:
         for replica, progress in partition.followers.items():
             if progress.is_close:
-                self._wait_or_not(partition, replica, now_s)
-        self._look_at(partition, now_s)
+                self._update_close(partition, replica, now_s)
+        self._check(partition, now_s)
 
-    def _look_at(self, partition: Partition, now_s: float) -> None:
-        """Ask for another ISR if the one there is does not fit."""
+    def _check(self, partition: Partition, now_s: float) -> None:
+        """Propose another ISR if the present one is not the wanted one."""
         key = (partition.topic_id, partition.index)
-        if partition.is_asking or self._refused.get(key, now_s) > now_s:
+        if partition.has_proposed_isr or self._refused.get(key, now_s) > now_s:
             return
         isr = wanted_isr(self._view(partition), self._partitions.image.brokers, now_s, self._lag_max_s)
         if isr is not partition.state.isr:
-            partition.ask_isr(isr)
-            self._wishes[key] = _Wish(partition, partition.state, isr)
-            self._news.set()
+            partition.propose_isr(isr)
+            self._proposals[key] = _Proposal(partition, partition.state, isr)
+            self._wakeup.set()
 
     def _view(self, partition: Partition) -> LeaderSnapshot:
         log = partition.log
@@ -187,42 +187,45 @@ class IsrMaintenance:
             partition.followers,
             log.log_end_offset,
             log.high_watermark,
-            partition.term_start,
+            partition.epoch_start_offset,
         )
 
-    # Asking.
+    # --- Proposals ---
 
-    async def _ask_from_now_on(self) -> None:
+    async def _send_proposals(self) -> None:
         retry_s = RETRY_FIRST_S
         while True:
-            await self._news.wait()
-            self._news.clear()
-            asked = {key: wish for key, wish in self._wishes.items() if wish.is_due}
-            self._wishes = asked.copy()
+            await self._wakeup.wait()
+            self._wakeup.clear()
+            asked = {key: proposal for key, proposal in self._proposals.items() if proposal.is_due}
+            self._proposals = asked.copy()
             if not asked:
                 continue
             try:
-                answer = await self._ask_controller(self._request(asked.values()))
-                if answer.error_code:
-                    raise KafkaError(ErrorCode(answer.error_code))
-                self._take_all(answer, asked)
+                response = await self._ask_controller(self._request(asked.values()))
+                if response.error_code:
+                    raise KafkaError(ErrorCode(response.error_code))
+                self._take_all(response, asked)
                 retry_s = RETRY_FIRST_S
             except KafkaError as error:
-                _log.info("the ISR is asked for again", extra={"partitions": len(asked), "reason": str(error)})
+                _log.info(
+                    "proposed ISRs are sent to the controller again",
+                    extra={"partitions": len(asked), "reason": str(error)},
+                )
                 retry_s = min(2 * retry_s, RETRY_MAX_S)
             except Exception as error:
-                self._failures.report("asking for the ISR failed", error, self._monotonic())
+                self._failures.report("proposing ISRs failed", error, self._monotonic())
                 retry_s = RETRY_MAX_S
-            if self._wishes:  # of this round, or new ones
+            if self._proposals:  # to be repeated, or new
                 with suppress(TimeoutError):
                     async with asyncio.timeout(retry_s):
-                        await self._news.wait()
-                self._news.set()
+                        await self._wakeup.wait()
+                self._wakeup.set()
 
-    def _request(self, wishes: Iterable[_Wish]) -> AlterPartitionRequest:
+    def _request(self, proposals: Iterable[_Proposal]) -> AlterPartitionRequest:
         own_epoch = self._epoch()
         topics: dict[UUID, AlterPartitionRequest.TopicData] = {}
-        for partition, state, isr in wishes:
+        for partition, state, isr in proposals:
             topic = topics.get(partition.topic_id)
             if topic is None:
                 topic = topics[partition.topic_id] = AlterPartitionRequest.TopicData(
@@ -242,43 +245,43 @@ class IsrMaintenance:
             )
         return AlterPartitionRequest(broker_id=self._broker_id, broker_epoch=own_epoch, topics=list(topics.values()))
 
-    def _take_all(self, answer: AlterPartitionResponse, asked: Mapping[Key, _Wish]) -> None:
+    def _take_all(self, response: AlterPartitionResponse, asked: Mapping[Key, _Proposal]) -> None:
         now_s = self._monotonic()
-        came: dict[tuple[str, Isr, Isr], list[Partition]] = {}
-        for topic in answer.topics:
+        events: dict[tuple[str, Isr, Isr], list[Partition]] = {}
+        for topic in response.topics:
             for outcome in topic.partitions:
                 key = (topic.topic_id, outcome.partition_index)
-                wish = asked.get(key)
-                if wish is not None and self._wishes.get(key) is wish:  # else there is a newer one meanwhile
-                    told = self._take(key, wish, outcome, now_s)
-                    if told:
-                        came.setdefault((told, wish.state.isr, wish.isr), []).append(wish.partition)
-        for (told, before, wanted), partitions in came.items():  # a broker that comes or goes changes thousands
-            _log.info(told, extra=_facts(partitions, before, wanted))
+                proposal = asked.get(key)
+                if proposal is not None and self._proposals.get(key) is proposal:  # else a newer one has replaced it
+                    event = self._take(key, proposal, outcome, now_s)
+                    if event:
+                        events.setdefault((event, proposal.state.isr, proposal.isr), []).append(proposal.partition)
+        for (event, before, wanted), partitions in events.items():  # one broker may change thousands of ISRs
+            _log.info(event, extra=_facts(partitions, before, wanted))
 
-    def _take(self, key: Key, wish: _Wish, outcome: AlterPartitionResponse.PartitionData, now_s: float) -> str:
-        """Act on an answer; what is to be logged of it, if anything."""
-        partition, state, isr = wish
+    def _take(self, key: Key, proposal: _Proposal, outcome: AlterPartitionResponse.PartitionData, now_s: float) -> str:
+        """Act on the outcome for one partition. Returns the event to log, "" if there is none."""
+        partition, state, isr = proposal
         code = outcome.error_code
         if code in _RETRIED:
             return ""
-        del self._wishes[key]
+        del self._proposals[key]
         if code in _REFUSED:
             self._refused[key] = now_s + REFUSED_S
-            if wish.is_due:
-                partition.give_up_isr()
-            return f"the controller refuses an ISR: {ErrorCode(code).name}"
-        if code:  # a newer state is on its way, and says what holds
-            return f"the ISR is changing otherwise: {ErrorCode(code).name}"
+            if proposal.is_due:
+                partition.withdraw_isr()
+            return f"the controller has refused an ISR: {ErrorCode(code).name}"
+        if code:  # the metadata bring a newer state
+            return f"the ISR has changed in another way: {ErrorCode(code).name}"
         self.changes.shrinks += len(set(state.isr).difference(isr)) > 0
         self.changes.expands += len(set(isr).difference(state.isr)) > 0
-        if wish.is_due:
+        if proposal.is_due:
             self._apply(partition, outcome)
-        self._look_again(partition)  # meanwhile others may have arrived
+        self._check_again(partition)  # other followers may have caught up meanwhile
         return "the ISR has changed"
 
     def _apply(self, partition: Partition, outcome: AlterPartitionResponse.PartitionData) -> None:
-        """Take the new state over; the metadata bring it again, with what else belongs to it."""
+        """Apply the new state. The metadata bring it again later."""
         partition.change(
             replace(
                 partition.state,
@@ -289,13 +292,13 @@ class IsrMaintenance:
             )
         )
 
-    def _look_again(self, partition: Partition) -> None:
+    def _check_again(self, partition: Partition) -> None:
         if partition.is_leader and partition.is_open:
-            self._look_at(partition, self._monotonic())
+            self._check(partition, self._monotonic())
 
 
 def _facts(partitions: Sequence[Partition], before: Isr, asked: Isr) -> dict[str, object]:
-    """What is logged of partitions whose ISRs changed alike: how many, and the names of the first."""
+    """Return the log facts of partitions whose ISRs changed alike: their number, and the first names."""
     names = [f"{each.topic}-{each.index}" for each in partitions[:NAMED_MAX]]
     more = [f"and {len(partitions) - NAMED_MAX} more"] if len(partitions) > NAMED_MAX else []
     return {

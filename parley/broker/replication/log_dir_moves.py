@@ -1,9 +1,9 @@
 """Moving replicas to other log directories of this broker (KIP-113).
 
-A move copies the log in a thread while the partition goes on; when the copy has nearly all, the rest is copied on the
-loop and the partition changes over to it at the same moment. ``num.replica.alter.log.dirs.threads`` moves go on at a
-time, all together no faster than ``replica.alter.log.dirs.io.max.bytes.per.second``. A stop of the broker interrupts
-moves; the next start begins them anew. A move that fails leaves the replica where it is.
+A move copies the log in a thread while the partition is in use. When the copy is nearly complete, the rest is copied on
+the event loop, and the partition switches to the copy. ``num.replica.alter.log.dirs.threads`` bounds the number of
+moves at a time, ``replica.alter.log.dirs.io.max.bytes.per.second`` their rate. A stop of the broker interrupts moves;
+the next start begins them again. A move that fails leaves the replica where it is.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from parley.storage.log_manager import LogManager
 _log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 1 << 20
-"""Copied at a time; what is less is copied on the loop, which takes some milliseconds, to be done with."""
-CUT_PAUSE_S = 0.01
-LOOK_S = 1.0
-"""How often a move that must wait looks whether it still has to, and whether it makes sense."""
+"""Copied at a time. A smaller rest is copied on the loop, within some milliseconds."""
+TRUNCATION_PAUSE_S = 0.01
+CHECK_S = 1.0
+"""How often a move that waits for its rate checks if the limit, or the log, has changed."""
 
 
 class LogDirMoves:
-    """The moves under way, those among them that the last broker did not finish."""
+    """The moves under way, including those that the last run of this broker did not finish."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class LogDirMoves:
                 self._resume(partition)
 
     def directory(self, path: str) -> LogDirectory:
-        """The directory of that path. Raises LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR where it is offline."""
+        """Return the directory with a path. Raises LOG_DIR_NOT_FOUND, or KAFKA_STORAGE_ERROR if it is offline."""
         wanted = Path(path).resolve() if path.startswith("/") else None
         directory = next((each for each in self._logs.directories if each.path == wanted), None)
         if directory is None:
@@ -77,13 +77,13 @@ class LogDirMoves:
         return directory
 
     def move(self, partition: Partition, directory: LogDirectory) -> None:
-        """Begin to move a replica; a move to elsewhere ends. Raises what :attr:`Partition.log` raises."""
+        """Begin to move a replica, and end its move to another directory. Raises what ``Partition.log`` raises."""
         log = partition.log
         under_way = self._wanted.get(partition)
         if under_way is not None:
             if under_way[0] is directory:
                 return
-            if under_way[1] not in self._retiring:  # else the old log would be left where the next copy is to be
+            if under_way[1] not in self._retiring:  # else the old log would stay where the next copy belongs
                 under_way[1].cancel()
             del self._wanted[partition]
         if self._logs.directory_of(log) is not directory:
@@ -97,7 +97,7 @@ class LogDirMoves:
             del self._wanted[partition]
 
     def _resume(self, partition: Partition) -> None:
-        """Begin anew what the last broker did not finish."""
+        """Begin a move again that the last run of this broker did not finish."""
         directory = self._logs.copies_begun.pop((partition.topic, partition.index), None)
         if directory is not None and directory.online:
             self.move(partition, directory)
@@ -114,32 +114,32 @@ class LogDirMoves:
                 async with self._at_once:
                     await self._catch_up(log, copy)
                     await self._logs.prepare_copy(copy)
-                    await self._change_over(partition, log, copy)
+                    await self._switch(partition, log, copy)
             except asyncio.CancelledError:
                 if partition in self._wanted and self._wanted[partition][1] is asyncio.current_task():
-                    self._logs.leave_copy(copy)  # the broker stops; the next start finds it
+                    self._logs.leave_copy(copy)  # the broker stops; its next start finds the copy
                 raise
             finally:
-                await self._logs.drop_copy(copy)  # which does nothing once it is the log, or left
+                await self._logs.drop_copy(copy)  # does nothing if the copy is the log now, or was left
         except KafkaError as error:
-            _log.error("a replica was not moved", extra={**facts, "reason": str(error)})
+            _log.error("a replica could not be moved", extra={**facts, "reason": str(error)})
         else:
             _log.info("a replica was moved", extra=facts)
 
     async def _catch_up(self, log: Log, copy: Log) -> None:
-        """Copy in a thread until one round brings less than it might."""
+        """Copy in a thread until one round copies clearly less than a chunk."""
         directory = self._logs.copies[log.topic, log.partition][1]
         copied = CHUNK_BYTES
         while copied >= CHUNK_BYTES // 2:
             copied = await self._logs.run(directory, copy_some, log, copy, CHUNK_BYTES)
-            await self._pay(log, copied)
+            await self._wait_for_rate(log, copied)
 
-    async def _pay(self, log: Log, copied: int) -> None:
-        """Wait until the next bytes may be copied."""
+    async def _wait_for_rate(self, log: Log, copied: int) -> None:
+        """Wait until the rate allows the next bytes."""
         if self._limit < MAX_LONG:
             self._rate.record(copied, self._monotonic())
         while self._limit < MAX_LONG and (wait_s := self._rate.wait_s(self._limit, self._monotonic())):
-            await asyncio.sleep(min(wait_s, LOOK_S))
+            await asyncio.sleep(min(wait_s, CHECK_S))
             if self._logs.get(log.topic, log.partition) is not log:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} is no longer there")
 
@@ -147,17 +147,17 @@ class LogDirMoves:
     def _limit(self) -> int:
         return self._config().replica_alter_log_dirs_io_max_bytes_per_second
 
-    async def _change_over(self, partition: Partition, log: Log, copy: Log) -> None:
-        """Copy the rest, and let the partition use the copy in the same moment."""
+    async def _switch(self, partition: Partition, log: Log, copy: Log) -> None:
+        """Copy the rest, and switch the partition to the copy, without a pause in between."""
         old = self._logs.directory_of(log)
         await self._catch_up(log, copy)
-        while partition.is_being_cut:
-            await asyncio.sleep(CUT_PAUSE_S)
+        while partition.is_truncating:
+            await asyncio.sleep(TRUNCATION_PAUSE_S)
             await self._catch_up(log, copy)
         while copy_some(log, copy, CHUNK_BYTES):
             pass
         self._logs.replace_log(log, copy)
-        partition.change_log(copy)
+        partition.replace_log(copy)
         moving = asyncio.current_task()
         self._retiring.add(moving)
         try:

@@ -1,7 +1,7 @@
-"""Tells the controller of replicas whose disk has failed, so that others lead and nobody waits for them.
+"""Reports replicas whose disk has failed to the controller, so that other replicas lead and the ISRs shrink.
 
-A partition is told of for as long as the metadata gives this broker a part in it that it cannot play: it leads, or is
-in an ISR that has other members. So it is told of again whenever that comes back, as when this broker registers anew.
+A replica is reported as long as the metadata name this broker as its leader, or as one of several members of the ISR.
+So it is reported again if that returns, as it does when this broker registers again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RETRY_S = 0.1
 
 
 class OfflineReplicas:
-    """Watches the hosted partitions while :meth:`run` runs."""
+    """Watches the hosted partitions while ``run`` runs."""
 
     def __init__(
         self,
@@ -40,37 +40,37 @@ class OfflineReplicas:
         self._partitions = partitions
         self._ask_controller = ask_controller
         self._epoch = epoch
-        self._news = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._any_failed = False
 
     def report(self) -> None:
         """Report the replicas that have just failed to the controller, soon."""
         self._any_failed = True
-        self._news.set()
+        self._wakeup.set()
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """The metadata have changed (a subscriber, to come after :meth:`HostedPartitions.apply`)."""
+        """Check again after a change of the metadata. Subscribe this after ``HostedPartitions.apply``."""
         if self._any_failed:
-            self._news.set()
+            self._wakeup.set()
 
     async def run(self) -> None:
-        """Tell the controller, until cancelled."""
+        """Report failed replicas to the controller, until cancelled."""
         while True:
-            await self._news.wait()
-            self._news.clear()
-            told = [partition for partition in self._partitions if self._must_be_told(partition)]
-            if told:
-                await self._tell(told)
-                await asyncio.sleep(RETRY_S)  # by then the metadata have changed, or the controller is another
-                self._news.set()
+            await self._wakeup.wait()
+            self._wakeup.clear()
+            failed = [partition for partition in self._partitions if self._must_be_reported(partition)]
+            if failed:
+                await self._send(failed)
+                await asyncio.sleep(RETRY_S)  # by then the metadata, or the controller, should have changed
+                self._wakeup.set()
 
-    def _must_be_told(self, partition: Partition) -> bool:
+    def _must_be_reported(self, partition: Partition) -> bool:
         state = partition.state
         return partition.has_failed and (
             state.leader == self._broker_id or (self._broker_id in state.isr and len(state.isr) > 1)
         )
 
-    async def _tell(self, partitions: list[Partition]) -> None:
+    async def _send(self, partitions: list[Partition]) -> None:
         topics: dict[UUID, list[int]] = defaultdict(list)
         for partition in partitions:
             topics[partition.topic_id].append(partition.index)
@@ -83,10 +83,10 @@ class OfflineReplicas:
             ],
         )
         try:
-            answer: ReportOfflineReplicasResponse = await self._ask_controller(request)
-            if answer.error_code:
-                raise KafkaError(ErrorCode(answer.error_code))
+            response: ReportOfflineReplicasResponse = await self._ask_controller(request)
+            if response.error_code:
+                raise KafkaError(ErrorCode(response.error_code))
         except KafkaError as error:
-            _log.info("offline replicas are told of again", extra={"reason": str(error)})
+            _log.info("offline replicas are reported again", extra={"reason": str(error)})
         else:
-            _log.warning("replicas on a failed disk are given up", extra={"partitions": len(partitions)})
+            _log.warning("failed replicas are out of service", extra={"partitions": len(partitions)})

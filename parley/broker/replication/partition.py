@@ -1,21 +1,14 @@
-"""One replica of a partition on this broker: its role, its log, how far its replicas are, what clients may see.
+"""One replica of a partition on this broker: its role, its log, the progress of its followers, what clients may see.
 
 Rules of this module:
 
-* Only the leader appends for clients, under the leader epoch the controller gave it; a request that names another
-  epoch is refused (KIP-320).
-* The high watermark is the end of what every member of the ISR has. It only grows while this broker leads; clients
-  read below it, followers read to the end of the log. While the controller is asked for another ISR, the members of
-  both count (KIP-497). A follower that is close to being in sync counts too, or it would never get there. The high
-  watermark stands still while fewer than ``min.insync.replicas`` are in sync (KIP-966).
-* A follower copies its leader's batches and takes over the leader's high watermark as far as its own log goes. A log
-  that is being cut changes its role only when that is done.
-* ``min.insync.replicas`` is checked before the append (NOT_ENOUGH_REPLICAS), and as long as a producer waits for the
-  replicas of what was appended (NOT_ENOUGH_REPLICAS_AFTER_APPEND).
-* The log comes after the partition (opening waits for the disk) and may go before it (a disk fails); without it every
-  request is refused with an error that clients retry.
-
-Synchronous and without I/O of its own beside the log's.
+* Only the leader appends for clients, with the leader epoch from the controller (KIP-320).
+* The high watermark is the offset up to which every member of the ISR has the log. It never decreases while this broker
+  leads. While the controller is asked for another ISR, the members of both count (KIP-497), and so does a follower that
+  is about to join. It does not move while fewer than ``min.insync.replicas`` are in sync (KIP-966).
+* A log that is being truncated changes its role when that is done.
+* The log is opened after the partition is created, and a failing disk may take it away. Without a log every request
+  fails with a retriable error.
 """
 
 from __future__ import annotations
@@ -39,43 +32,43 @@ from parley.storage.log import AppendInfo, Log, LogRead
 from parley.storage.log_config import NEVER, LogConfig
 
 LOW_WATERMARK = "low watermark"
-"""With the partition the key, in the purgatory of producers, of whoever waits for its low watermark."""
+"""(partition, LOW_WATERMARK) is the key, in the produce purgatory, of requests that wait for the low watermark."""
 
 
 class Isolation(IntEnum):
-    """What a reader may see; the first two with the numbers of the Fetch API (KIP-98)."""
+    """What a reader may see. The first two have the numbers of the Fetch API (KIP-98)."""
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
     LOG_END = 2
-    """A follower's view: everything there is."""
+    """A follower reads to the end of the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Purgatories:
-    """Where answers wait that partitions' changes complete."""
+    """The purgatories whose responses wait for changes of partitions."""
 
     produce: Purgatory
     fetch: Purgatory
 
 
 class IsrPolicy(Protocol):
-    """Who decides which followers are in sync."""
+    """Decides which followers join and leave the ISR of the partitions that this broker leads."""
 
-    def term_began(self, partition: Partition) -> None:
-        """This broker leads the partition, under a new leader epoch; nothing is known of its followers yet."""
+    def leader_epoch_began(self, partition: Partition) -> None:
+        """This broker leads the partition under a new leader epoch. Nothing is known about its followers yet."""
 
     def outsider_fetched(self, partition: Partition, replica: int, now_s: float) -> None:
-        """A follower that is not in sync has fetched: it may be by now."""
+        """A follower outside of the ISR has fetched: it may be in sync now."""
 
     def broker_changed(self, broker_id: int) -> None:
-        """The metadata tell something new of a broker: it may be in sync, or may not any more."""
+        """A broker has registered, or has been fenced or unfenced: its eligibility for the ISR may have changed."""
 
 
 class FixedIsr:
-    """The ISR stays what it is."""
+    """Never changes the ISR."""
 
-    def term_began(self, partition: Partition) -> None:
+    def leader_epoch_began(self, partition: Partition) -> None:
         pass
 
     def outsider_fetched(self, partition: Partition, replica: int, now_s: float) -> None:
@@ -86,26 +79,26 @@ class FixedIsr:
 
 
 class Partition:
-    """A hosted replica. Compared and hashed by identity; it is a key of the purgatories."""
+    """A hosted replica. Compared and hashed by identity, because it is a key of the purgatories."""
 
     __slots__ = (
-        "_asked_isr",
         "_awaited",
         "_deferred",
-        "_is_being_cut",
-        "_isr_keeper",
+        "_is_truncating",
+        "_isr_policy",
         "_log",
+        "_proposed_isr",
         "_purgatories",
         "_why_no_log",
         "broker_id",
         "counters",
+        "epoch_start_offset",
         "followers",
         "index",
         "is_leader",
         "leader_epoch",
         "produce_rules",
         "state",
-        "term_start",
         "topic",
         "topic_id",
     )
@@ -120,14 +113,14 @@ class Partition:
         state: PartitionState,
         purgatories: Purgatories,
         counters: TopicMetrics,
-        isr_keeper: IsrPolicy | None = None,
+        isr_policy: IsrPolicy | None = None,
     ) -> None:
         self.topic = topic
         self.topic_id = topic_id
         self.index = index
         self.broker_id = broker_id
         self.counters = counters
-        """What is counted of the topic at this broker."""
+        """The topic's metrics at this broker."""
         self.followers: dict[int, FollowerProgress] = {}
         self.is_leader = False
         self.leader_epoch = NO_EPOCH
@@ -135,36 +128,36 @@ class Partition:
         self._why_no_log = ErrorCode.NOT_LEADER_OR_FOLLOWER
         self._purgatories = purgatories
         self.produce_rules: tuple[LogConfig, ProduceRules, ProduceRules] | None = None
-        """What the log's configuration demands of records, made by :mod:`parley.broker.api.produce` at first use."""
-        self.term_start = 0
-        """The log's end when this broker became leader."""
-        self._isr_keeper: IsrPolicy = isr_keeper or FixedIsr()
-        self._asked_isr: tuple[int, ...] = ()  # the one the controller is asked for; empty: none is
-        self._awaited: tuple[FollowerProgress, ...] = ()  # those the high watermark waits for
-        self._is_being_cut = False
-        self._deferred: PartitionState | None = None
+        """The validation rules that follow from the log's configuration. ``api.produce`` makes them at first use."""
+        self.epoch_start_offset = 0
+        """The log's end when this broker became leader under the present epoch."""
+        self._isr_policy: IsrPolicy = isr_policy or FixedIsr()
+        self._proposed_isr: tuple[int, ...] = ()  # the ISR that the controller is asked for; empty if none
+        self._awaited: tuple[FollowerProgress, ...] = ()  # the followers that the high watermark waits for
+        self._is_truncating = False
+        self._deferred: PartitionState | None = None  # to be applied after the truncation
         self.state = state
-        self._take_up(state)
+        self._apply(state)
 
     def __repr__(self) -> str:
         return f"Partition({self.topic}-{self.index}, {'leader' if self.is_leader else 'follower'})"
 
-    # Role.
+    # --- Role ---
 
     def change(self, state: PartitionState) -> None:
-        """Take over what the controller decided: leader, ISR, replicas, epochs. A state of the past is ignored."""
+        """Apply the controller's decision: leader, ISR, replicas, epochs. An outdated state is ignored."""
         if state.partition_epoch < self.state.partition_epoch:
             return
-        if self._is_being_cut:
+        if self._is_truncating:
             self._deferred = state
         else:
-            self._take_up(state)
+            self._apply(state)
 
-    def _take_up(self, state: PartitionState) -> None:
+    def _apply(self, state: PartitionState) -> None:
         leads = state.leader == self.broker_id
         new_term = state.leader_epoch != self.leader_epoch
         if new_term or state.partition_epoch != self.state.partition_epoch:
-            self._asked_isr = ()  # not by the same state again, which an answer and the metadata both bring
+            self._proposed_isr = ()  # the same state may come twice, from a response and from the metadata
         self.state = state
         self.leader_epoch = state.leader_epoch
         self.is_leader = leads
@@ -173,9 +166,9 @@ class Partition:
         self.followers = {replica: known.get(replica) or FollowerProgress() for replica in others}
         self._choose_awaited()
         if leads and new_term and self._log is not None:
-            self._begin_term(self._log)
+            self._begin_leader_epoch(self._log)
         if new_term:
-            self._tell_all()
+            self._notify_all()
         if leads and self._log is not None:
             self._advance_high_watermark(0)
             if not self.has_enough_replicas:
@@ -193,61 +186,61 @@ class Partition:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the log is out of reach for good: its directory has failed."""
+        """True if the log cannot be used again: its directory has failed."""
         return self._why_no_log == ErrorCode.KAFKA_STORAGE_ERROR
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a log."""
+        """True if the log is open."""
         return self._log is not None
 
     def opened(self, log: Log) -> None:
-        """The log is there: take up the role."""
+        """Take the opened log, and begin to lead if this broker is the leader."""
         self._log = log
         if self.is_leader:
-            self._begin_term(log)
+            self._begin_leader_epoch(log)
             self._advance_high_watermark(0)
 
     def lose_log(self) -> None:
-        """The log's directory has failed: nothing can be asked of it any more."""
+        """Drop the log, because its directory has failed."""
         self._log = None
         self._why_no_log = ErrorCode.KAFKA_STORAGE_ERROR
-        self._tell_all()
+        self._notify_all()
 
-    def _begin_term(self, log: Log) -> None:
-        self.term_start = log.log_end_offset
-        log.leader_epochs.assign(self.leader_epoch, self.term_start)
-        self._isr_keeper.term_began(self)
+    def _begin_leader_epoch(self, log: Log) -> None:
+        self.epoch_start_offset = log.log_end_offset
+        log.leader_epochs.assign(self.leader_epoch, self.epoch_start_offset)
+        self._isr_policy.leader_epoch_began(self)
 
     @property
     def knows_high_watermark(self) -> bool:
-        """Whether this leader's high watermark has reached what its predecessor may have shown to clients (KIP-207)."""
-        return self.log.high_watermark >= self.term_start
+        """True if the high watermark has reached the one that the leader before may have shown to clients (KIP-207)."""
+        return self.log.high_watermark >= self.epoch_start_offset
 
     def close(self) -> None:
-        """The replica is no longer hosted here: those who wait for it must hear so."""
+        """Stop hosting the replica: waiting requests get an error."""
         self.is_leader = False
-        self._tell_all()
+        self._notify_all()
 
-    def _tell_all(self) -> None:
+    def _notify_all(self) -> None:
         self._purgatories.produce.notify(self)
         self._purgatories.fetch.notify(self)
-        self.tell_low_watermark()
+        self.notify_low_watermark()
 
     def check_leader(self, known_epoch: int = NO_EPOCH) -> None:
-        """Raise unless this broker leads, under ``known_epoch`` if the client named one (KIP-320)."""
+        """Raise KafkaError unless this broker leads, with ``known_epoch`` if the client named one (KIP-320)."""
         if known_epoch != NO_EPOCH:
             self.check_epoch(known_epoch)
         if not self.is_leader:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def check_replica(self, known_epoch: int = NO_EPOCH) -> None:
-        """Raise unless this broker can be read from as leader or follower, under ``known_epoch`` if one is named."""
+        """Raise KafkaError if the client named another epoch. Consumers may read from a leader or a follower."""
         if known_epoch != NO_EPOCH:
             self.check_epoch(known_epoch)
 
     def check_epoch(self, known_epoch: int) -> None:
-        """Raise FENCED_LEADER_EPOCH for an epoch of the past, UNKNOWN_LEADER_EPOCH for one not heard of yet."""
+        """Raise FENCED_LEADER_EPOCH for an older epoch, UNKNOWN_LEADER_EPOCH for a newer one."""
         if known_epoch < self.leader_epoch:
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
         if known_epoch > self.leader_epoch:
@@ -255,27 +248,27 @@ class Partition:
 
     @property
     def high_watermark(self) -> int:
-        """The end of what every member of the ISR has, as far as this broker knows."""
+        """The offset up to which every member of the ISR has the log, as far as this broker knows."""
         return self.log.high_watermark
 
     @property
     def min_in_sync(self) -> int:
-        """How many replicas must be in sync for ``acks=-1``: ``min.insync.replicas``, or all if there are fewer."""
+        """The replicas that must be in sync for ``acks=-1``: ``min.insync.replicas``, or all if there are fewer."""
         return min(self.log.config.min_insync_replicas, len(self.state.replicas))
 
     @property
     def has_enough_replicas(self) -> bool:
-        """Whether enough replicas are in sync for ``acks=-1``."""
+        """True if enough replicas are in sync for ``acks=-1``."""
         return len(self.state.isr) >= self.min_in_sync
 
-    # Writing.
+    # --- Writing ---
 
     def append(
         self, batches: bytearray | memoryview, *, acks: int, now_ms: int, header: BatchHeader | None = None
     ) -> AppendInfo:
-        """Append batches that have been validated, as leader.
+        """Append validated batches as leader.
 
-        Raises NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS (``acks`` of -1 only), and what the log raises.
+        Raises NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS (only with ``acks=-1``), and what the log raises.
         """
         if not self.is_leader:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -291,17 +284,17 @@ class Partition:
         return info
 
     def must_flush(self, now_ms: int) -> bool:
-        """Whether ``flush.messages`` wants the log on disk before anybody hears of what was appended to it."""
+        """Return True if ``flush.messages`` requires a flush before the append is acknowledged."""
         return self.log.config.flush_messages != NEVER and self.log.flush_due(now_ms)
 
     @property
-    def must_flush_copy(self) -> bool:
-        """Whether ``flush.messages`` wants a follower's log on disk before its leader hears of what was copied."""
+    def must_flush_fetched(self) -> bool:
+        """True if ``flush.messages`` requires a flush before the leader learns of the fetched records."""
         log = self._log
         return log is not None and log.log_end_offset - log.recovery_point >= log.config.flush_messages
 
     def is_acknowledged(self, offset: int) -> ErrorCode | None:
-        """What became of records up to ``offset`` appended with ``acks=-1``; None while replicas still lack them."""
+        """Return the outcome of an append up to ``offset`` with ``acks=-1``; None while members of the ISR lack it."""
         if not self.is_leader:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if self._log is None:
@@ -310,32 +303,32 @@ class Partition:
             return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         return ErrorCode.NONE if self.log.high_watermark > offset else None
 
-    # Followers.
+    # --- Followers ---
 
     @property
     def maximal_isr(self) -> frozenset[int]:
-        """The ISR, and the one that the controller is asked for (KIP-497)."""
-        return frozenset(self.state.isr).union(self._asked_isr)
+        """The members of the ISR, and of the ISR that the controller is asked for (KIP-497)."""
+        return frozenset(self.state.isr).union(self._proposed_isr)
 
     @property
-    def is_asking(self) -> bool:
-        """Whether the controller is being asked for another ISR."""
-        return bool(self._asked_isr)
+    def has_proposed_isr(self) -> bool:
+        """True while the controller is asked for another ISR."""
+        return bool(self._proposed_isr)
 
-    def ask_isr(self, isr: tuple[int, ...]) -> None:
-        """The controller is being asked for this ISR; :meth:`change` or :meth:`give_up_isr` follows."""
-        self._asked_isr = isr
+    def propose_isr(self, isr: tuple[int, ...]) -> None:
+        """Note that the controller is asked for this ISR. ``change`` or ``withdraw_isr`` follows."""
+        self._proposed_isr = isr
         self._choose_awaited()
 
-    def give_up_isr(self) -> None:
-        """The controller has refused the ISR it was asked for."""
-        self._asked_isr = ()
+    def withdraw_isr(self) -> None:
+        """Note that the controller has refused the proposed ISR."""
+        self._proposed_isr = ()
         self._choose_awaited()
         if self.is_leader and self._log is not None:
             self._advance_high_watermark(0)
 
-    def wait_for(self, replica: int, is_close: bool) -> None:
-        """Whether the high watermark waits for a follower that is not in sync, because it is about to be."""
+    def include_in_high_watermark(self, replica: int, is_close: bool) -> None:
+        """Let the high watermark wait for a follower outside of the ISR while it is about to join, no longer."""
         progress = self.followers.get(replica)
         if progress is not None and progress.is_close is not is_close:
             progress.is_close = is_close
@@ -352,30 +345,33 @@ class Partition:
     def follower_fetched(
         self, replica: int, fetch_offset: int, log_start_offset: int, clock: FetchClock, broker_epoch: int = NO_EPOCH
     ) -> None:
-        """A follower fetches from ``fetch_offset``, at the time ``clock`` has noted: it has everything before.
+        """Note that a follower fetches from ``fetch_offset``, at the time in ``clock``: it has everything before it.
 
-        Raises UNKNOWN_LEADER_EPOCH where it is no replica as far as this broker knows.
+        Raises UNKNOWN_LEADER_EPOCH if this broker does not know the follower as a replica.
         """
         progress = self.followers.get(replica)
         if progress is None:
-            raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"Broker {replica} is no replica of {self!r}")
+            raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"Broker {replica} is not a replica of {self!r}.")
         had, began = progress.log_end_offset, progress.log_start_offset
         progress.fetched(fetch_offset, log_start_offset, self.log.log_end_offset, clock)
         progress.broker_epoch = broker_epoch
-        if replica not in self.state.isr and replica not in self._asked_isr:
-            self._isr_keeper.outsider_fetched(self, replica, clock.last_s)
+        if replica not in self.state.isr and replica not in self._proposed_isr:
+            self._isr_policy.outsider_fetched(self, replica, clock.last_s)
         if fetch_offset != had:
             self._advance_high_watermark(0)
         if log_start_offset != began:
-            self.tell_low_watermark()
+            self.notify_low_watermark()
 
     def delete_before(self, offset: int) -> None:
-        """Delete the records below ``offset`` as leader; followers hear of it at once. Raises OFFSET_OUT_OF_RANGE."""
+        """Delete the records below ``offset`` as leader; followers learn it with their next fetch.
+
+        Raises OFFSET_OUT_OF_RANGE.
+        """
         self.log.advance_log_start(offset)
         self._purgatories.fetch.notify(self)
 
     def low_watermark(self, brokers: Mapping[int, BrokerRegistration]) -> int:
-        """The offset below which no replica on a living broker has records any more."""
+        """Return the offset below which no replica on a living broker has records."""
         return min(
             [self.log.log_start_offset]
             + [
@@ -385,20 +381,20 @@ class Partition:
             ]
         )
 
-    def tell_low_watermark(self) -> None:
-        """The low watermark may have moved: tell those who wait for it."""
+    def notify_low_watermark(self) -> None:
+        """Notify the requests that wait for the low watermark, which may have moved."""
         self._purgatories.produce.notify((self, LOW_WATERMARK))
 
-    def reconsider(self) -> None:
-        """What the high watermark depends on may have changed beside the state: the configuration."""
+    def config_changed(self) -> None:
+        """Advance the high watermark if the new configuration allows it (``min.insync.replicas``)."""
         if self.is_leader and self._log is not None:
             self._advance_high_watermark(0)
 
     def _advance_high_watermark(self, appended_bytes: int) -> None:
-        """Move the high watermark to what the whole ISR has, and tell those who wait for it.
+        """Move the high watermark to the offset that the whole ISR has reached, and notify waiting requests.
 
-        ``appended_bytes`` says how much has come since the last call. Waiting fetches are told of bytes when those
-        become visible: at once where the ISR is this broker alone, else with the high watermark.
+        ``appended_bytes`` is the size of the records appended since the last call. Waiting fetches count bytes when
+        they become visible: at once if the ISR is this broker alone, otherwise with the high watermark.
         """
         log = self.log
         reached = log.log_end_offset
@@ -412,17 +408,17 @@ class Partition:
         elif appended_bytes and len(self.state.replicas) > 1:
             self._purgatories.fetch.notify(self, appended_bytes)
 
-    # Following.
+    # --- Following ---
 
     def append_fetched(self, records: Buffer | None, *, high_watermark: int, log_start_offset: int) -> int:
-        """Append what the leader answered to a fetch from the log's end, and take over how far it is committed.
+        """Append the records of a fetch from the log's end, and take over the leader's high watermark and log start.
 
-        Answers how many bytes were appended. Raises what the log raises, CORRUPT_MESSAGE and KAFKA_STORAGE_ERROR.
+        Returns the number of bytes appended. Raises CORRUPT_MESSAGE and KAFKA_STORAGE_ERROR, as the log does.
         """
         log = self.log
         size = log.append_as_follower(records).size_bytes if records else 0
         if high_watermark > log.high_watermark:
-            log.high_watermark = high_watermark  # which goes no further than the log
+            log.high_watermark = high_watermark  # the log bounds it by its own end
             self._purgatories.fetch.notify(self, size)
         if log_start_offset > log.log_start_offset:
             log.advance_log_start(min(log_start_offset, log.high_watermark))
@@ -430,30 +426,30 @@ class Partition:
         return size
 
     @property
-    def is_being_cut(self) -> bool:
-        """Whether a thread is at the log's end."""
-        return self._is_being_cut
+    def is_truncating(self) -> bool:
+        """True while a thread truncates the log."""
+        return self._is_truncating
 
-    def change_log(self, log: Log) -> None:
-        """The same log is in another directory from now on."""
+    def replace_log(self, log: Log) -> None:
+        """Use a copy of the log in another directory from now on."""
         log.config = self.log.config
         self._log = log
 
-    def begin_cut(self) -> None:
-        """The log is going to be cut, in a thread: the role stays what it is until :meth:`end_cut`."""
-        self._is_being_cut = True
+    def begin_truncation(self) -> None:
+        """Keep the role until ``end_truncation``: a thread is going to truncate the log."""
+        self._is_truncating = True
 
-    def end_cut(self) -> None:
-        """The log is whole again; a change of the state that came meanwhile is taken over."""
-        self._is_being_cut = False
+    def end_truncation(self) -> None:
+        """Apply the change of the state that came during the truncation, if any."""
+        self._is_truncating = False
         state, self._deferred = self._deferred, None
         if state is not None:
-            self._take_up(state)
+            self._apply(state)
 
-    # Reading.
+    # --- Reading ---
 
     def end_visible(self, isolation: Isolation) -> int:
-        """The first offset that a reader of this isolation may not see yet."""
+        """Return the first offset that a reader with this isolation must not see yet."""
         if isolation is Isolation.READ_UNCOMMITTED:
             return self.log.high_watermark
         return self.log.last_stable_offset if isolation is Isolation.READ_COMMITTED else self.log.log_end_offset
@@ -461,10 +457,10 @@ class Partition:
     def read(
         self, offset: int, max_bytes: int, *, isolation: Isolation, min_one_batch: bool, nowait: bool = False
     ) -> LogRead:
-        """What is to be read from ``offset`` on; nothing is read yet.
+        """Find the batches to read from ``offset`` on, without reading them yet.
 
-        Raises OFFSET_OUT_OF_RANGE before the log's start or past its end; with ``nowait`` BlockingIOError where the
-        disk must be waited for to find the place.
+        Raises OFFSET_OUT_OF_RANGE if ``offset`` is before the log's start or past its end. With ``nowait``, raises
+        BlockingIOError if finding the batches must wait for the disk.
         """
         up_to = self.end_visible(isolation)
         return self.log.read(offset, max_bytes, up_to=up_to, min_one_batch=min_one_batch, nowait=nowait)

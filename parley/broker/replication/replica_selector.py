@@ -1,4 +1,4 @@
-"""From which replica a consumer should read (KIP-392): ``replica.selector.class``."""
+"""Replica selectors: which replica a consumer should read from (KIP-392, ``replica.selector.class``)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
-    """A replica that has what the consumer asks for. ``behind_s`` is how long ago it was last caught up; 0 for the
-    leader."""
+    """A replica that has the records the consumer asks for.
+
+    ``behind_s`` is the time since it was last caught up; 0 for the leader.
+    """
 
     broker_id: int
     rack: str | None
@@ -22,7 +24,7 @@ class ReplicaView:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerView:
-    """The consumer that asks; ``rack`` is its ``client.rack``."""
+    """The consumer. ``rack`` is its ``client.rack``."""
 
     rack: str
     client_id: str | None
@@ -32,16 +34,16 @@ class ConsumerView:
 
 
 class ReplicaSelector(Protocol):
-    """Chooses a replica. Called for each partition a consumer fetches: it must neither wait nor raise."""
+    """Chooses a replica. It is called for each partition that a consumer fetches, and must not wait or raise."""
 
     def select(
         self, topic: str, partition: int, consumer: ConsumerView, replicas: Sequence[ReplicaView]
     ) -> ReplicaView | None:
-        """One of ``replicas``, among them the leader; None means the leader."""
+        """Return one of ``replicas``, which include the leader; None means the leader."""
 
 
 class RackAwareReplicaSelector:
-    """Prefers a replica in the consumer's rack: the leader if it is there, else the one furthest ahead."""
+    """Prefers a replica in the consumer's rack: the leader if it is there, otherwise the one furthest ahead."""
 
     def select(
         self, topic: str, partition: int, consumer: ConsumerView, replicas: Sequence[ReplicaView]
@@ -61,9 +63,9 @@ _KNOWN: dict[str, type[ReplicaSelector] | None] = {
 
 
 def load_selector(name: str | None) -> ReplicaSelector | None:
-    """The selector that ``replica.selector.class`` names; None where consumers read from leaders.
+    """Return the selector that ``replica.selector.class`` names; None if consumers read from leaders.
 
-    Raises ValueError, which says what is wrong with the name.
+    Raises ValueError if the class cannot be loaded.
     """
     name = (name or "").strip()
     if name in _KNOWN:
@@ -73,7 +75,7 @@ def load_selector(name: str | None) -> ReplicaSelector | None:
     try:
         made: ReplicaSelector = getattr(import_module(module), cls)()
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f"replica.selector.class={name}: no such class can be made: {error}") from error
+        raise ValueError(f"replica.selector.class={name}: the class cannot be loaded: {error}") from error
     if not callable(getattr(made, "select", None)):
         raise ValueError(f"replica.selector.class={name}: the class has no method select")
     return made

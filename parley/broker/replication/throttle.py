@@ -1,8 +1,8 @@
-"""Throttles of replication (KIP-73): replicas that catch up take no more bandwidth than they are given.
+"""Replication throttles (KIP-73): a bandwidth limit for replicas that are catching up.
 
-A topic names the replicas that are throttled, by partition and broker or all of them; a broker has a rate at which
-it sends to them as leader, and one at which it fetches as follower. Whoever is in sync is never held up, or it would
-fall out of sync. The rate is measured over sliding windows, so that a burst is paid for afterwards.
+A topic names its throttled replicas, by partition and broker or all of them. A broker has one rate for what it sends to
+them as leader, and another for what it fetches as follower. Replicas that are in sync are never throttled, or they
+would leave the ISR. The rate is measured over sliding windows, so a burst delays the bytes that follow it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ALL = "*"
 
 
 class MeasuredRate:
-    """Bytes per second over the last ``windows`` windows of ``window_s`` seconds. No clock: times are handed in."""
+    """Bytes per second over the last ``windows`` windows of ``window_s`` seconds. No clock: times are arguments."""
 
     def __init__(self, windows: int, window_s: float) -> None:
         self._windows = windows
@@ -30,7 +30,7 @@ class MeasuredRate:
         self._total = 0
 
     def record(self, size: int, now_s: float) -> None:
-        """So many bytes have gone now."""
+        """Count bytes at a time."""
         self._forget(now_s)
         if self._samples and now_s - self._samples[-1][0] < self._window_s:
             began_s, before = self._samples.pop()
@@ -44,7 +44,7 @@ class MeasuredRate:
             self._total -= self._samples.popleft()[1]
 
     def wait_s(self, limit: float, now_s: float) -> float:
-        """How long until the rate is no higher than ``limit`` if nothing more goes; 0 if it is not now."""
+        """Return how long nothing may be sent until the rate is at most ``limit``; 0 if it is now."""
         self._forget(now_s)
         if not self._samples:
             return 0.0
@@ -57,7 +57,7 @@ class MeasuredRate:
 
 
 def throttled_partitions(text: str, broker_id: int) -> frozenset[int] | None:
-    """The partitions that a topic's list names for a broker; None for all of them."""
+    """Return the partitions that a topic's list names for a broker; None for all of them."""
     pairs = [pair.strip().partition(":") for pair in text.split(",") if pair.strip()]
     if any(partition == ALL for partition, _, _ in pairs):
         return None
@@ -75,7 +75,7 @@ class ReplicationThrottle:
         config: BrokerConfig,
         monotonic: Callable[[], float],
     ) -> None:
-        """``key`` is the topics' list, LEADER or FOLLOWER; ``rate`` tells the bytes per second there may be now."""
+        """``key`` is the topic's list, LEADER or FOLLOWER. ``rate`` returns the allowed bytes per second."""
         self._broker_id = broker_id
         self._key = key
         self._limit = rate
@@ -85,11 +85,11 @@ class ReplicationThrottle:
 
     @property
     def is_set(self) -> bool:
-        """Whether there is a rate at all."""
+        """True if a rate is configured."""
         return self._limit() < MAX_LONG
 
     def covers(self, image: MetadataImage, topic: str, partition: int) -> bool:
-        """Whether the replica here is among those its topic wants throttled."""
+        """Return True if the topic lists this broker's replica as throttled."""
         entries = image.config(ResourceType.TOPIC, topic)
         known = self._named.get(topic)
         if known is None or known[0] is not entries:
@@ -98,20 +98,20 @@ class ReplicationThrottle:
         return known[1] is None or partition in known[1]
 
     def record_if_covered(self, image: MetadataImage, topic: str, partition: int, size: int) -> None:
-        """Bytes of a replica have gone: they count if it is throttled."""
+        """Count the bytes of a replica if it is throttled."""
         if self.covers(image, topic, partition):
             self._rate.record(size, self._monotonic())
 
     @property
     def wait_s(self) -> float:
-        """How long throttled replicas must wait; 0 if they may go on."""
+        """How long throttled replicas must wait; 0 if they need not."""
         return self._rate.wait_s(self._limit(), self._monotonic())
 
 
 def leader_throttle(
     broker_id: int, config: Callable[[], BrokerConfig], monotonic: Callable[[], float]
 ) -> ReplicationThrottle:
-    """What this broker sends as leader: ``leader.replication.throttled.rate``."""
+    """Return the throttle of what this broker sends as leader (``leader.replication.throttled.rate``)."""
     return ReplicationThrottle(
         broker_id, LEADER, lambda: config().leader_replication_throttled_rate, config(), monotonic
     )
@@ -120,7 +120,7 @@ def leader_throttle(
 def follower_throttle(
     broker_id: int, config: Callable[[], BrokerConfig], monotonic: Callable[[], float]
 ) -> ReplicationThrottle:
-    """What this broker fetches as follower: ``follower.replication.throttled.rate``."""
+    """Return the throttle of what this broker fetches (``follower.replication.throttled.rate``)."""
     return ReplicationThrottle(
         broker_id, FOLLOWER, lambda: config().follower_replication_throttled_rate, config(), monotonic
     )

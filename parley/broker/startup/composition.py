@@ -150,7 +150,7 @@ def _connect(parts: Parts, offsets_topic: OffsetsTopicSubscriber) -> None:
     parts.config.subscribe(parts.fetchers.reconfigure)
     parts.partitions.call_when_opened(parts.fetchers.assign)
     parts.partitions.call_when_lost(parts.offline_replicas.report)
-    parts.partitions.keep_in_sync(parts.isr)
+    parts.partitions.set_isr_policy(parts.isr)
 
 
 def limit_connections(quotas: ConnectionQuotas, config: BrokerConfig) -> None:

@@ -152,7 +152,7 @@ class Node:
         )
         self.config.subscribe(self.fetchers.reconfigure)
         self.partitions.call_when_opened(self.fetchers.assign)
-        self.partitions.keep_in_sync(self.in_sync)
+        self.partitions.set_isr_policy(self.in_sync)
         self.metrics.watch(FetcherMetrics, self.fetchers.metrics)
         self.tasks.start(self.in_sync.run(), name="ISR")
         self.metadata.subscribe(self.config.apply)

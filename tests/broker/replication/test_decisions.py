@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from parley.broker.metadata.types import BrokerRegistration, PartitionState
-from parley.broker.replication.follower_decisions import Cut, StartAnew, into_range, parted_at
+from parley.broker.replication.follower_decisions import Truncate, TruncateFully, step_for_range, truncation_offset
 from parley.broker.replication.follower_progress import FetchClock, FollowerProgress
 from parley.broker.replication.isr_decisions import LeaderSnapshot, epochs_of, has_arrived, is_eligible, wanted_isr
 from parley.protocol.sentinels import NO_EPOCH
@@ -29,13 +29,13 @@ LAG_MAX_S = 10.0
     ],
 )
 def test_where_logs_parted(own: tuple[int, int], leader: tuple[int, int], log_end: int, cut: int) -> None:
-    assert parted_at(*own, *leader, log_end) == cut
+    assert truncation_offset(*own, *leader, log_end) == cut
 
 
 def test_back_into_the_leader_s_range() -> None:
-    assert into_range(100, 0, 80) == Cut(80)
-    assert into_range(100, 120, 200) == StartAnew(120)
-    assert into_range(100, 0, 100) is None
+    assert step_for_range(100, 0, 80) == Truncate(80)
+    assert step_for_range(100, 120, 200) == TruncateFully(120)
+    assert step_for_range(100, 0, 100) is None
 
 
 # When a follower is caught up.
@@ -89,7 +89,7 @@ def test_the_fetches_of_a_session_count_for_the_partitions_they_do_not_name() ->
 def view(followers: dict[int, FollowerProgress], **facts: int) -> LeaderSnapshot:
     state = PartitionState((1, 2, 3), (1, 2), 1)
     return LeaderSnapshot(
-        1, state, followers, **{"log_end_offset": 20, "high_watermark": 10, "term_start": 15, **facts}
+        1, state, followers, **{"log_end_offset": 20, "high_watermark": 10, "epoch_start_offset": 15, **facts}
     )
 
 

@@ -162,14 +162,14 @@ async def test_a_leader_that_changes_during_a_cut_is_followed_after_it(
         assert partition.leader_epoch < cluster.state("t").leader_epoch
         go_on.set()
         write(cluster[1].partition("t"), b"b")
-        await eventually(lambda: not partition.is_being_cut and values_of(partition.log) == [b"a", b"b"])
+        await eventually(lambda: not partition.is_truncating and values_of(partition.log) == [b"a", b"b"])
 
 
 async def test_a_follower_that_becomes_leader_before_its_cut_begins_keeps_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its log is the one that counts from then on: the answer of the leader before it must not touch it."""
-    cut = Fetcher._cut
+    cut = Fetcher._truncate_soon
     was_told = asyncio.Event()
 
     async with nodes(tmp_path, 3) as cluster:
@@ -189,14 +189,14 @@ async def test_a_follower_that_becomes_leader_before_its_cut_begins_keeps_its_lo
         cluster.alter("t", leader=2)
         log = cluster[3].log("t")
         log.append_as_leader(batch(b"b"), leader_epoch=0, now_ms=now_ms())
-        monkeypatch.setattr(Fetcher, "_cut", elected_meanwhile)
+        monkeypatch.setattr(Fetcher, "_truncate_soon", elected_meanwhile)
         cluster.deaf = set()
         cluster.tell()
         await was_told.wait()
         partition = cluster[3].partition("t")
         assert partition.is_leader
-        await eventually(lambda: not any(task.get_name().startswith("cutting") for task in asyncio.all_tasks()))
-        assert partition.term_start == 2
+        await eventually(lambda: not any(task.get_name().startswith("truncation") for task in asyncio.all_tasks()))
+        assert partition.epoch_start_offset == 2
         assert values_of(log) == [b"a", b"b"]
 
 
@@ -285,7 +285,7 @@ async def test_partitions_that_fail_together_are_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As when the disk of their leader is full."""
-    monkeypatch.setattr("parley.broker.replication.fetcher.COMPLAINTS_GATHERED_S", 0.2)
+    monkeypatch.setattr("parley.broker.replication.fetch_failures.GATHERED_S", 0.2)
     async with nodes(tmp_path, 2) as cluster:
         await cluster.create("t", [1, 2], partitions=8)
         for index in range(8):
@@ -295,7 +295,7 @@ async def test_partitions_that_fail_together_are_one_line(
             cluster[1].partition("t", index).lose_log()
 
         def lines() -> list[Any]:
-            return [record for record in caplog.records if "cannot be followed now" in record.message]
+            return [record for record in caplog.records if "cannot be fetched now" in record.message]
 
         await eventually(lambda: sum(getattr(line, "partitions", 1) for line in lines()) == 8)
         assert len(lines()) < 8

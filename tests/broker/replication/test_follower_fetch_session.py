@@ -14,7 +14,7 @@ PARTITION = (UUID(int=1), 0)
 def ask(session: FollowerFetchSession, broker_epoch: int) -> FetchRequest:
     state = FetchRequest.ReplicaState(replica_id=1, replica_epoch=broker_epoch)
     request = session.request(replica=state, max_wait_ms=0, min_bytes=1, max_bytes=1, partition_max_bytes=1)
-    session.answered(FetchResponse(session_id=7, responses=[]))
+    session.take_response(FetchResponse(session_id=7, responses=[]))
     return request
 
 

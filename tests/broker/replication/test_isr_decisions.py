@@ -20,7 +20,7 @@ def test_who_has_everything_and_fetches_no_longer_does_not_come_in() -> None:
     outside = PartitionState(replicas=(1, 2), isr=(1,), leader=1)
 
     def wanted(log_end: int, now_s: float) -> tuple[int, ...]:
-        view = LeaderSnapshot(1, outside, {2: follower}, log_end, high_watermark=5, term_start=0)
+        view = LeaderSnapshot(1, outside, {2: follower}, log_end, high_watermark=5, epoch_start_offset=0)
         return wanted_isr(view, BROKERS, now_s, LAG_S)
 
     assert wanted(5, LAG_S) == (1, 2)

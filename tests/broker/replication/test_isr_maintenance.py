@@ -82,7 +82,7 @@ async def test_both_isrs_count_until_the_controller_has_answered(tmp_path: Path)
         assert leader.high_watermark == 0
         assert leader.is_acknowledged(0) is None
         answer.set()
-        await eventually(lambda: not leader.is_asking)
+        await eventually(lambda: not leader.has_proposed_isr)
         assert leader.state.isr == cluster.state("t").isr == (1, 2)
 
 
@@ -108,7 +108,7 @@ async def test_a_refused_isr_is_given_up(tmp_path: Path) -> None:
         await cluster.create("t", [1, 2])
         cluster.alter("t", isr=(1,))
         leader = cluster[1].partition("t")
-        await eventually(lambda: len(cluster[1].asked) == 1 and not leader.is_asking)
+        await eventually(lambda: len(cluster[1].asked) == 1 and not leader.has_proposed_isr)
         await cluster[2].stop()
         leader.append(batch(b"a"), acks=-1, now_ms=now_ms())
         assert leader.maximal_isr == {1}
@@ -157,7 +157,7 @@ async def test_a_leader_that_loses_one_log_goes_on_asking_for_the_others(tmp_pat
         await cluster.create("kept", [1, 2])
         for topic in ("lost", "kept"):
             cluster.alter(topic, isr=(1,))
-        await eventually(lambda: all(cluster[1].partition(topic).is_asking for topic in ("lost", "kept")))
+        await eventually(lambda: all(cluster[1].partition(topic).has_proposed_isr for topic in ("lost", "kept")))
         cluster[1].partition("lost").lose_log()
         is_away = False
         await eventually(lambda: cluster.state("kept").isr == (1, 2))
@@ -171,12 +171,12 @@ async def test_many_isrs_that_change_alike_are_one_line_of_the_log(
     async with nodes(tmp_path, 2, replica_lag_time_max_ms="2000") as cluster:
         await cluster.create("t", [1, 2], partitions=count)
         led = [cluster[1].partition("t", index) for index in range(count)]
-        await eventually(lambda: all(each.state.isr == (1, 2) and not each.is_asking for each in led))
+        await eventually(lambda: all(each.state.isr == (1, 2) and not each.has_proposed_isr for each in led))
         caplog.clear()  # a machine that stands still has changed them before
         await cluster[2].stop()
         for partition in led:
             partition.append(batch(b"a"), acks=1, now_ms=now_ms())
-        await eventually(lambda: all(each.state.isr == (1,) and not each.is_asking for each in led))
+        await eventually(lambda: all(each.state.isr == (1,) and not each.has_proposed_isr for each in led))
     lines: list[Any] = [record for record in caplog.records if record.message == "the ISR has changed"]
     assert sum(line.partitions for line in lines) == count
     assert len(lines) < count

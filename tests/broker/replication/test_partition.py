@@ -64,13 +64,13 @@ async def test_the_isr_asked_for_counts_though_the_present_one_is_told_again(ben
     await bench.create("t", replicas=(BROKER, OTHER))
     bench.alter("t", isr=(BROKER,))
     partition = bench.partition("t")
-    partition.ask_isr((BROKER, OTHER))
+    partition.propose_isr((BROKER, OTHER))
     partition.change(replace(partition.state))  # what the answer said, from the metadata
     bench.write("t", 1)
-    assert partition.is_asking
+    assert partition.has_proposed_isr
     assert partition.high_watermark == 0, "once OTHER is in sync it must have what is committed"
     bench.alter("t", isr=(BROKER,))
-    assert not partition.is_asking
+    assert not partition.has_proposed_isr
     assert partition.high_watermark == 1
 
 

@@ -32,11 +32,11 @@ from parley.broker.replication import isr_decisions as in_sync
 from parley.broker.replication.follower_decisions import (
     Append,
     AskForRange,
-    Cut,
-    StartAnew,
-    into_range,
+    Truncate,
+    TruncateFully,
     position_of,
     step_for,
+    step_for_range,
 )
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.isr_decisions import LeaderSnapshot
@@ -271,19 +271,19 @@ class Replicas(RuleBasedStateMachine):
         if replica is None:
             return
         partition = replica.partition
-        if not partition.is_asking:
+        if not partition.has_proposed_isr:
             view = LeaderSnapshot(
                 replica.id,
                 partition.state,
                 partition.followers,
                 partition.log.log_end_offset,
                 partition.high_watermark,
-                partition.term_start,
+                partition.epoch_start_offset,
             )
             isr = in_sync.wanted_isr(view, replica.metadata.image.brokers, self.now_s, LAG_MAX_S)
             if isr is not partition.state.isr:
-                partition.ask_isr(isr)
-        if partition.is_asking and answer is not Answer.LATER:
+                partition.propose_isr(isr)
+        if partition.has_proposed_isr and answer is not Answer.LATER:
             self.answer(replica, answer)
 
     def answer(self, replica: Replica, answer: Answer) -> None:
@@ -292,14 +292,14 @@ class Replicas(RuleBasedStateMachine):
         known = (partition.state.leader_epoch, partition.state.partition_epoch)
         if known != (state.leader_epoch, state.partition_epoch):
             return  # the metadata will tell
-        asked = partition._asked_isr
+        asked = partition._proposed_isr
         epochs = {each: progress.broker_epoch for each, progress in partition.followers.items()}
         if all(self.lives(each) and epochs.get(each, -1) in (-1, self.image.brokers[each].epoch) for each in asked):
             self.decide(asked, state.leader)
             if answer is Answer.ARRIVES:
                 replica.hear(self.image)
         elif answer is Answer.ARRIVES:
-            partition.give_up_isr()
+            partition.withdraw_isr()
 
     # Followers.
 
@@ -354,8 +354,8 @@ class Replicas(RuleBasedStateMachine):
         partition, log = follower.partition, follower.log
         step = step_for(log, data)
         if isinstance(step, AskForRange):
-            found = into_range(log.log_end_offset, leader.log.log_start_offset, leader.log.log_end_offset)
-            assert found is None or isinstance(found, Cut | StartAnew)
+            found = step_for_range(log.log_end_offset, leader.log.log_start_offset, leader.log.log_end_offset)
+            assert found is None or isinstance(found, Truncate | TruncateFully)
             step = found or Append()
             data.records = b""
         match step:
@@ -369,10 +369,10 @@ class Replicas(RuleBasedStateMachine):
                     log_start_offset=data.log_start_offset,
                 )
                 return before != (log.log_end_offset, log.high_watermark)
-            case Cut(offset):
+            case Truncate(offset):
                 log.truncate_to(offset)
                 return True
-            case StartAnew(offset):
+            case TruncateFully(offset):
                 log.truncate_fully_and_start_at(offset)
                 return True
         return False

@@ -1,0 +1,57 @@
+"""Logs why partitions cannot be fetched from a leader: one line per reason, repeated after growing pauses.
+
+When a leader's disk is full, all its partitions fail at once, and again at each attempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from parley.broker.logging.growing_interval import GrowingInterval
+from parley.broker.replication.partition import Partition
+
+_log = logging.getLogger(__name__)
+
+GATHERED_S = 1.0
+"""Failures for the same reason within this time are one line."""
+NAMED_MAX = 10
+"""Partitions named in one line."""
+
+_Kind = tuple[str, int]
+"""Reason and log level."""
+
+
+class FetchFailures:
+    """The failures of one fetcher's partitions."""
+
+    def __init__(self, leader: int) -> None:
+        self._leader = leader
+        self._gathered: dict[_Kind, dict[Partition, None]] = {}
+        self._intervals: dict[_Kind, GrowingInterval] = {}
+        self._scheduled: set[_Kind] = set()
+
+    def note(self, partition: Partition, reason: str, *, is_expected: bool) -> None:
+        """Note a failed fetch. An expected failure is logged at debug level."""
+        loop = asyncio.get_running_loop()
+        kind = (reason, logging.DEBUG if is_expected else logging.WARNING)
+        self._gathered.setdefault(kind, {})[partition] = None
+        interval = self._intervals.get(kind)
+        if interval is None:
+            interval = self._intervals[kind] = GrowingInterval(loop.time)
+        if interval.is_due():
+            self._scheduled.add(kind)
+            loop.call_later(GATHERED_S, self._report, kind)
+
+    def all_recovered(self) -> None:
+        """Log the next failure soon: no partition fails now."""
+        self._intervals.clear()
+        self._gathered = {kind: gathered for kind, gathered in self._gathered.items() if kind in self._scheduled}
+
+    def _report(self, kind: _Kind) -> None:
+        self._scheduled.discard(kind)
+        partitions = list(self._gathered.pop(kind))
+        reason, level = kind
+        names = " ".join(f"{each.topic}-{each.index}" for each in partitions[:NAMED_MAX])
+        facts = {"leader": self._leader, "reason": reason, "partitions": len(partitions), "names": names}
+        _log.log(level, "partitions cannot be fetched now; they are tried again", extra=facts)
