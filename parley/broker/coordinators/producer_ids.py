@@ -1,7 +1,7 @@
-"""Producer ids (KIP-98): each is given out once in the life of a cluster.
+"""Producer ids (KIP-98): each is allocated once in the life of a cluster.
 
-A broker takes a block of ids from the coordination store and gives them out one by one; what is left of a block when it
-stops is lost, and there are 2^63 of them.
+A broker takes a block of ids from the coordination store and allocates them one by one. When it stops, the rest of its
+block is lost; there are 2^63 ids.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ KEY = "producer-ids"
 
 
 class ProducerIds:
-    """Gives out ids nobody else gets."""
+    """Allocates producer ids that no other broker allocates."""
 
     def __init__(self, store: Callable[[], KeyValue]) -> None:
-        """``store()`` is the store in charge now."""
+        """``store()`` returns the store that is in charge now."""
         self._store = store
         self._next = 0
         self._end = 0
         self._lock = asyncio.Lock()
 
     async def take(self) -> int:
-        """The next id. Raises COORDINATOR_LOAD_IN_PROGRESS, for a retry, while the store cannot be reached."""
+        """Allocate an id. Raises COORDINATOR_LOAD_IN_PROGRESS, which clients retry, if the store does not respond."""
         if self._next == self._end:
             async with self._lock:
                 if self._next == self._end:

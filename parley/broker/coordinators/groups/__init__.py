@@ -1,1 +1,1 @@
-"""The group coordinator: who belongs to a consumer group, what each member was assigned, how far the group has read."""
+"""The group coordinator: the members of consumer groups, their assignments, and the offsets they have committed."""

@@ -1,14 +1,14 @@
-"""A classic consumer group as data: its members, its state, and the rules by which both may change.
+"""A classic consumer group as data: its members, its state, its offsets, and how these may change.
 
-The states, and from which each may be entered::
+The states, and the states from which each may be entered::
 
     EMPTY                  <- PREPARING_REBALANCE          no members; offsets may remain
     PREPARING_REBALANCE    <- EMPTY, STABLE, COMPLETING    waiting for all members to (re)join
-    COMPLETING_REBALANCE   <- PREPARING_REBALANCE          a new generation, waiting for the leader's assignment
-    STABLE                 <- COMPLETING_REBALANCE         every member may read its assignment
+    COMPLETING_REBALANCE   <- PREPARING_REBALANCE          a new generation, waiting for the group leader's assignment
+    STABLE                 <- COMPLETING_REBALANCE         every member can get its assignment
     DEAD                   <- any                          deleted, or moved to another coordinator
 
-Nothing here knows of timers, the network or the log: :mod:`parley.broker.coordinators.groups.membership` drives it.
+Timers, the network and the log are elsewhere: ``membership.py`` and ``rebalance.py`` drive a group.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from parley.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 
 
 class GroupState(Enum):
-    """The states by the names that DescribeGroups and ListGroups show."""
+    """The states, with the names that DescribeGroups and ListGroups return."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -42,12 +42,12 @@ ENTERED_FROM: dict[GroupState, frozenset[GroupState]] = {
 }
 
 Protocols = tuple[tuple[str, bytes], ...]
-"""The assignment strategies a member offers, the preferred one first, each with the member's metadata for it."""
+"""The assignment strategies that a member supports, the preferred one first, each with the member's metadata for it."""
 
 
 @dataclass(slots=True, eq=False)
 class GroupMember:
-    """One member of a group. ``join_reply`` and ``sync_reply`` are its requests that wait for an answer."""
+    """A member of a group. ``join_reply`` and ``sync_reply`` are its requests that wait for a response."""
 
     member_id: str
     group_instance_id: str | None
@@ -57,7 +57,7 @@ class GroupMember:
     session_timeout_ms: int
     protocols: Protocols
     is_new: bool = False
-    """Whether no generation has begun with the member yet: nothing then shows that it lives, while it waits."""
+    """True until a generation begins with the member. Until then nothing shows that a waiting member is alive."""
     assignment: bytes = b""
     join_reply: asyncio.Future[JoinGroupResponse] | None = None
     sync_reply: asyncio.Future[SyncGroupResponse] | None = None
@@ -66,17 +66,17 @@ class GroupMember:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a request of the member waits here: one that is not new needs to send no heartbeat meanwhile."""
+        """True if a request of the member waits here. A member that is not new need not send heartbeats meanwhile."""
         return self.join_reply is not None or self.sync_reply is not None
 
     def metadata_for(self, protocol: str | None) -> bytes:
-        """What the member said for one protocol; empty where it did not offer it."""
+        """Return the member's metadata for one protocol, empty if it does not support the protocol."""
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """How far a group has read one partition. ``expire_at_ms`` is set only where the client asked for a retention."""
+    """The offset that a group has committed for a partition. ``expire_at_ms`` is set if the client gave a retention."""
 
     offset: int
     leader_epoch: int
@@ -84,7 +84,7 @@ class CommittedOffset:
     commit_timestamp_ms: int
     expire_at_ms: int = -1
     log_offset: int = -1
-    """Of the record that says so: of two commits the later one in the log counts, whichever is heard of first."""
+    """Offset of the commit's record. The later one of two commits in the log counts, not the later acknowledged."""
 
 
 TopicPartition = tuple[str, int]
@@ -92,11 +92,11 @@ TopicPartition = tuple[str, int]
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """A group and the offsets it committed."""
+    """A group and its committed offsets."""
 
     group_id: str
     partition: int
-    """Of ``__consumer_offsets``, where the group is remembered for as long as it lives."""
+    """The partition of ``__consumer_offsets`` that stores the group."""
     state: GroupState = GroupState.EMPTY
     state_since_ms: int = -1
     generation: int = 0
@@ -106,38 +106,38 @@ class Group:
     members: dict[str, GroupMember] = field(default_factory=dict)
     static_ids: dict[str, str] = field(default_factory=dict)
     pending: dict[str, GroupTimer] = field(default_factory=dict)
-    """Member ids handed out whose owners have not joined with them yet (KIP-394)."""
+    """Member ids given to clients that have not joined with them yet (KIP-394)."""
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
     commits_under_way: list[Collection[TopicPartition]] = field(default_factory=list)
-    """What is in the log, or about to be, but not acknowledged: offsets are not expired while there is any."""
+    """Partitions of commits that are not acknowledged yet. No offset of the group expires while there are any."""
     forgotten: dict[TopicPartition, int] = field(default_factory=dict)
-    """Log offset of the latest tombstone of a partition, while an earlier commit may still be acknowledged."""
+    """Log offset of each partition's latest tombstone, kept while an earlier commit may still be acknowledged."""
     rebalance_timer: GroupTimer | None = None
     sync_timer: GroupTimer | None = None
     initial_delay_left_ms: int | None = None
-    """Not None while the group gathers its first members: how much longer it may go on waiting for more."""
+    """How much longer the group may wait for its first members; None if it does not."""
     joined_during_delay: bool = False
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody would miss the group: no member, none about to join, no offset, none about to come."""
+        """True if the group is empty: no members, none about to join, no offsets, no commits in progress."""
         in_use = self.members or self.pending or self.offsets or self.commits_under_way
         return self.state is GroupState.EMPTY and not in_use
 
     @property
     def is_unused(self) -> bool:
-        """Whether the group is idle and always was: the log knows nothing of it."""
+        """True if the group is idle and has never been used, so that the log has no record of it."""
         return self.is_idle and self.generation == 0
 
     def enter(self, state: GroupState, now_ms: int) -> None:
-        """Change the state; a change the table does not know is a defect."""
+        """Change the state. Raises AssertionError if the table does not allow the step: that is a defect."""
         if self.state not in ENTERED_FROM[state]:
             raise AssertionError(f"group {self.group_id}: {self.state.value} -> {state.value} is not a legal step")
         self.state = state
         self.state_since_ms = now_ms
 
     def add(self, member: GroupMember) -> None:
-        """Take in a member; the first one fixes the kind of protocol and leads."""
+        """Add a member. The first one becomes the group's leader."""
         self.members[member.member_id] = member
         if member.group_instance_id is not None:
             self.static_ids[member.group_instance_id] = member.member_id
@@ -145,7 +145,7 @@ class Group:
             self.leader_id = member.member_id
 
     def remove(self, member: GroupMember) -> None:
-        """Let a member go; another one leads if it led."""
+        """Remove a member. If it was the leader, another one becomes the leader."""
         self.members.pop(member.member_id, None)
         if member.group_instance_id is not None and self.static_ids.get(member.group_instance_id) == member.member_id:
             del self.static_ids[member.group_instance_id]
@@ -153,7 +153,7 @@ class Group:
             self.leader_id = next(iter(self.members), None)
 
     def rename(self, member: GroupMember, new_id: str) -> None:
-        """Give a static member that came back the id of its new incarnation (KIP-345)."""
+        """Give a static member that has restarted its new member id (KIP-345)."""
         was_leader = self.leader_id == member.member_id
         del self.members[member.member_id]
         member.member_id = new_id
@@ -164,7 +164,7 @@ class Group:
             self.leader_id = new_id
 
     def committed(self, offsets: Mapping[TopicPartition, CommittedOffset], log_offset: int) -> None:
-        """Take in offsets that the log has at ``log_offset``."""
+        """Add committed offsets, whose records the log has at ``log_offset``."""
         for partition, offset in offsets.items():
             known = self.offsets.get(partition)
             latest = self.forgotten.get(partition, -1) if known is None else known.log_offset
@@ -172,7 +172,7 @@ class Group:
                 self.offsets[partition] = replace(offset, log_offset=log_offset)
 
     def forget(self, partitions: Iterable[TopicPartition], log_offset: int) -> None:
-        """Drop offsets whose tombstones the log has at ``log_offset``, unless they were committed again after it."""
+        """Remove offsets whose tombstones the log has at ``log_offset``, unless they were committed again later."""
         for partition in partitions:
             known = self.offsets.get(partition)
             if known is not None and known.log_offset < log_offset:
@@ -181,25 +181,25 @@ class Group:
                 self.forgotten[partition] = log_offset
 
     def commit_begins(self, partitions: Collection[TopicPartition]) -> None:
-        """Offsets of these partitions are about to be written."""
+        """Note that offsets of these partitions are about to be written."""
         self.commits_under_way.append(partitions)
 
     def commit_ended(self, partitions: Collection[TopicPartition]) -> None:
-        """What :meth:`commit_begins` was told of is in the log, or will never be."""
+        """Note that the commit given to ``commit_begins`` is in the log, or has failed."""
         self.commits_under_way.remove(partitions)
         if not self.commits_under_way:
             self.forgotten.clear()
 
     def all_offsets(self) -> set[TopicPartition]:
-        """The partitions that the log may have offsets of."""
+        """Return the partitions for which the log may have offsets."""
         return set(self.offsets).union(*self.commits_under_way)
 
     def all_joined(self) -> bool:
-        """Whether nobody is missing from the rebalance under way."""
+        """True if every member has joined the rebalance in progress."""
         return not self.pending and all(member.join_reply is not None for member in self.members.values())
 
     def elect_joined_leader(self) -> bool:
-        """Make sure that the leader takes part in the rebalance; False where nobody does."""
+        """Ensure that the leader has joined the rebalance; elect another one if not. False if no member has joined."""
         leader = self.members.get(self.leader_id or "")
         if leader is not None and leader.join_reply is not None:
             return True
@@ -209,7 +209,7 @@ class Group:
         return joined is not None
 
     def accepts(self, protocol_type: str, protocols: Iterable[tuple[str, bytes]], *, instead_of: str = "") -> bool:
-        """Whether a member with these protocols fits the others: the same kind, and one strategy that all know."""
+        """True if a member with these protocols fits the others: same protocol type, and a strategy all support."""
         others = [member for member in self.members.values() if member.member_id != instead_of]
         if not others:
             return True
@@ -217,7 +217,7 @@ class Group:
         return protocol_type == self.protocol_type and any(name in common for name, _ in protocols)
 
     def choose_protocol(self) -> str:
-        """The strategy of the next generation: each member votes for its first one that all others know."""
+        """Return the strategy of the next generation. Each member votes for its first one that all members support."""
         common = self._common(self.members.values())
         votes = Counter(
             next(name for name, _ in member.protocols if name in common) for member in self.members.values()
@@ -230,5 +230,5 @@ class Group:
         return set.intersection(*offered) if offered else set()
 
     def rebalance_timeout_ms(self) -> int:
-        """How long the slowest member may take to rejoin."""
+        """Return the longest rebalance timeout of all members."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)

@@ -161,20 +161,31 @@ class GroupReplay:
         """Return the groups as they were when the last record was written."""
         groups = []
         for group_id in self.generations.keys() | self.offsets.keys():
-            group = Group(group_id, self.partition, offsets=self.offsets.get(group_id, {}))
+            offsets = self.offsets.get(group_id, {})
             if group_id in self.generations:
-                _restore(group, self.generations[group_id])
-            groups.append(group)
+                groups.append(_restored(group_id, self.partition, offsets, self.generations[group_id]))
+            else:
+                groups.append(Group(group_id, self.partition, offsets=offsets))
         return groups
 
 
-def _restore(group: Group, stored: GroupMetadataValue) -> None:
-    group.generation = stored.generation
-    group.protocol_type = stored.protocol_type or None
-    group.protocol = stored.protocol
-    group.leader_id = stored.leader
-    group.state_since_ms = stored.current_state_timestamp
-    group.state = GroupState.STABLE if stored.members else GroupState.EMPTY
+def _restored(
+    group_id: str,
+    partition: int,
+    offsets: dict[TopicPartition, CommittedOffset],
+    stored: GroupMetadataValue,
+) -> Group:
+    group = Group(
+        group_id,
+        partition,
+        state=GroupState.STABLE if stored.members else GroupState.EMPTY,
+        state_since_ms=stored.current_state_timestamp,
+        generation=stored.generation,
+        protocol_type=stored.protocol_type or None,
+        protocol=stored.protocol,
+        leader_id=stored.leader,
+        offsets=offsets,
+    )
     for member in stored.members:
         group.add(
             GroupMember(
@@ -191,3 +202,4 @@ def _restore(group: Group, stored: GroupMetadataValue) -> None:
                 assignment=member.assignment,
             )
         )
+    return group

@@ -1,7 +1,7 @@
-"""Timers that do not hold a member to account for a loop that was busy.
+"""Timers of groups, which do not hold a busy event loop against the members.
 
-While the event loop is held up, what members send waits in the sockets and their time runs out. So a deadline that is
-noticed late is put off by as long as the loop was late: what had arrived by then is read first.
+While the event loop is busy, the requests of members wait in the sockets, and the members' time runs out. So a timer
+that fires late is postponed by as long as the loop was late: the requests that have arrived are handled first.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Callable
 from typing import Final
 
 LATE_S: Final = 0.1
-"""From this much on a timer is late; less is the loop's everyday."""
+"""A timer that fires later than this is late. Smaller delays are normal for the loop."""
 GRACE_MAX_S: Final = 10.0
-"""The longest that a deadline is put off at once, however long the loop was held up."""
+"""A timer is postponed by this at most at a time, however late the loop was."""
 
 
 class GroupTimer:
-    """Calls ``call`` once ``delay_s`` is over, unless it is cancelled; on the running loop."""
+    """Calls ``call`` after ``delay_s``, on the running loop, unless it is cancelled."""
 
     __slots__ = ("_call", "_timer")
 
@@ -27,11 +27,11 @@ class GroupTimer:
 
     @property
     def at(self) -> float:
-        """When it is due, in the loop's time."""
+        """The loop time at which the timer fires."""
         return self._timer.when()
 
     def cancel(self) -> None:
-        """Do not call any more."""
+        """Cancel the timer."""
         self._timer.cancel()
 
     def _reached(self) -> None:
@@ -44,6 +44,6 @@ class GroupTimer:
 
 
 def cancel(timer: GroupTimer | None) -> None:
-    """Cancel a deadline, if there is one."""
+    """Cancel a timer, if there is one."""
     if timer is not None:
         timer.cancel()

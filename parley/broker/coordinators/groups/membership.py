@@ -1,4 +1,4 @@
-"""Members come, take part in rebalances, and go: the classic group protocol (protocol guide, KIP-134, 345, 394, 814).
+"""The classic group protocol: members join, sync, send heartbeats and leave (KIP-134, KIP-345, KIP-394, KIP-814).
 
 Each public method returns its response, or a future that a rebalance (``rebalance.py``) completes.
 """
@@ -37,14 +37,14 @@ from parley.protocol.messages.groups import (
 )
 
 NAME_IN_ID_MAX = 249
-"""Characters of a client's name that its member id begins with: an id has to fit a string of the protocol."""
+"""Characters of the client id or instance id that begin a member id, which must fit a string of the protocol."""
 
 KNOWN_MEMBER_REQUIRED_SINCE = 4
-"""From this version of JoinGroup on a new member is first told its id and joins with it (KIP-394)."""
+"""From this version of JoinGroup on, a new member first gets its id and then joins with it (KIP-394)."""
 
 
 class GroupMembership:
-    """The members of all groups of one coordinator."""
+    """The members of all groups of a coordinator."""
 
     def __init__(
         self,
@@ -55,9 +55,9 @@ class GroupMembership:
         rng: Random,
         pending_gone: Callable[[Group], None],
     ) -> None:
-        """Member ids are drawn from ``rng``.
+        """``rng`` generates member ids.
 
-        ``pending_gone`` is told of a group where somebody who was given a member id will not join.
+        ``pending_gone(group)`` is called when a client that was given a member id does not join the group with it.
         """
         self._config = config
         self._store = store
@@ -68,12 +68,12 @@ class GroupMembership:
         self._sessions = MemberSessions(self.expel)
         self._rebalances = Rebalances(config, store, now_ms, tasks, self._sessions)
 
-    # -- JoinGroup ---------------------------------------------------------------------------------------------
+    # --- JoinGroup ---
 
     def join(
         self, group: Group, context: RequestContext, request: JoinGroupRequest
     ) -> JoinGroupResponse | asyncio.Future[JoinGroupResponse]:
-        """Let a member join; the answer comes when the next generation begins. Raises KafkaError to refuse."""
+        """Add a member, or let it rejoin. The response comes when the next generation begins. Raises KafkaError."""
         if group.state is GroupState.DEAD:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         protocols = [(p.name, p.metadata) for p in request.protocols]
@@ -145,7 +145,7 @@ class GroupMembership:
     ) -> JoinGroupResponse | asyncio.Future[JoinGroupResponse]:
         changed = member.protocols != _protocols(request)
         if group.state is GroupState.COMPLETING_REBALANCE and not changed:
-            return join_response(group, member)  # its first answer was lost: the same again
+            return join_response(group, member)  # its first response was lost: repeat it
         if group.state is GroupState.STABLE and not changed and member.member_id != group.leader_id:
             return join_response(group, member)
         if group.state is GroupState.EMPTY:
@@ -158,13 +158,13 @@ class GroupMembership:
     def _replace_static(
         self, group: Group, context: RequestContext, request: JoinGroupRequest, new_id: str
     ) -> JoinGroupResponse | asyncio.Future[JoinGroupResponse]:
-        """A static member came back under a new id: it takes the place, and the assignment, of its old self."""
+        """Let a static member that has restarted take the place, and the assignment, of its previous incarnation."""
         old_id = group.static_ids[request.group_instance_id or ""]
         member = group.members[old_id]
         respond_to_join(member, join_error(ErrorCode.FENCED_INSTANCE_ID, old_id, context.api_version))
         respond_to_sync(member, SyncGroupResponse(error_code=ErrorCode.FENCED_INSTANCE_ID, assignment=b""))
         group.rename(member, new_id)
-        member.is_new = False  # it has its place whether it waits or not, as long as its session lasts
+        member.is_new = False  # it keeps its place until its session expires, even if it does not wait
         member.client_id, member.client_host = context.client_id or "", context.client_host
         self._update(member, request)
         self._sessions.keep_alive(group, member)
@@ -186,10 +186,10 @@ class GroupMembership:
             respond_to_join(member, join_error(error.code, member.member_id))
             return
         if member.join_reply is None or group.generation != generation or group.state is not GroupState.STABLE:
-            return  # a rebalance began meanwhile and answers
+            return  # a rebalance has begun meanwhile and will respond
         response = join_response(group, member)
         if member.member_id == group.leader_id:
-            # The assignment stands: an old client must not think that it leads, a new one is told so (KIP-814).
+            # The assignment stays: an old client must not act as the leader, a new one is told to skip it (KIP-814).
             response.skip_assignment = version >= 9
             if version < 9:
                 response.leader, response.members = old_id, []
@@ -201,10 +201,10 @@ class GroupMembership:
         member.rebalance_timeout_ms = _rebalance_timeout(request)
         member.session_timeout_ms = request.session_timeout_ms
 
-    # -- SyncGroup ---------------------------------------------------------------------------------------------
+    # --- SyncGroup ---
 
     def sync(self, group: Group, request: SyncGroupRequest) -> SyncGroupResponse | asyncio.Future[SyncGroupResponse]:
-        """Give a member its assignment, once the leader has sent it. Raises KafkaError to refuse."""
+        """Return a member's assignment once the leader has sent it. Raises KafkaError."""
         member = self._current(group, request.member_id, request.group_instance_id, request.generation_id)
         if (request.protocol_type is not None and request.protocol_type != group.protocol_type) or (
             request.protocol_name is not None and request.protocol_name != group.protocol
@@ -221,17 +221,17 @@ class GroupMembership:
             self._rebalances.assign(group, {a.member_id: a.assignment for a in request.assignments})
         return reply
 
-    # -- Heartbeat, LeaveGroup ---------------------------------------------------------------------------------
+    # --- Heartbeat, LeaveGroup ---
 
     def heartbeat(self, group: Group, request: HeartbeatRequest) -> None:
-        """Keep a member's session alive. Raises REBALANCE_IN_PROGRESS to make it join again, or why it is out."""
+        """Keep a member's session alive. Raises REBALANCE_IN_PROGRESS to make it rejoin, other KafkaErrors to refuse."""
         member = self._current(group, request.member_id, request.group_instance_id, request.generation_id)
         self._sessions.keep_alive(group, member)
         if group.state is GroupState.PREPARING_REBALANCE:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
 
     def leave(self, group: Group, leaving: LeaveGroupRequest.MemberIdentity) -> None:
-        """Let one member go. Raises UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID where it is not one."""
+        """Remove a member that leaves. Raises UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID if it is no member."""
         if group.state is GroupState.DEAD:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if leaving.group_instance_id is None and leaving.member_id in group.pending:
@@ -261,12 +261,12 @@ class GroupMembership:
         self._tell_pending_gone(group)
 
     def start_sessions(self, group: Group) -> None:
-        """Give every member of a group just loaded from the log a full session to show that it lives."""
+        """Begin the sessions of all members of a group that was just loaded from the log."""
         for member in group.members.values():
             self._sessions.keep_alive(group, member)
 
     def abandon(self, group: Group, code: ErrorCode) -> None:
-        """The group moves to another coordinator or is deleted: stop its timers, answer who waits with ``code``."""
+        """Stop a group that moves to another coordinator or is deleted; waiting requests fail with ``code``."""
         for timer in (group.rebalance_timer, group.sync_timer, *group.pending.values()):
             cancel(timer)
         group.pending.clear()
@@ -276,11 +276,11 @@ class GroupMembership:
             respond_to_sync(member, SyncGroupResponse(error_code=code, assignment=b""))
         group.enter(GroupState.DEAD, self._now_ms())
 
-    # -- who is asking -----------------------------------------------------------------------------------------
+    # --- Checks of the sender ---
 
     @staticmethod
     def known(group: Group, member_id: str, instance_id: str | None) -> GroupMember:
-        """The member that a request speaks for; raises UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
+        """Return the member that sent a request. Raises UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
         if group.state is GroupState.DEAD:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if instance_id is not None:
@@ -300,9 +300,9 @@ class GroupMembership:
         return member
 
     def check_commit(self, group: Group, member_id: str, instance_id: str | None, generation: int) -> None:
-        """Whether a member may commit offsets now: a commit also counts as a heartbeat. Raises KafkaError if not."""
+        """Check that a member may commit offsets now, and count the commit as a heartbeat. Raises KafkaError if not."""
         if generation < 0 and not group.members and not member_id and instance_id is None:
-            return  # a consumer that assigns its partitions itself, or an administrator
+            return  # a consumer that assigns partitions itself, or an administrator
         if generation < 0 and group.members and not member_id and instance_id is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
         member = self._current(group, member_id, instance_id, generation)
@@ -316,5 +316,5 @@ def _protocols(request: JoinGroupRequest) -> tuple[tuple[str, bytes], ...]:
 
 
 def _rebalance_timeout(request: JoinGroupRequest) -> int:
-    """Version 0 had one timeout for both purposes (KIP-62)."""
+    """Return the rebalance timeout. In version 0 the session timeout served for both (KIP-62)."""
     return request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else request.session_timeout_ms

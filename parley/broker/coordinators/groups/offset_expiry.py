@@ -1,12 +1,12 @@
-"""Which committed offsets a group may forget (KIP-211): pure rules over a group and the time.
+"""Which committed offsets have expired (KIP-211): pure rules over a group and the time.
 
-An offset lives ``offsets.retention.minutes`` after
+An offset expires ``offsets.retention.minutes`` after
 
-* the group became empty, for a group of the consumer protocol or any other (not before, however old the commit);
-* its commit, for a group that never had members (a consumer that assigns its partitions itself);
-* its commit, for a topic that no member of a consumer group with members subscribes to any more;
+* the group became empty, if its members used a group protocol (not before, however old the commit);
+* its commit, if the group never had members, because its consumer assigns partitions itself;
+* its commit, if the group has members but none of them subscribes to the topic any more;
 
-and never longer than an explicit retention that an old client gave with the commit.
+but no later than after the retention that an old client gave with the commit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CONSUMER_PROTOCOL = "consumer"
 
 
 def expired_offsets(group: Group, now_ms: int, retention_ms: int) -> list[TopicPartition]:
-    """The partitions whose committed offsets have outlived their retention."""
+    """Return the partitions whose committed offsets have expired."""
     subscribed = _subscribed_topics(group)
     return [
         partition
@@ -42,7 +42,7 @@ def _has_expired(
             return now_ms >= offset.expire_at_ms
         if group.protocol_type is None:
             return now_ms - offset.commit_timestamp_ms >= retention_ms
-        # A state from before versions that kept its time counts from the commit.
+        # Old versions did not store the time of a state. Then the time of the commit counts.
         since = max(group.state_since_ms, offset.commit_timestamp_ms)
         return now_ms - since >= retention_ms
     if subscribed is None or partition[0] in subscribed:
@@ -51,13 +51,13 @@ def _has_expired(
 
 
 def subscribes_to(group: Group, topic: str) -> bool:
-    """Whether a living consumer group reads the topic: its offsets must not be deleted under it (KIP-496)."""
+    """True if members of the group read the topic, so that its offsets must not be deleted (KIP-496)."""
     subscribed = _subscribed_topics(group)
     return subscribed is None or topic in subscribed
 
 
 def _subscribed_topics(group: Group) -> set[str] | None:
-    """The topics the members read; None where that cannot be told, or changes right now."""
+    """Return the topics that the members subscribe to; None if they are unknown or about to change."""
     if not group.members:
         return set()
     if group.protocol_type != CONSUMER_PROTOCOL or group.state is not GroupState.STABLE:

@@ -1,4 +1,4 @@
-"""The partitions of ``__consumer_offsets`` as the coordinator uses them: appended to and read back."""
+"""The partitions of ``__consumer_offsets`` on this broker, as the group coordinator appends to them and reads them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from parley.protocol.records.errors import DecompressedTooLarge, InvalidRecord
 from parley.storage.log import Log
 
 READ_BYTES = 5 * 1024 * 1024
-"""Bytes read at once while groups are loaded (``offsets.load.buffer.size`` of Kafka)."""
+"""Bytes that one read takes while groups are loaded (Kafka's ``offsets.load.buffer.size``)."""
 
 BATCH_BYTES_MAX = 256 << 20
-"""What a batch may come to decompressed: only an administrator's client could have written a larger one."""
+"""The size of a batch after decompression at most. Only an administrator's client could write a larger one."""
 
 
 class _Acknowledgement(Delayed[ErrorCode]):
-    """Waits until the ISR has what was appended up to ``offset``."""
+    """Waits until the whole ISR has the records up to ``offset``."""
 
     def __init__(self, partition: Partition, offset: int) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class _Acknowledgement(Delayed[ErrorCode]):
     def on_change(self, key: Hashable, amount: int) -> bool:
         code = self._partition.is_acknowledged(self._offset)
         if code is None:
-            return False  # nobody who waits for a later offset is further
+            return False  # requests that wait for a later offset need not look
         self.complete(code)
         return True
 
@@ -59,7 +59,7 @@ class OffsetsTopic:
         self._now_ms = now_ms
 
     async def append(self, partition: int, batch: bytearray) -> int:
-        """Append a batch and wait until the whole ISR has it. Answers its last offset; raises KafkaError."""
+        """Append a batch, wait until the whole ISR has it, and return its last offset. Raises KafkaError."""
         replica = self._partitions.find(OFFSETS_TOPIC, partition)
         now_ms = self._now_ms()
         info = replica.append(batch, acks=-1, now_ms=now_ms)
@@ -75,7 +75,7 @@ class OffsetsTopic:
         return info.last_offset
 
     async def replay(self, replay: GroupReplay) -> None:
-        """Feed every record of its partition to ``replay``, in a thread. Raises KafkaError."""
+        """Apply every record of the partition to ``replay``, in a thread. Raises KafkaError."""
         await self._partitions.opened()
         log = self._partitions.find(OFFSETS_TOPIC, replay.partition).log
         await asyncio.get_running_loop().run_in_executor(None, _replay, log, replay)
@@ -86,7 +86,7 @@ def _replay(log: Log, replay: GroupReplay) -> None:
     while offset < end:
         data = memoryview(log.read(offset, READ_BYTES, up_to=end, min_one_batch=True).read())
         if not data:
-            return  # a compacted tail: nothing is left below the end
+            return  # compaction has removed all records up to the end
         for position, header in headers(data):
             if not header.is_control:
                 _replay_batch(data, position, replay)
@@ -94,7 +94,7 @@ def _replay(log: Log, replay: GroupReplay) -> None:
 
 
 def _replay_batch(data: memoryview, position: int, replay: GroupReplay) -> None:
-    """Feed one batch's records; from the one on that cannot be read the rest is left out."""
+    """Apply the records of one batch. If one cannot be read, it and the records after it are skipped."""
     try:
         for record in records(data, position, max_bytes=BATCH_BYTES_MAX):
             replay.apply(record.key, record.value)

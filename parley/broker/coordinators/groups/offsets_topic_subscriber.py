@@ -1,7 +1,6 @@
-"""Follows what becomes of ``__consumer_offsets``, and of the topics that groups committed offsets for, and tells the
-coordinator: which groups live here follows from which of its partitions this broker leads.
+"""Tells the group coordinator which partitions of ``__consumer_offsets`` this broker leads, and of deleted topics.
 
-Metadata from before this broker registered may still name it as leader, of a term that is over: that does not count.
+Metadata from before this broker registered may still name it as the leader, in a term that is over. It is ignored.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from parley.broker.runtime.tasks import TaskSet
 
 
 class OffsetsTopicSubscriber:
-    """A subscriber of the metadata."""
+    """A subscriber of the metadata, on behalf of the group coordinator."""
 
     def __init__(self, broker_id: int, coordinator: GroupCoordinator, tasks: TaskSet) -> None:
         self._broker_id = broker_id
@@ -29,25 +28,25 @@ class OffsetsTopicSubscriber:
         self._tasks = tasks
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Take over a change of the metadata."""
+        """Apply a change of the metadata."""
         for change in delta.changes:
             match change:
                 case TopicCreated(topic) if topic.name == OFFSETS_TOPIC:
-                    self._look_at(image, range(len(topic.partitions)))
+                    self._update_leadership(image, range(len(topic.partitions)))
                 case PartitionsAdded(name, added) if name == OFFSETS_TOPIC:
                     total = len(image.topics[name].partitions)
-                    self._look_at(image, range(total - len(added), total))
+                    self._update_leadership(image, range(total - len(added), total))
                 case BrokerRegistered(registration) if registration.broker_id == self._broker_id:
                     known = image.topics.get(OFFSETS_TOPIC)
-                    self._look_at(image, range(len(known.partitions) if known is not None else 0))
+                    self._update_leadership(image, range(len(known.partitions) if known is not None else 0))
                 case PartitionChanged(name, index) if name == OFFSETS_TOPIC:
-                    self._look_at(image, (index,))
+                    self._update_leadership(image, (index,))
                 case TopicDeleted(name) if name == OFFSETS_TOPIC:
                     self._coordinator.resign_all()
                 case TopicDeleted(name):
                     self._tasks.start(self._coordinator.on_topic_deleted(name), name=f"forget offsets of {name}")
 
-    def _look_at(self, image: MetadataImage, indexes: range | tuple[int, ...]) -> None:
+    def _update_leadership(self, image: MetadataImage, indexes: range | tuple[int, ...]) -> None:
         registration = image.brokers.get(self._broker_id)
         is_registered = registration is not None and not registration.fenced
         for index in indexes:

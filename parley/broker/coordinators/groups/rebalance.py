@@ -1,13 +1,13 @@
-"""One rebalance of a group, from the change that causes it to the assignment that every member has.
+"""A rebalance of a group, from the change that causes it until every member has its assignment.
 
 1. The group is PREPARING_REBALANCE, and every member must join again.
-2. When all have, or their rebalance timeout is over, those who have form the next generation, and the leader learns of
-   them.
-3. The leader sends everybody's assignment with its SyncGroup.
-4. It is written to the log, every member gets its part, the group is STABLE.
+2. When all have joined, or the rebalance timeout is over, the members that have joined form the next generation. Its
+   leader gets the list of members.
+3. The leader sends the assignments of all members with its SyncGroup.
+4. They are written to the log, every member gets its own, and the group is STABLE.
 
-All runs on the event loop, so a group changes only between awaits; after the one await (writing the log) the generation
-is checked again.
+All code runs on the event loop, so a group changes only between awaits. The generation is checked again after the only
+await, which is writing to the log.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.groups import SyncGroupResponse
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 LOOK_AGAIN_MIN_S = 1.0
-"""A rebalance that nobody came to is looked at again after this long at least, be its members' timeout 0."""
+"""The shortest time after which a rebalance that no member has joined is tried again."""
 
 
 class GroupStore(Protocol):
-    """Where groups are remembered."""
+    """Stores groups durably."""
 
     async def store_group(self, group: Group, assignments: dict[str, bytes] | None = None) -> None:
-        """Make the group's generation durable; raises KafkaError where the log cannot take it."""
+        """Store the group's generation. Raises KafkaError if the log cannot be written."""
         ...
 
 
 class Rebalances:
-    """The rebalances of all groups of one coordinator."""
+    """The rebalances of all groups of a coordinator."""
 
     def __init__(
         self,
@@ -64,9 +64,9 @@ class Rebalances:
         self._sessions = sessions
 
     def begin(self, group: Group, reason: str) -> None:
-        """Begin a rebalance unless one is under way, and end it at once if everybody is there."""
+        """Begin a rebalance unless one is in progress, and end it at once if every member has joined."""
         if group.state is not GroupState.PREPARING_REBALANCE:
-            log.info(
+            _log.info(
                 "group rebalances",
                 extra={"group": group.group_id, "generation": group.generation, "reason": reason},
             )
@@ -74,12 +74,12 @@ class Rebalances:
         self.complete_if_all_joined(group)
 
     def complete_if_all_joined(self, group: Group) -> None:
-        """End the rebalance under way, if any, where nobody is missing any more."""
+        """End the rebalance in progress, if there is one and every member has joined."""
         if group.state is GroupState.PREPARING_REBALANCE and group.initial_delay_left_ms is None and group.all_joined():
             self._complete_join(group)
 
     def forget(self, group: Group, member: GroupMember) -> None:
-        """Let a member go, with whatever it waits for; the others are not told yet."""
+        """Remove a member and fail its waiting requests. The other members do not rebalance yet."""
         self._sessions.end(member)
         respond_to_join(member, join_error(ErrorCode.UNKNOWN_MEMBER_ID, member.member_id))
         respond_to_sync(member, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID, assignment=b""))
@@ -103,7 +103,7 @@ class Rebalances:
             group.rebalance_timer = GroupTimer(timeout_ms / 1000, partial(self._rebalance_timed_out, group))
 
     def _initial_delay_over(self, group: Group) -> None:
-        """More members came while the first delay ran: wait once more, up to the rebalance timeout."""
+        """End the join phase, or wait again if more members joined meanwhile, up to the rebalance timeout."""
         left_ms = group.initial_delay_left_ms or 0
         if group.joined_during_delay and left_ms > 0:
             group.joined_during_delay = False
@@ -119,11 +119,11 @@ class Rebalances:
             self._complete_join(group)
 
     def _complete_join(self, group: Group) -> None:
-        """Form the next generation of those who join_response; who did not is out, unless it is a static member."""
+        """Form the next generation of the members that have joined, and remove the others unless they are static."""
         cancel(group.rebalance_timer)
         group.initial_delay_left_ms = None
         for member in [m for m in group.members.values() if m.join_reply is None and m.group_instance_id is None]:
-            log.info("member did not rejoin", extra={"group": group.group_id, "member": member.member_id})
+            _log.info("member did not rejoin", extra={"group": group.group_id, "member": member.member_id})
             self.forget(group, member)
         for member_id in list(group.pending):
             group.pending.pop(member_id).cancel()
@@ -150,11 +150,11 @@ class Rebalances:
         try:
             await self._store.store_group(group, {})
         except KafkaError as error:
-            # The generation is remembered by the next write; a restart before it starts from the last one stored.
-            log.warning("empty group not stored", extra={"group": group.group_id, "error": error.code.name})
+            # The next write stores the generation. Until then a restarted broker goes on from the stored one.
+            _log.warning("an empty group was not stored", extra={"group": group.group_id, "error": error.code.name})
 
     def _sync_timed_out(self, group: Group) -> None:
-        """Members that never asked for their assignment are gone: the others rebalance without them."""
+        """Remove the members that never asked for their assignment, and rebalance the others."""
         if group.state is not GroupState.COMPLETING_REBALANCE:
             return
         missing = [member for member in group.members.values() if member.sync_reply is None]
@@ -164,7 +164,7 @@ class Rebalances:
             self.begin(group, "members did not ask for their assignment in time")
 
     def assign(self, group: Group, given: Mapping[str, bytes]) -> None:
-        """The leader says what each member is assigned: store it, then tell those who ask."""
+        """Store the assignments that the leader has sent, then respond to the members that wait for them."""
         assignments = {member_id: given.get(member_id, b"") for member_id in group.members}
         self._tasks.start(self._store_assignment(group, assignments), name=f"store group {group.group_id}")
 
@@ -176,7 +176,7 @@ class Rebalances:
         except KafkaError as error:
             code = error.code
         if group.generation != generation or group.state is not GroupState.COMPLETING_REBALANCE:
-            return  # a rebalance began meanwhile and has answered
+            return  # a rebalance has begun meanwhile and has responded
         if code is not ErrorCode.NONE:
             for member in group.members.values():
                 respond_to_sync(member, SyncGroupResponse(error_code=code, assignment=b""))
