@@ -224,7 +224,7 @@ class GroupMembership:
     # --- Heartbeat, LeaveGroup ---
 
     def heartbeat(self, group: Group, request: HeartbeatRequest) -> None:
-        """Keep a member's session alive. Raises REBALANCE_IN_PROGRESS to make it rejoin, other KafkaErrors to refuse."""
+        """Keep a member's session alive. Raises REBALANCE_IN_PROGRESS to make it rejoin, and other KafkaErrors."""
         member = self._current(group, request.member_id, request.group_instance_id, request.generation_id)
         self._sessions.keep_alive(group, member)
         if group.state is GroupState.PREPARING_REBALANCE:
