@@ -1,4 +1,4 @@
-"""A history checker for any Kafka cluster: what producers were told, against what consumers saw.
+"""A history checker for any Kafka cluster: the acknowledgements of producers against the records of consumers.
 
 ::
 
@@ -7,10 +7,8 @@
     verdict = trial.verdict()
     assert verdict.ok, verdict
 
-:mod:`parley.tools.checker.history` has what is written down, :mod:`parley.tools.checker.verdict` the rules it is
-judged by,
-:mod:`parley.tools.checker.trial` the clients that make a history, with librdkafka. Histories of other clients are
-written down by whoever runs these: a :class:`History` needs no client.
+``history.py`` has the record of a run, ``verdict.py`` the rules that it is checked against, and ``trial.py`` the
+librdkafka clients that produce it. The history of any other client can be checked too: a ``History`` needs no client.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ __all__ = ["Guarantees", "History", "Kind", "Trial", "Verdict", "Violation", "ch
 
 
 def __getattr__(name: str) -> object:
-    """Import the client only for who runs one."""
+    """Import librdkafka only when a Trial is used."""
     if name == "Trial":
         from parley.tools.checker.trial import Trial
 

@@ -1,8 +1,8 @@
-"""What is written down while clients run: what was sent, what was acknowledged, what was read.
+"""The history of a run: the records that were sent, acknowledged and read.
 
-Every record of a history is named by its producer and a number that counts up from 0 within it, and the name is part of
-the record's value, with a checksum: so that a record read can be traced back, and one that nobody sent is known.
-The methods may be called from any thread. Times are in seconds of one monotonic clock.
+A record is named by its producer and a number that the producer counts up from 0. The name is part of the record's
+value, with a checksum, so that every record read can be traced to its producer, and an invented one is recognised.
+The methods may be called from any thread. Times are seconds of one monotonic clock.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 UNKNOWN: Final = -1
-"""The offset of a record of which its producer knows nothing for sure: it may be there or not, or there later."""
+"""The offset of a record whose fate its producer does not know: it may or may not be in the log, now or later."""
 
 SOMEWHERE: Final = -2
-"""The offset of a record that was acknowledged without one: the cluster had it already when it was sent again."""
+"""The offset of a record acknowledged without one: the cluster already had it when it was sent again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guarantees:
-    """What a producer may rely on, if every record is sent with acks=all.
+    """The guarantees that a producer with acks=all has for its records.
 
-    An idempotent producer has both: its records lie in a partition in the order they were sent, each of them once.
+    An idempotent producer has both: its records are in a partition in the order in which they were sent, each once.
     """
 
     ordered: bool = True
@@ -31,7 +31,7 @@ class Guarantees:
 
 
 class Seen(NamedTuple):
-    """A record as a reader saw it; ``producer`` is None for a value that is none of a history's."""
+    """A record that was read. ``producer`` is None if the value was not made by ``payload``."""
 
     offset: int
     producer: str | None
@@ -40,19 +40,19 @@ class Seen(NamedTuple):
 
 @dataclass(slots=True)
 class Producer:
-    """One producer: the partition and the offset of each of its records, by number."""
+    """A producer, with the partition and the offset of each of its records, by number."""
 
     guarantees: Guarantees
     partitions: list[int] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     acknowledged_at: list[tuple[float, int]] = field(default_factory=list)
-    """When an acknowledgement came, and for which partition."""
+    """The time and the partition of each acknowledgement."""
     ended_at: float | None = None
 
 
 @dataclass(slots=True)
 class Partition:
-    """A partition as it lay there in the end: all its records, and the offsets of its beginning and its end."""
+    """A partition at the end of the run: all its records, and its start and end offsets."""
 
     start: int
     end: int
@@ -60,31 +60,31 @@ class Partition:
 
 
 class History:
-    """What happened. Written by :meth:`sent`, :meth:`acknowledged`, :meth:`saw` and :meth:`final`."""
+    """The history of one run. The clients write it with ``sent``, ``acknowledged``, ``saw`` and ``final``."""
 
     def __init__(self) -> None:
         self.producers: dict[str, Producer] = {}
         self.readers: dict[str, dict[int, list[Seen]]] = {}
         self.partitions: dict[int, Partition] = {}
         self.failures: list[str] = []
-        """What producers were told of records that were not acknowledged."""
+        """The errors of records that were not acknowledged."""
 
     def producer(self, name: str, guarantees: Guarantees = Guarantees()) -> Producer:
-        """Begin with a producer. Its name has no colon. An instance that is opened anew is another producer."""
+        """Add a producer. Its name must not contain a colon. A reopened instance is another producer."""
         if ":" in name or name in self.producers:
-            raise ValueError(f"{name!r} is no name for a new producer")
+            raise ValueError(f"{name!r} is not a name for a new producer: it is taken or contains a colon")
         found = self.producers[name] = Producer(guarantees)
         return found
 
     def sent(self, name: str, partition: int) -> int:
-        """A record is about to be sent to a partition; its number."""
+        """Note that a record is about to be sent to a partition. Returns its number."""
         producer = self.producers[name]
         producer.partitions.append(partition)
         producer.offsets.append(UNKNOWN)
         return len(producer.offsets) - 1
 
     def acknowledged(self, name: str, number: int, partition: int, offset: int | None, *, at: float) -> None:
-        """The cluster has said that a record is at this offset, or that it is there."""
+        """Note that the cluster has acknowledged a record, at this offset or (None) without one."""
         producer = self.producers[name]
         if partition != producer.partitions[number]:
             self.failures.append(f"{name}:{number} was acknowledged in partition {partition}, where it was not sent")
@@ -93,19 +93,19 @@ class History:
         producer.acknowledged_at.append((at, partition))
 
     def failed(self, name: str, number: int, reason: str) -> None:
-        """A record was given up: it may be there or not."""
+        """Note that the producer has given up a record, which may or may not be in the log."""
         self.failures.append(f"{name}:{number}: {reason}")
 
     def saw(self, reader: str, partition: int, offset: int, value: bytes | None) -> None:
-        """A reader that follows a partition without leaving anything out has read this."""
+        """Note a record read by a reader that follows the partition without leaving anything out."""
         self.readers.setdefault(reader, {}).setdefault(partition, []).append(seen(offset, value))
 
     def final(self, partition: int, start: int, end: int, records: Sequence[tuple[int, bytes | None]]) -> None:
-        """What the partition has after all is over."""
+        """Note the content of a partition at the end of the run."""
         self.partitions[partition] = Partition(start, end, [seen(offset, value) for offset, value in records])
 
     def counts(self) -> Mapping[str, int]:
-        """How many records were sent, acknowledged, and found in the end."""
+        """The numbers of records sent, acknowledged, and found in the end."""
         return {
             "sent": sum(len(each.offsets) for each in self.producers.values()),
             "acknowledged": sum(sum(o != UNKNOWN for o in each.offsets) for each in self.producers.values()),
@@ -114,14 +114,14 @@ class History:
 
 
 def payload(producer: str, number: int, size: int = 0) -> bytes:
-    """The value of a record: its name, a checksum of it all, and what it takes to be ``size`` bytes."""
+    """The value of a record: its name, a checksum of the whole, and padding up to ``size`` bytes."""
     head = f"{producer}:{number}:".encode()
     padding = b"." * (size - len(head) - 9)
     return b"%s%08x:%s" % (head, zlib.crc32(head + padding), padding)
 
 
 def seen(offset: int, value: bytes | None) -> Seen:
-    """The record that a value names."""
+    """The record whose name is in a value."""
     try:
         producer, number, checksum, padding = (value or b"").split(b":", 3)
         if int(checksum, 16) == zlib.crc32(b"%s:%s:%s" % (producer, number, padding)):

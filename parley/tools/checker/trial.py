@@ -1,8 +1,7 @@
-"""Clients that make a history: librdkafka producers and readers on any Kafka cluster, each in a thread.
+"""Clients that produce a history: librdkafka producers and readers on any Kafka cluster, each in a thread.
 
-Producers send to the partitions in turn, at a steady rate, with acks=all, and retry for as long as the trial lasts.
-Readers follow every partition from its beginning. In the end every partition is read once more, from beginning to end,
-by a reader of its own.
+Producers send to the partitions in turn, at a steady rate, with acks=all, and retry until the trial ends. Readers follow
+every partition from its beginning. In the end another reader reads every partition from beginning to end.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from parley.tools.checker.history import Guarantees, History, payload
 from parley.tools.checker.verdict import Verdict, check
 
 WAIT_S: Final = 60.0
-"""How long the cluster may take for one answer once nothing breaks it any more."""
+"""How long the cluster may take for one response after the faults have ended."""
 END_WAIT_S: Final = 15.0
-"""How long a partition may end before what was acknowledged, until that counts as lost."""
+"""How long a partition may end below an acknowledged record until the record counts as lost."""
 _QUICK: Final = {
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 200,
@@ -30,15 +29,15 @@ _QUICK: Final = {
     "topic.metadata.refresh.fast.interval.ms": 20,
     "log_level": 0,
 }
-"""A client that is as quick as it may be to find out where to go on."""
+"""Settings with which a client finds a new leader as quickly as possible."""
 
 
 class Unreadable(RuntimeError):
-    """The cluster did not give out a partition in the end; the text says which, and why."""
+    """A partition could not be read in the end. The text has its name and the reason."""
 
 
 class Trial:
-    """Clients that run while things are broken around them; use as a context, then ask for the :meth:`verdict`."""
+    """Clients that run while the cluster is being broken. Use it as a context manager, then call ``verdict``."""
 
     def __init__(
         self,
@@ -53,12 +52,12 @@ class Trial:
         record_bytes: int = 100,
         client: Mapping[str, Any] | None = None,
     ) -> None:
-        """``rate`` is in records per second of each producer; ``client`` are further settings of every client."""
+        """``rate`` is in records per second of each producer. ``client`` has further settings of every client."""
         self.history = History()
         self.topic = topic
         self.partitions = partitions
         self.errors: list[str] = []
-        """What made a client of this trial stop early."""
+        """The errors with which clients of this trial stopped early."""
         self._settings = {"bootstrap.servers": bootstrap_servers, **_QUICK, **(client or {})}
         self._idempotent = idempotent
         self._interval_s = 1 / rate
@@ -68,12 +67,12 @@ class Trial:
         self._threads += [Thread(target=self._run, args=(self._follow, f"r{n}")) for n in range(readers)]
 
     def create_topic(self, replicas: int, config: Mapping[str, str] | None = None) -> None:
-        """Make the topic. Raises ``KafkaException``."""
+        """Create the topic. Raises KafkaException."""
         new = NewTopic(self.topic, self.partitions, replicas, config=dict(config or {}))
         create(AdminClient(self._settings), new)
 
     def delete_topic(self) -> None:
-        """Delete the topic and all that is in it. Raises ``KafkaException``."""
+        """Delete the topic. Raises KafkaException, or TimeoutError if the cluster does not respond."""
         admin = AdminClient(self._settings)
         admin.delete_topics([self.topic])[self.topic].result(WAIT_S)
 
@@ -91,11 +90,11 @@ class Trial:
 
     @property
     def acknowledged(self) -> int:
-        """How many records were acknowledged until now."""
+        """The number of records acknowledged so far."""
         return sum(len(each.acknowledged_at) for each in list(self.history.producers.values()))
 
     def wait_for_acknowledged(self, more: int, *, within_s: float = WAIT_S) -> None:
-        """Wait until so many more records are acknowledged. Raises TimeoutError."""
+        """Wait until this many more records are acknowledged. Raises TimeoutError."""
         goal, deadline = self.acknowledged + more, time.monotonic() + within_s
         while self.acknowledged < goal:
             if time.monotonic() > deadline:
@@ -103,7 +102,7 @@ class Trial:
             self._over.wait(0.005)
 
     def verdict(self) -> Verdict:
-        """Read all there is, and judge. Raises :class:`Unreadable`."""
+        """Read all partitions to their ends, and check the history. Raises Unreadable."""
         ends = [0] * self.partitions
         for producer in self.history.producers.values():
             for partition, offset in zip(producer.partitions, producer.offsets, strict=True):
@@ -112,7 +111,7 @@ class Trial:
             self.history.final(partition, *_read(self._settings, self.topic, partition, end))
         return check(self.history)
 
-    # The clients.
+    # --- The clients ---
 
     def _run(self, client: Any, name: str) -> None:
         try:
@@ -167,9 +166,9 @@ class Trial:
 
 
 def create(admin: AdminClient, new: NewTopic) -> None:
-    """Make a topic; while the cluster elects a controller it is asked again, as librdkafka does not by itself.
+    """Create a topic. Repeats the request while the cluster elects a controller, which librdkafka does not do.
 
-    Raises ``KafkaException``.
+    Raises KafkaException.
     """
     deadline = time.monotonic() + WAIT_S
     passing = {KafkaError.NOT_CONTROLLER}
@@ -183,7 +182,7 @@ def create(admin: AdminClient, new: NewTopic) -> None:
                 return
             if code not in passing or time.monotonic() > deadline:
                 raise
-        passing.add(KafkaError.TOPIC_ALREADY_EXISTS)  # a controller that is one no more may have made it
+        passing.add(KafkaError.TOPIC_ALREADY_EXISTS)  # a former controller may have created it
         time.sleep(0.1)
 
 
@@ -203,7 +202,7 @@ def _reader(settings: Mapping[str, Any]) -> Consumer:
 def _read(
     settings: Mapping[str, Any], topic: str, partition: int, expected_end: int
 ) -> tuple[int, int, list[tuple[int, bytes | None]]]:
-    """A partition from beginning to end: the offsets of both, and the records."""
+    """Read a partition from beginning to end. Returns the offsets of both, and the records."""
     consumer = _reader(settings)
     try:
         start, end = _bounds(consumer, TopicPartition(topic, partition), expected_end)
@@ -214,7 +213,7 @@ def _read(
 
 
 def _bounds(consumer: Consumer, partition: TopicPartition, expected_end: int) -> tuple[int, int]:
-    """Where the partition begins and ends. A new leader may need a moment to know its end; it is given one."""
+    """The start and end offsets of the partition. Waits for a new leader that does not know the end yet."""
     began = time.monotonic()
     while True:
         waited = time.monotonic() - began

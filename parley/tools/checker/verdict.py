@@ -1,15 +1,13 @@
-"""The rules a history is judged by.
+"""The rules that a history is checked against, each by the name of its violation.
 
-1. LOST: a record that was acknowledged is in the partition in the end, unless the partition begins behind it.
-2. MOVED: it is at the offset that was named in the acknowledgement.
+1. LOST: an acknowledged record is in the partition in the end, unless the partition starts after it.
+2. MOVED: an acknowledged record is at the offset of its acknowledgement.
 3. INVENTED: every record in the partition was sent, and to that partition.
-4. DUPLICATED: the record of a producer that is promised ``once`` is there once.
-5. REORDERED: the records of a producer that is promised ``ordered`` lie in the order they were sent in.
-6. VANISHED: what a reader has seen is still there in the end, at the same offset.
-7. CHANGED: and it is the same record.
-8. SKIPPED: a reader has seen everything between the first and the last record it saw.
-
-A record of which its producer knows nothing for sure may be there or not.
+4. DUPLICATED: a record of a producer with the guarantee ``once`` is there once.
+5. REORDERED: the records of a producer with the guarantee ``ordered`` are in the order in which they were sent.
+6. VANISHED: a record that a reader has seen is still there in the end.
+7. CHANGED: it is the same record, at the same offset.
+8. SKIPPED: a reader has seen every record between the first and the last that it saw.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ _SHOWN_MAX: Final = 10
 
 
 class Kind(Enum):
-    """Which rule was broken."""
+    """The kind of a violation, by rule."""
 
     LOST = "lost"
     MOVED = "moved"
@@ -40,7 +38,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One breach of a rule, in words."""
+    """One violation of a rule."""
 
     kind: Kind
     text: str
@@ -48,7 +46,7 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a history. Pauses are in seconds."""
+    """The result of checking a history."""
 
     violations: tuple[Violation, ...]
     counts: Mapping[str, int]
@@ -57,7 +55,7 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether every rule was kept."""
+        """True if no rule was violated."""
         return not self.violations
 
     def __str__(self) -> str:
@@ -72,7 +70,7 @@ class Verdict:
 
 
 def check(history: History) -> Verdict:
-    """Judge a history whose partitions have been read to their ends."""
+    """Check a history whose partitions have been read to their ends."""
     violations = (
         *_of_acknowledged(history),
         *(each for index, one in history.partitions.items() for each in _of_partition(history, index, one)),
@@ -85,7 +83,7 @@ def _of_acknowledged(history: History) -> Iterator[Violation]:
     places = {
         (index, one.producer, one.number): one.offset
         for index, partition in history.partitions.items()
-        for one in reversed(partition.records)  # so that the first of several counts
+        for one in reversed(partition.records)  # the first of several duplicates counts
     }
     for name, producer in history.producers.items():
         for number, (index, offset) in enumerate(zip(producer.partitions, producer.offsets, strict=True)):
@@ -111,7 +109,7 @@ def _of_partition(history: History, index: int, partition: Partition) -> Iterato
         producer = history.producers.get(one.producer or "")
         if producer is None or one.producer is None or not _was_sent(producer, one.number, index):
             name = "a value of no producer" if one.producer is None else f"{one.producer}:{one.number}"
-            yield Violation(Kind.INVENTED, f"{name} is at {index}@{one.offset}, where nobody sent it")
+            yield Violation(Kind.INVENTED, f"{name} is at {index}@{one.offset}, where no producer sent it")
             continue
         record = (one.producer, one.number)
         if record in first_at:
@@ -122,7 +120,7 @@ def _of_partition(history: History, index: int, partition: Partition) -> Iterato
         first_at[record] = one.offset
         before = newest.get(one.producer)
         if producer.guarantees.ordered and before is not None and before.number > one.number:
-            text = f"{one.producer}:{one.number} is at {index}@{one.offset}, behind {before.number} at {before.offset}"
+            text = f"{one.producer}:{one.number} is at {index}@{one.offset}, after {before.number} at {before.offset}"
             yield Violation(Kind.REORDERED, text)
         else:
             newest[one.producer] = one
@@ -146,17 +144,17 @@ def _of_reader(reader: str, index: int, partition: Partition, seen: list[Seen]) 
         found = there.get(one.offset)
         what = f"{reader} saw {one.producer}:{one.number} at {index}@{one.offset}"
         if found is None and one.offset >= partition.start:
-            yield Violation(Kind.VANISHED, f"{what}, where nothing is; the partition ends at {partition.end}")
+            yield Violation(Kind.VANISHED, f"{what}, where there is no record; the partition ends at {partition.end}")
         elif found is not None and found != one:
             yield Violation(Kind.CHANGED, f"{what}, where {found.producer}:{found.number} is")
     offsets = {one.offset for one in seen}
     for offset in there.keys() - offsets:
         if min(offsets) < offset < max(offsets):
-            yield Violation(Kind.SKIPPED, f"{reader} did not see {index}@{offset}, but what is before and behind it")
+            yield Violation(Kind.SKIPPED, f"{reader} did not see {index}@{offset}, but records before and after it")
 
 
 def longest_pause_s(history: History) -> float:
-    """The longest time between two acknowledgements to one producer from one partition; 0 where there are none."""
+    """The longest time between two acknowledgements to one producer by one partition; 0 if there are none."""
     longest = 0.0
     for producer in history.producers.values():
         last: dict[int, float] = {}

@@ -1,4 +1,4 @@
-"""``parley check``: produce and read while somebody breaks the cluster, then say whether anything was lost."""
+"""``parley check``: produce and read while the operator breaks the cluster, then report whether anything was lost."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from parley.tools.checker import Trial, Verdict
 
 app = App(
-    "Produce and read on any Kafka cluster while you break it, and judge what became of it.\n\n"
-    "Producers send with acks=all and write down what they are told; readers write down what they see. In the end "
-    "every partition is read once more: nothing acknowledged may be missing, nothing may be reordered, doubled or "
-    "invented. Exit code 1 if anything is.",
+    "Produce to and read from any Kafka cluster while you break it, and check the result.\n\n"
+    "Producers send with acks=all and note every acknowledgement; readers note every record. In the end every "
+    "partition is read once more: no acknowledged record may be missing, and none may be reordered, duplicated or "
+    "invented. Exits with 1 if one is.",
     examples=[
         ("parley check", "until Ctrl-C; kill brokers in another terminal meanwhile"),
         (
@@ -47,7 +47,7 @@ def _until_interrupted() -> Iterator[Event]:
 
 
 def _watch(trial: Trial, over: Event, seconds: float) -> None:
-    """Show once a second how it goes, until the time is up or somebody interrupts."""
+    """Show the progress once a second, until the time is up or the operator interrupts."""
     from parley.tools.checker.verdict import longest_pause_s
 
     began = time.monotonic()
@@ -62,21 +62,24 @@ def _watch(trial: Trial, over: Event, seconds: float) -> None:
 @app.only_command()
 def check(
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
-    topic: Annotated[str, typer.Option("--topic", help="A new topic to use; it is deleted in the end.")] = "",
-    partitions: Annotated[int, typer.Option("--partitions", min=1, help="Its partitions.")] = 6,
+    topic: Annotated[str, typer.Option("--topic", help="The topic to create and use; it is deleted in the end.")] = "",
+    partitions: Annotated[int, typer.Option("--partitions", min=1, help="Partitions of the topic.")] = 6,
     replication_factor: Annotated[
-        int, typer.Option("--replication-factor", help="Its replicas; the cluster's default unless given.")
+        int, typer.Option("--replication-factor", help="Replicas of each partition; by default the cluster's default.")
     ] = -1,
-    config: Annotated[list[str], typer.Option("--config", help="A setting of it, key=value; repeatable.")] = [],  # noqa: B006 - typer reads the default, nobody changes it
+    config: Annotated[list[str], typer.Option("--config", help="A setting of the topic, key=value; repeatable.")] = [],  # noqa: B006 - typer reads the default, nobody changes it
     producers: Annotated[int, typer.Option("--producers", min=1, help="How many producers.")] = 2,
     readers: Annotated[int, typer.Option("--readers", min=0, help="How many readers.")] = 1,
     rate: Annotated[float, typer.Option("--rate", min=0.1, help="Records per second of each producer.")] = 500,
     record_size: Annotated[int, typer.Option("--record-size", min=0, help="Bytes of a record's value.")] = 100,
-    seconds: Annotated[float, typer.Option("--seconds", min=0, help="How long; 0 is until Ctrl-C.")] = 0,
+    seconds: Annotated[float, typer.Option("--seconds", min=0, help="Duration; 0 means until Ctrl-C.")] = 0,
     idempotence: Annotated[
-        bool, typer.Option("--idempotence/--no-idempotence", help="Without, doubles and other orders are allowed.")
+        bool,
+        typer.Option(
+            "--idempotence/--no-idempotence", help="Without idempotence, duplicates and other orders are allowed."
+        ),
     ] = True,
-    keep_topic: Annotated[bool, typer.Option("--keep-topic", help="Leave the topic there in the end.")] = False,
+    keep_topic: Annotated[bool, typer.Option("--keep-topic", help="Do not delete the topic in the end.")] = False,
     command_config: CommandConfig = None,
     json_output: AsJson = False,
 ) -> None:
@@ -100,20 +103,35 @@ def check(
     try:
         trial.create_topic(replication_factor, pairs(config, "--config"))
     except KafkaException as error:
-        raise CommandError(f"The topic {trial.topic} cannot be made: {error.args[0].str()}") from error
+        raise CommandError(f"The topic {trial.topic} cannot be created: {error.args[0].str()}") from error
     print(f"Producing to {trial.topic}. Ctrl-C ends it.", file=sys.stderr)
     with _until_interrupted() as over, trial:
         _watch(trial, over, seconds)
-    print("Reading what there is.", file=sys.stderr)
+    print("Reading all records.", file=sys.stderr)
     try:
         verdict = trial.verdict()
     except Unreadable as error:
-        raise CommandError(f"The cluster does not give out what it has: {error}") from error
+        raise CommandError(f"A partition cannot be read to its end: {error}") from error
     _show(verdict, trial, json_output)
     if not keep_topic:
-        trial.delete_topic()
+        _try_to_delete_topic(trial)
     if not verdict.ok or trial.errors:
         raise typer.Exit(FAILED)
+
+
+def _try_to_delete_topic(trial: Trial) -> None:
+    """Delete the topic; a failure is a warning, because the verdict on the cluster stands."""
+    from confluent_kafka import KafkaException
+
+    try:
+        trial.delete_topic()
+    except (KafkaException, TimeoutError) as error:
+        reason = error.args[0].str() if isinstance(error, KafkaException) else "the cluster does not respond"
+        print(
+            f"The topic {trial.topic} could not be deleted: {reason}. Delete it once the cluster can: "
+            f"parley topics --delete --topic {trial.topic}",
+            file=sys.stderr,
+        )
 
 
 def _show(verdict: Verdict, trial: Trial, as_json: bool) -> None:
@@ -130,4 +148,8 @@ def _show(verdict: Verdict, trial: Trial, as_json: bool) -> None:
     print(verdict)
     for error in trial.errors:
         print(f"A client stopped early: {error}")
-    print("Nothing acknowledged is missing, reordered, doubled or invented." if verdict.ok else "The cluster FAILED.")
+    print(
+        "No acknowledged record is missing, and none is reordered, duplicated or invented."
+        if verdict.ok
+        else "The cluster FAILED."
+    )
