@@ -86,17 +86,17 @@ class Forwarding:
             await self._store_move.until_settled()
 
         def local() -> Awaitable[MaybeResponse] | None:
-            return _answer_of(handler, context, request) if self._controller.is_active else None
+            return _handled(handler, context, request) if self._controller.is_active else None
 
         try:
-            answer: MaybeResponse = await self._peers.ask_elected_controller(
+            response: MaybeResponse = await self._peers.ask_elected_controller(
                 request, local, patience_s=patience_s, version=context.api_version, purpose=PURPOSE
             )
         except KafkaError as error:
             if error.code not in (ErrorCode.NOT_CONTROLLER, ErrorCode.UNSUPPORTED_VERSION):
                 raise
         else:
-            return answer
+            return response
         return await self._handle_without_controller(handler, context, request)
 
     async def _handle_without_controller(
@@ -104,38 +104,38 @@ class Forwarding:
     ) -> MaybeResponse:
         store_error = self._store_error()
         try:
-            answer = await _answer_of(handler, context, request)
+            response = await _handled(handler, context, request)
         except KafkaError as error:
             if error.code is ErrorCode.NOT_CONTROLLER and store_error is not None:
                 raise store_error from error
             raise
         if store_error is not None:
-            _replace_not_controller(answer, store_error)
-        return answer
+            _replace_not_controller(response, store_error)
+        return response
 
 
-async def _answer_of(handler: Handler, context: RequestContext, request: Any) -> MaybeResponse:
-    answer: Any = handler(context, request)
-    if isawaitable(answer):
-        answer = await answer
-    whole: MaybeResponse = answer
+async def _handled(handler: Handler, context: RequestContext, request: Any) -> MaybeResponse:
+    response: Any = handler(context, request)
+    if isawaitable(response):
+        response = await response
+    whole: MaybeResponse = response
     return whole
 
 
-def _replace_not_controller(answer: Any, error: KafkaError) -> None:
+def _replace_not_controller(response: Any, error: KafkaError) -> None:
     """Put another error wherever a response has NOT_CONTROLLER."""
-    if isinstance(answer, list):
-        for element in answer:
+    if isinstance(response, list):
+        for element in response:
             _replace_not_controller(element, error)
-    if not isinstance(answer, Struct):
+    if not isinstance(response, Struct):
         return
-    names = {each.name for each in answer.fields()}
-    if getattr(answer, "error_code", None) == ErrorCode.NOT_CONTROLLER:
-        answer.error_code = error.code  # type: ignore[attr-defined]
+    names = {each.name for each in response.fields()}
+    if getattr(response, "error_code", None) == ErrorCode.NOT_CONTROLLER:
+        response.error_code = error.code  # type: ignore[attr-defined]
         if "error_message" in names:
-            answer.error_message = error.message  # type: ignore[attr-defined]
+            response.error_message = error.message  # type: ignore[attr-defined]
     for name in names:
-        _replace_not_controller(getattr(answer, name), error)
+        _replace_not_controller(getattr(response, name), error)
 
 
 def _is_for_this_broker(context: RequestContext, request: Any) -> bool:

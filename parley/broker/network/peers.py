@@ -54,7 +54,7 @@ class Peers:
         broker = self._metadata.image.brokers.get(broker_id)
         endpoint = None if broker is None else broker.endpoint(self._listener)
         if endpoint is None:
-            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"no address of broker {broker_id} is known")
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"No address of broker {broker_id} is known.")
         return endpoint
 
     def client(self, broker_id: int, purpose: str = "") -> Client:
@@ -166,7 +166,7 @@ class Peers:
         closing.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        """Close every connection; requests under way fail with NETWORK_EXCEPTION. Idempotent."""
+        """Close every connection; requests in progress fail with NETWORK_EXCEPTION. Idempotent."""
         clients, self._clients = self._clients, {}
         await asyncio.gather(*(client.close() for _, client in clients.values()), *self._closing)
 
