@@ -1,18 +1,17 @@
-"""Layer 1: what a coordination store has to do for Parley. One class per store implements ``Backend``.
+"""Layer 1: the interface of a coordination store. One class per store implements ``Backend``.
 
 The rules, for callers and for authors of backends:
 
-* Every read and write is linearizable, unless ``Read.STALE`` is asked for.
-* A revision is opaque: it can be compared for equality and nothing else. A key deleted and created again never gets
-  a revision it had before. Whatever must survive a change of store (epochs, ids) is kept in values.
-* A write whose fate is unknown raises ``MaybeApplied``; one that was certainly not applied raises ``Unavailable``.
-* A write bound to a session that is over is refused by the store itself with ``SessionLost``, in the same
-  transaction, whatever the client believed when it sent it.
-* Nothing is split, truncated or dropped silently: beyond a limit of ``Capabilities`` a call raises ``LimitExceeded``.
-* A store that was wiped or replaced raises ``WrongStore`` and loses all sessions; it is never taken for an empty one.
+* Every read and write is linearizable, unless the caller asks for ``Read.STALE``.
+* A revision is opaque: compare it for equality, nothing else. A key that is deleted and created again never gets an
+  earlier revision. Whatever must survive a change of store (epochs, ids) is kept in values.
+* A write with unknown outcome raises ``MaybeApplied``; one that was certainly not applied raises ``Unavailable``.
+* The store itself refuses a write bound to a session that is over, in the same transaction, with ``SessionLost``.
+* Nothing is silently split or truncated: beyond a limit of ``Capabilities`` a call raises ``LimitExceeded``.
+* A store that was wiped or replaced raises ``WrongStore`` and loses all sessions; it never counts as empty.
 * Every call may be cancelled; a cancelled write may have been applied.
 
-All the calls belong to the event loop that ``open`` ran on. Time is that loop's ``time()``.
+All calls belong to the event loop that ``open`` ran on; time is that loop's ``time()``.
 """
 
 from __future__ import annotations
@@ -74,9 +73,9 @@ class Read(Enum):
     """How fresh a read has to be."""
 
     LINEARIZABLE = "linearizable"
-    """Sees every write that was answered, to anybody, before the read began."""
+    """Sees every write, of any client, that was confirmed before the read began."""
     STALE = "stale"
-    """Some value the key had; cheaper where the store has replicas. May go backwards between two calls."""
+    """Returns a value that the key had at some time. Cheaper if the store has replicas; may go back in time."""
 
 
 LINEARIZABLE = Read.LINEARIZABLE
@@ -84,9 +83,9 @@ STALE = Read.STALE
 
 
 class Revision:
-    """Which write an entry comes from. Equal or not equal; no order, no arithmetic, not to be stored.
+    """Identifies the write that an entry comes from. Revisions have no order; do not store them.
 
-    For backends: ``token`` is whatever hashable value tells one write of a key from every other write of it.
+    For backends: ``token`` is any hashable value that distinguishes one write of a key from every other write of it.
     """
 
     __slots__ = ("token",)
@@ -105,7 +104,7 @@ class Revision:
 
 
 class Presence(Enum):
-    """What is expected of a key whatever its revision."""
+    """An expectation about a key, whatever its revision."""
 
     ANY = "any"
     ABSENT = "absent"
@@ -129,10 +128,10 @@ Expectation: TypeAlias = Presence | At
 
 @dataclass(frozen=True, slots=True)
 class WatchCount:
-    """How many watches a store's servers have open, of all their clients, whoever these are; for people.
+    """The number of watches that a store's servers have open for all their clients; for people.
 
-    :ivar open: the number, ``None`` where nobody counts.
-    :ivar source: who says so, or why nobody does.
+    :ivar open: the number, ``None`` if the store does not count them.
+    :ivar source: where the number comes from, or why there is none.
     """
 
     open: int | None
@@ -141,9 +140,9 @@ class WatchCount:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A key, its value and the write it comes from.
+    """A key, its value and its revision.
 
-    ``session`` is the id of the session the key is bound to, ``None`` for a key that stays.
+    ``session`` is the id of the session that the key is bound to, ``None`` for a lasting key.
     """
 
     key: str
@@ -154,9 +153,9 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A part of a listing, sorted by key. ``next_after`` is the ``after`` of the next page, ``None`` on the last one.
+    """A part of a listing, sorted by key. ``next_after`` is the ``after`` of the next page, ``None`` on the last page.
 
-    A page is one consistent state; two pages may be of two states.
+    Each page is one consistent state; two pages may show two states.
     """
 
     entries: tuple[Entry, ...]
@@ -165,7 +164,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A condition of a transaction. ``fences`` marks a guard: where it does not hold, the error is ``Fenced``."""
+    """A condition of a transaction. ``fences`` marks a guard: ``Fenced`` is raised if it does not hold."""
 
     key: str
     expect: Expectation
@@ -174,9 +173,9 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Write a value, whatever was there. ``session`` binds the key to that session; without one the key stays.
+    """Write a value, whatever the key held. ``session`` binds the key to that session; without one the key is lasting.
 
-    A put decides the binding anew: it takes a key over from another session, or makes a bound key a lasting one.
+    Every put sets the binding: it takes a key over from another session, or turns a bound key into a lasting one.
     """
 
     key: str
@@ -186,7 +185,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete a key; nothing happens if it is absent."""
+    """Delete a key. Does nothing if it is absent."""
 
     key: str
 
@@ -196,28 +195,28 @@ Op: TypeAlias = Put | Delete
 
 @dataclass(frozen=True, slots=True)
 class TxnResult:
-    """A transaction that was applied: for each operation in order its new revision, ``None`` for a delete."""
+    """The result of an applied transaction: the new revision of each operation in order, ``None`` for a delete."""
 
     revisions: tuple[Revision | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything below the watched prefix at one moment, sorted by key. What is not in it does not exist."""
+    """All entries below the watched prefix at one moment, sorted by key. A key that is not in it does not exist."""
 
     entries: tuple[Entry, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The key was put. Puts and deletes before this one may have been left out."""
+    """The key was put. Earlier puts and deletes of it may have been skipped."""
 
     entry: Entry
 
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """The key was deleted: by a call, or because its session ended."""
+    """The key was deleted, by a call or because its session ended."""
 
     key: str
 
@@ -231,16 +230,16 @@ class Capabilities:
     """The limits and promises of a store, as numbers. The conformance kit tests every one of them.
 
     :ivar name: the store's name in messages.
-    :ivar key_bytes_max: longest key.
+    :ivar key_bytes_max: longest key, in bytes, as all sizes here.
     :ivar value_bytes_max: largest value of one key.
     :ivar txn_ops_max: most checks plus operations of one transaction.
     :ivar txn_bytes_max: largest sum of keys and values of one transaction.
     :ivar list_limit_max: largest ``limit`` of one ``list`` call; a larger one is lowered to it.
     :ivar ttl_ms_min: shortest session TTL; a shorter one is raised to it (see ``Session.ttl_ms``).
     :ivar ttl_ms_max: longest session TTL; a longer one is lowered to it.
-    :ivar expiry_factor_max: the keys of a silent session are gone after at most this many TTLs.
-    :ivar crash_seen_ms_max: the keys of a session whose process was killed are gone after at most this long;
-        ``None`` where only the TTL ends it.
+    :ivar expiry_factor_max: the store deletes the keys of a silent session after at most this many TTLs.
+    :ivar crash_seen_ms_max: the store deletes the keys of a killed process's session after at most this long; ``None``
+        if only the TTL ends such a session.
     """
 
     name: str
@@ -255,11 +254,10 @@ class Capabilities:
     crash_seen_ms_max: int | None
 
     def admit(self, checks: Sequence[Check], ops: Sequence[Op]) -> None:
-        """Accept a transaction that the store can take; backends call this before sending anything.
+        """Check that the store can take a transaction. Backends call this before they send anything.
 
-        :raises ValueError: an illegal key, or two operations on one key.
-        :raises TooLarge: a key, a value or the sum of both is over the limit.
-        :raises TooManyOps: more checks and operations than one transaction takes.
+        Raises ValueError for an illegal key or two operations on one key, TooLarge if a key, a value or the sum of all
+        is over the limit, and TooManyOps if there are too many checks and operations.
         """
         if len(checks) + len(ops) > self.txn_ops_max:
             raise TooManyOps(len(checks) + len(ops), self.txn_ops_max)
@@ -280,11 +278,11 @@ class Capabilities:
     def parts(
         self, ops: Sequence[Op], *, checks: int = 1, key_extra_bytes: int = 0, value_extra_bytes: int = 0
     ) -> Iterator[Sequence[Op]]:
-        """Cut operations, in order, into as few transactions as the store takes at once beside that many checks each.
+        """Split operations, in order, into as few transactions as the limits allow, each with that many checks.
 
-        Whoever will lengthen keys or values before he sends them says by how many bytes.
+        :param key_extra_bytes: what the caller adds to each key before sending it; ``value_extra_bytes`` likewise.
 
-        :raises ValueError: there is no room beside that many checks.
+        Raises ValueError if that many checks leave no room for an operation.
         """
         room, bytes_max = self.txn_ops_max - checks, self.txn_bytes_max - checks * self.key_bytes_max
         if room < 1 or bytes_max < 1:
@@ -304,10 +302,9 @@ class Capabilities:
             yield part
 
     def admit_key(self, key: str) -> int:
-        """The size in bytes of a legal key.
+        """Return the size of a legal key in bytes.
 
-        :raises ValueError: the key is illegal (see ``parley.consensus.keys``).
-        :raises TooLarge: it is too long.
+        Raises ValueError if the key is illegal (see ``parley.consensus.keys``), and TooLarge if it is too long.
         """
         check_key(key)
         if len(key) > self.key_bytes_max:
@@ -321,12 +318,12 @@ class Capabilities:
         return min(limit, self.list_limit_max)
 
     def ttl(self, ttl_ms: int) -> int:
-        """The TTL in milliseconds that the store will give for the one asked for."""
+        """Return the TTL in milliseconds that the store grants if the caller asks for ``ttl_ms``."""
         return max(self.ttl_ms_min, min(ttl_ms, self.ttl_ms_max))
 
 
 def violation(check: Check, found: Revision | None) -> CoordinationError | None:
-    """For backends: the error of a check whose key is at this revision (``None``: absent); ``None`` if it holds."""
+    """For backends: return the error of a check on a key at revision ``found`` (``None``: absent), None if it holds."""
     error: CoordinationError
     match check.expect:
         case Presence.ABSENT if found is not None:
@@ -342,16 +339,16 @@ def violation(check: Check, found: Revision | None) -> CoordinationError | None:
 
 
 class Watch(ABC):
-    """The state below a prefix, and then every change to it, as an asynchronous context manager and iterator.
+    """The state below a prefix and then every change to it, as an asynchronous context manager and iterator.
 
-    * The first event is a ``Snapshot``; then come ``Changed`` and ``Removed``, in order for each key.
-    * Several changes to one key may come as the last of them; the last one always comes.
-    * Whenever changes may have been missed (reconnect, compaction, a consumer far behind) another ``Snapshot`` comes.
-      Replace all you know by it.
-    * Nothing grows without bound while nobody iterates.
-    * It outlives every disconnection. It ends with exactly one exception, raised by the iteration: ``Closed``,
-      ``Unauthorized`` or ``WrongStore``; iterating on stops at once.
-    * ``anext`` may be cancelled; no event is lost by that. One consumer at a time.
+    * The first event is a ``Snapshot``. ``Changed`` and ``Removed`` follow, in order for each key.
+    * Several changes to a key may arrive as the last of them. The last change always arrives.
+    * If changes may have been missed (reconnect, compaction, slow consumer), another ``Snapshot`` arrives. It replaces
+      everything that the consumer knew.
+    * The memory of a watch is bounded even if no consumer iterates.
+    * A watch outlives every disconnection. It ends with exactly one exception, raised by the iteration: ``Closed``,
+      ``Unauthorized`` or ``WrongStore``. Further iteration stops at once.
+    * ``anext`` may be cancelled without losing an event. One consumer at a time.
     """
 
     _ended = False
@@ -378,19 +375,19 @@ class Watch(ABC):
 
     @abstractmethod
     async def _next(self) -> Event:
-        """For backends: the next event. Raises only what ends the watch; waits out what is retriable."""
+        """For backends: return the next event. Raises only errors that end the watch; retries after retriable ones."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Stop watching; a pending ``anext`` raises ``Closed``. Idempotent."""
+        """Stop watching. A pending ``anext`` raises ``Closed``. Idempotent."""
 
 
 class Backend(ABC):
-    """A coordination store. Use: ``open``, calls, ``close``; or ``async with``.
+    """A coordination store. Call ``open``, then the other methods, then ``close``; or use ``async with``.
 
-    Beside what each call says, every call raises ``Closed`` after ``close`` and before ``open``, ``Unauthorized``,
-    ``WrongStore``, ``Unavailable`` (not applied); every write ``MaybeApplied``. ``parley.consensus.errors`` says what
-    to do.
+    Besides the errors that a method names, every call may raise ``Unavailable`` (not applied), ``Unauthorized``,
+    ``WrongStore``, and ``Closed`` (before ``open`` and after ``close``); every write may raise ``MaybeApplied``.
+    ``parley.consensus.errors`` says what to do then.
 
     :cvar config: the keys that the store adds to a broker's configuration.
     """
@@ -402,15 +399,15 @@ class Backend(ABC):
     @classmethod
     @abstractmethod
     def from_url(cls, url: str, **options: object) -> Self:
-        """A backend for this address, not yet opened; reads nothing and connects to nothing.
+        """Return a backend for this address, not yet open. Reads nothing and does not connect.
 
-        :raises BadConfig: the address or an option makes no sense.
+        Raises BadConfig if the address or an option is malformed.
         """
 
     @property
     @abstractmethod
     def capabilities(self) -> Capabilities:
-        """The limits of this store; known before ``open``."""
+        """The limits of this store. Known before ``open``."""
 
     @property
     def identity(self) -> str:
@@ -424,64 +421,61 @@ class Backend(ABC):
 
     @property
     def is_shared(self) -> bool:
-        """Whether another client with the same address finds the same store, at least in this process."""
+        """True if another client with the same address finds the same store, at least in this process."""
         return True
 
     @abstractmethod
     async def open(self, *, expect_identity: str | None = None) -> None:
-        """Connect, prove that reading and writing work, and initialise an empty store.
+        """Connect, verify that reading and writing work, and initialise the store if it is empty.
 
-        :param expect_identity: the store must be this one; an empty store is then refused, not initialised.
-        :raises WrongStore: the store has another identity (``WrongStore.found``), or none although one is expected.
-        :raises Unauthorized: these credentials may not read or write here.
-        :raises Unsupported: the server lacks something that is needed.
-        :raises Unavailable: no answer; calling again is safe.
-        :raises BadConfig: the address cannot work (no such directory, not a store of ours).
+        :param expect_identity: the identity that the store must have; an empty store is then refused.
+
+        Raises WrongStore if the store has another identity (``WrongStore.found``) or is empty although one is
+        expected, Unauthorized if the credentials may not read or write here, Unsupported if the server lacks a needed
+        feature, Unavailable if the store does not respond (calling again is safe), and BadConfig if the address cannot
+        work (no such directory, or keys that are not Parley's).
         """
 
     @abstractmethod
     async def close(self) -> None:
-        """End all sessions opened here, all watches and the connection. Idempotent; an absent store is no error."""
+        """End all sessions opened here, all watches and the connection. Idempotent; succeeds if the store is away."""
 
     async def abandon(self) -> None:
-        """Let go of the store as a process that is killed does: its sessions are not ended, they run out there.
+        """Leave the store as a killed process does: without ending its sessions, which expire in the store.
 
-        For whoever embeds a client and wants to see it die. A store whose sessions nobody can leave behind ends them.
+        For tests of a client's death inside one process. A store whose sessions cannot outlive a client ends them.
         """
         await self.close()
 
     @abstractmethod
     async def open_session(self, ttl_ms: int) -> Session:
-        """A session that is renewed until it is closed or lost. The TTL is fitted to the store's bounds.
+        """Open a session. The backend renews it until it is closed or lost. The TTL is fitted to the store's bounds.
 
-        After LOST open another one; nothing of the old one carries over.
+        After LOST, open another session; nothing carries over.
         """
 
     @abstractmethod
     async def get(self, key: str, *, read: Read = LINEARIZABLE) -> Entry | None:
-        """The entry of a key, ``None`` if there is none."""
+        """Return the entry of a key, ``None`` if the key is absent."""
 
     async def put(
         self, key: str, value: bytes, *, expect: Expectation = ANY, session: Session | None = None
     ) -> Revision:
-        """Write one value if the key is as expected; bound to the session if one is given (see ``Put``).
+        """Write one value if the key is as expected, bound to the session if one is given (see ``Put``).
 
-        :raises AlreadyExists: ABSENT was expected and it is there.
-        :raises NotFound: PRESENT was expected and it is absent.
-        :raises Conflict: it is not at the expected revision.
-        :raises SessionLost: the session is over.
-        :raises TooLarge: key or value is over the limit.
+        Raises AlreadyExists if ABSENT was expected and the key is present, NotFound if PRESENT was expected and it is
+        absent, Conflict if it is not at the expected revision, SessionLost if the session is over, and TooLarge if the
+        key or the value is over the limit.
         """
         revision = (await self.txn([Check(key, expect)], [Put(key, value, session)])).revisions[0]
         assert revision is not None
         return revision
 
     async def delete(self, key: str, *, expect: Expectation = ANY) -> bool:
-        """Delete one key if it is as expected. False: it was absent already, and that was not unexpected.
+        """Delete one key if it is as expected. Returns False if ANY was expected and the key was already absent.
 
-        :raises NotFound: PRESENT was expected and it is absent.
-        :raises Conflict: it is not at the expected revision.
-        :raises ValueError: ABSENT was expected, which makes no sense.
+        Raises NotFound if PRESENT was expected and the key is absent, Conflict if it is not at the expected revision,
+        and ValueError if ABSENT was expected.
         """
         if expect is ABSENT:
             raise ValueError("a delete cannot expect ABSENT")
@@ -500,31 +494,31 @@ class Backend(ABC):
 
     @abstractmethod
     async def list(self, prefix: str, *, limit: int, after: str | None = None, read: Read = LINEARIZABLE) -> Page:
-        """The entries whose keys start with ``prefix`` (any text, "" for all), sorted bytewise, at most ``limit``.
+        """Return at most ``limit`` entries whose keys start with ``prefix`` (any text, "" for all), sorted bytewise.
 
-        :param after: begin behind this key; the ``next_after`` of the page before.
-        :raises ValueError: the limit is less than 1.
+        :param after: begin behind this key: the ``next_after`` of the previous page.
+
+        Raises ValueError if the limit is less than 1.
         """
 
     @abstractmethod
     async def txn(self, checks: Sequence[Check], ops: Sequence[Op]) -> TxnResult:
-        """Apply all operations if all checks hold, in one step that nobody sees half done; else nothing.
+        """Apply all operations in one atomic step if all checks hold, else none.
 
-        A key may be checked and written in one transaction, but written only once. Checks see the state before it.
+        A transaction may check and write the same key, but write it only once. Checks see the state before the
+        transaction.
 
-        :raises PreconditionFailed: the error ``put`` would raise, for the first check in order that does not hold.
-        :raises Fenced: that check was a guard.
-        :raises SessionLost: a put is bound to a session that is over.
-        :raises TooLarge: see ``Capabilities``; split the work yourself where it need not be one step.
-        :raises TooManyOps: likewise.
+        If a check does not hold, raises what ``put`` raises, for the first such check in order, or Fenced if that check
+        is a guard. Raises SessionLost if a put is bound to a session that is over, and TooLarge or TooManyOps beyond
+        the limits (``Capabilities.parts`` splits work that need not be atomic).
         """
 
     @abstractmethod
     def watch(self, prefix: str) -> Watch:
-        """Watch all the keys that start with ``prefix`` (any text, "" for all)."""
+        """Watch all keys that start with ``prefix`` (any text, "" for all)."""
 
     async def watch_count(self) -> WatchCount:
-        """What the servers say of their watches; raises nothing but ``Closed``."""
+        """Return what the servers report about their watches. Raises only ``Closed``."""
         return WatchCount(None, "this kind of store does not count them")
 
     async def __aenter__(self) -> Self:

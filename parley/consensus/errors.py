@@ -1,16 +1,16 @@
-"""What can go wrong between a caller and a coordination store.
+"""The errors of coordination stores, and what a caller must do on each.
 
-Absence is a value (``None``, ``False``, an empty page); an error is an exception. The tree, and what to do on each::
+Absence is a value (``None``, ``False``, an empty page); an error is an exception. The tree::
 
     CoordinationError
-      Retriable                  the store did not answer as hoped; the same call may succeed later
+      Retriable                  the store did not respond as hoped; the same call may succeed later
         Unavailable                the call was NOT applied: repeat it after a pause
         MaybeApplied               the call may have been applied: read back before repeating it
-      PreconditionFailed         nothing was applied, because something was not as the caller expected (``.key``)
+      PreconditionFailed         nothing was applied, because a key (``.key``) was not as the caller expected
         AlreadyExists              expected ABSENT: read it and decide
         NotFound                   expected PRESENT: read it and decide
         Conflict                   expected At(revision), found another revision or nothing: read again, decide again
-      Lost                       the caller is no longer who it was: stop acting in that role
+      Lost                       the caller has lost its role (member, leader, owner of a session): stop acting in it
         SessionLost                the session is over, its keys are deleted or about to be: open another session
         LeadershipLost             the leadership is over: campaign again
         Fenced                     a guarded write came from a leader that has been replaced: nothing was applied
@@ -18,11 +18,11 @@ Absence is a value (``None``, ``False``, an empty page); an error is an exceptio
       LimitExceeded              the call can never succeed against this store: make it smaller
         TooLarge                   a key, a value or the whole transaction (``.size``, ``.limit`` in bytes)
         TooManyOps                 too many checks and operations in a transaction (``.count``, ``.limit``)
-      Permanent                  repeating does not help: a person has to act, or the backend was closed
+      Permanent                  repeating does not help: the operator must act, or the backend was closed
         Unauthorized               the store refuses these credentials
-        Unsupported                the server cannot do what is needed; raised by ``open`` only
+        Unsupported                the server lacks a needed feature; raised by ``open`` only
         Closed                     the backend, session or watch has been closed by its owner
-        BadConfig                  the address or an option makes no sense
+        BadConfig                  the address or an option is malformed or cannot work
         WrongStore                 the store is not the one expected: wiped (EmptyStore), replaced, or another cluster's
         CannotMove                 a move to another store was given up; the old one is in charge as before
 
@@ -40,27 +40,27 @@ class IllegalStep(AssertionError):
 
 
 class CoordinationError(Exception):
-    """The root of all the errors a backend or a recipe raises."""
+    """The root of all errors that a backend or a recipe raises."""
 
 
 class Retriable(CoordinationError):
-    """The store did not answer as hoped; the same call may succeed later."""
+    """The store did not respond as hoped; the same call may succeed later."""
 
 
 class Unavailable(Retriable):
-    """The call was not applied. Repeat it after a pause; the backend reconnects by itself."""
+    """The call was not applied. Repeat it after a pause; the backend reconnects on its own."""
 
 
 class MaybeApplied(Retriable):
-    """A write was sent and its answer lost. Read back what was to be written before repeating it.
+    """A write was sent, but its response was lost. Read the keys back before repeating it.
 
-    The recipes do that themselves, by a nonce they put in every value; one of them raises this only where reading back
-    could not tell either (the store stayed away, or others have written over the key since).
+    The recipes do so by themselves: they put a nonce into every value. A recipe raises this only if reading back does
+    not show the outcome either (the store stayed away, or another client has overwritten the key since).
     """
 
 
 class PreconditionFailed(CoordinationError):
-    """Nothing was applied, because the key was not as expected.
+    """Nothing was applied, because a key was not as expected.
 
     :ivar key: the key of the first check, in the order given, that did not hold.
     """
@@ -79,23 +79,23 @@ class NotFound(PreconditionFailed):
 
 
 class Conflict(PreconditionFailed):
-    """The key was expected at a revision, and is at another one or absent."""
+    """The key was expected at a revision, but is at another one or absent."""
 
 
 class Lost(CoordinationError):
-    """The caller is no longer who it was; it must stop acting in that role."""
+    """The caller has lost its role and must stop acting in it."""
 
 
 class SessionLost(Lost):
-    """The session is over; nothing was applied. Its keys are gone, or go within the store's expiry bound."""
+    """The session is over; nothing was applied. The store deletes its keys within its expiry bound."""
 
 
 class LeadershipLost(Lost):
-    """The leadership is over: deposed, resigned, or its session lost."""
+    """The leadership is over: the leader was deposed, has resigned or has lost its session."""
 
 
 class Fenced(Lost):
-    """A guarded write was refused because its guard does not hold any more; nothing was applied.
+    """A guarded write was refused because its guard no longer holds; nothing was applied.
 
     :ivar key: the key of the guard.
     """
@@ -106,7 +106,7 @@ class Fenced(Lost):
 
 
 class Moved(Lost):
-    """The cluster's state has moved on to another store; nothing was applied here, and nothing will be."""
+    """The cluster has moved to another store. Nothing was applied here, and nothing will be."""
 
 
 class LimitExceeded(CoordinationError):
@@ -116,8 +116,8 @@ class LimitExceeded(CoordinationError):
 class TooLarge(LimitExceeded):
     """A key, a value or a whole transaction is too large.
 
-    :ivar size: what was asked for, in bytes.
-    :ivar limit: what the store takes, in bytes.
+    :ivar size: the size of what the caller sent, in bytes.
+    :ivar limit: the limit of the store, in bytes.
     """
 
     def __init__(self, what: str, size: int, limit: int) -> None:
@@ -129,8 +129,8 @@ class TooLarge(LimitExceeded):
 class TooManyOps(LimitExceeded):
     """A transaction has too many checks and operations.
 
-    :ivar count: how many were given.
-    :ivar limit: how many the store takes in one transaction.
+    :ivar count: the number in the transaction.
+    :ivar limit: the number that the store takes in one transaction.
     """
 
     def __init__(self, count: int, limit: int) -> None:
@@ -144,11 +144,11 @@ class Permanent(CoordinationError):
 
 
 class Unauthorized(Permanent):
-    """The store refuses these credentials, or these credentials may not do this."""
+    """The store rejects the credentials, or they do not allow this call."""
 
 
 class Unsupported(Permanent):
-    """The server cannot do what the interface needs (too old, a feature switched off). Raised by ``open`` only."""
+    """The server lacks a needed feature (too old, or switched off). Raised by ``open`` only."""
 
 
 class Closed(Permanent):
@@ -156,7 +156,7 @@ class Closed(Permanent):
 
 
 class BadConfig(Permanent):
-    """An address or an option makes no sense; the message names it, and what is allowed."""
+    """An address or an option is malformed or cannot work; the message names it, and what is allowed."""
 
 
 class WrongStore(Permanent):
@@ -175,4 +175,4 @@ class EmptyStore(WrongStore):
 
 
 class CannotMove(Permanent):
-    """A move to another store was given up, for the reason it says; the old store is in charge as before."""
+    """A move to another store was given up; the message says why. The old store is in charge as before."""

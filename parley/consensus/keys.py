@@ -1,8 +1,8 @@
-"""Keys: segments joined by ``/``, as every store can hold them.
+"""Keys: segments joined by ``/``, in a form that every store can hold.
 
-A segment is one or more visible ASCII characters other than ``/``, and not ``.`` or ``..`` (ZooKeeper refuses those).
-So the order of keys as text is their order as bytes. A key may have keys below it, but one bound to a session must not
-(ZooKeeper's ephemeral nodes have no children). Free text goes in as ``segment(text)``.
+A segment is one or more visible ASCII characters other than ``/``, but not ``.`` or ``..``, which ZooKeeper refuses.
+So keys sort the same as text and as bytes. A key may have keys below it, unless it is bound to a session (ZooKeeper's
+ephemeral nodes have no children). Use ``segment(text)`` to put arbitrary text into a key.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ _UNSAFE = re.compile(rb"[^A-Za-z0-9_.~@:=+,-]")
 
 
 def check_key(key: str) -> None:
-    """Accept a legal key.
+    """Check that a key is legal.
 
-    :raises ValueError: the key is empty, starts or ends with ``/``, or has an illegal segment.
+    Raises ValueError if it is empty, starts or ends with ``/``, or has an illegal segment.
     """
     if not _KEY.match(key):
         raise ValueError(f"{key!r} is not a key: visible ASCII in segments joined by single slashes, none . or ..")
 
 
 def segment(text: str) -> str:
-    """Any text as one segment, different texts as different segments; ``text_of`` is the way back.
+    """Encode any text as one segment; different texts give different segments. ``text_of`` decodes it.
 
-    Letters, digits and ``_.~@:=+,-`` stay readable, all else is escaped as in a URL (``%2F``).
+    Letters, digits and ``_.~@:=+,-`` stay readable; all other characters are escaped as in a URL (``%2F``).
     """
     escaped = _UNSAFE.sub(lambda match: b"%%%02X" % match[0][0], text.encode("utf-8", "surrogatepass")).decode("ascii")
     return {"": "%", ".": "%2E", "..": "%2E%2E"}.get(escaped, escaped)
 
 
 def text_of(escaped: str) -> str:
-    """The text that ``segment`` made this segment of."""
+    """Decode a segment made by ``segment``."""
     if escaped == "%":
         return ""
     raw = re.sub(rb"%([0-9A-F]{2})", lambda match: bytes.fromhex(match[1].decode("ascii")), escaped.encode("ascii"))

@@ -83,7 +83,7 @@ def test_sessions_are_renewed() -> None:
 @pytest.mark.parametrize("applied", [True, False])
 async def test_an_answer_can_be_lost(applied: bool) -> None:
     one = await opened(MemoryStore())
-    one.lose_next_answer(applied=applied)
+    one.lose_next_response(applied=applied)
     with pytest.raises(MaybeApplied):
         await one.put("a", b"")
     assert (await one.get("a") is not None) is applied

@@ -260,7 +260,7 @@ async def test_a_driver_that_dies_leaves_one_store_in_charge(stores: Stores, ste
 
 @pytest.mark.parametrize("step", list(REPORTED_STEPS))
 @pytest.mark.parametrize("applied", [True, False])
-async def test_a_lost_answer_at_any_step_is_settled(stores: Stores, step: Step, applied: bool) -> None:
+async def test_a_lost_response_at_any_step_is_settled(stores: Stores, step: Step, applied: bool) -> None:
     old, new = stores.new(), stores.new()
     await fill(await stores.find(old))
     before = await content(await stores.find(old))
@@ -268,8 +268,8 @@ async def test_a_lost_answer_at_any_step_is_settled(stores: Stores, step: Step, 
     def fault(driver: Driver, now: Step) -> None:
         if now is step:
             assert isinstance(driver.source.backend, MemoryBackend)
-            driver.source.backend.lose_next_answer(applied=applied)
-            driver.target.lose_next_answer(applied=applied)
+            driver.source.backend.lose_next_response(applied=applied)
+            driver.target.lose_next_response(applied=applied)
 
     moving = await driver(stores, old, new, fault=fault)
     with suppress(CannotMove):  # the copy is not settled: it is given up

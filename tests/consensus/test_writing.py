@@ -33,7 +33,7 @@ class Faulty(MemoryBackend):
         if fault == "U":
             raise Unavailable("scripted")
         if fault in "AL":
-            self.lose_next_answer(applied=fault == "A")
+            self.lose_next_response(applied=fault == "A")
         try:
             return await super().txn(checks, ops)
         except MaybeApplied:
@@ -68,13 +68,13 @@ def test_the_envelope_is_readable_and_comes_back() -> None:
 
 @pytest.mark.parametrize("foreign", [b"", b"hello", b"hello\nworld", b"2 00\nx", b"1" * 1000 + b"\n"])
 def test_foreign_values_are_refused(foreign: bytes) -> None:
-    with pytest.raises(BadConfig, match="somebody else"):
+    with pytest.raises(BadConfig, match="another program"):
         unwrap(Entry("k", foreign, Revision(1)))
 
 
 @pytest.mark.parametrize("script", ["A", "L", "LA", "LL", "LUA", "LUL", "LULULU"])
 @pytest.mark.parametrize("reads_fail", [0, 3])
-async def test_a_lost_answer_is_settled(script: str, reads_fail: int) -> None:
+async def test_a_lost_response_is_settled(script: str, reads_fail: int) -> None:
     backend = await faulty(script)
     backend.reads_fail = reads_fail
     result = await Writer(backend).commit([Check("a", ABSENT)], [Put("a", b"1"), Put("b", b"2")])
@@ -123,7 +123,7 @@ async def test_written_over_by_others_it_cannot_be_settled() -> None:
         store.apply([], [Put("a", wrap(b"other", ("ff",)))])
 
     backend.before_answer = overwrite
-    with pytest.raises(MaybeApplied, match="others have written"):
+    with pytest.raises(MaybeApplied, match="other clients have written"):
         await Writer(backend).commit([Check("a", ABSENT)], [Put("a", b"mine")])
     assert await current(other, "a") == b"other"
 

@@ -72,7 +72,7 @@ class Harness(ABC):
         """End ``cut``. Nothing happens to a client that is not cut off."""
 
     @abstractmethod
-    async def lose_answer(self, client: Backend, *, applied: bool) -> None:
+    async def lose_response(self, client: Backend, *, applied: bool) -> None:
         """Make the fate of the client's next write unknown to it, after the store has applied it or without."""
 
     @abstractmethod

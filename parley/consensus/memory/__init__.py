@@ -1,12 +1,12 @@
 """A coordination store inside one process: for embedding, tests and simulation.
 
-``memory:`` is a store of its own for each backend; ``memory://name`` is one store for all the backends of the process
-that name it. Nothing outlives the last reference to the store. Everything happens on one event loop, in the order of
-the calls and by that loop's timers: no threads, so a simulated loop replays it exactly.
+``memory:`` gives each backend a store of its own; ``memory://name`` is one store for all backends of the process that
+name it. A store exists until the last reference to it is dropped. Everything happens on one event loop, in the order of
+the calls and by that loop's timers. There are no threads, so a simulated loop replays it exactly.
 
-For fault tests a client can be cut off (``disconnect``, ``reconnect``), one of its writes made ambiguous
-(``lose_next_answer``), its calls delayed (``delay_s``), and in the store a session expired (``expire``) or everything
-wiped (``wipe``).
+For fault tests, a client can be disconnected (``disconnect``, ``reconnect``), lose the response to a write
+(``lose_next_response``) and be slowed down (``delay_s``); the store can expire a session (``expire``) and lose all its
+data (``wipe``).
 """
 
 from __future__ import annotations

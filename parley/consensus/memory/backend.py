@@ -1,4 +1,4 @@
-"""A client of the store in memory."""
+"""A client of the memory store."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ from parley.consensus.store_identity import require_identity
 
 
 class MemorySession(Session):
+    """A session that renews itself every third of its TTL while its client is connected."""
+
     def __init__(self, backend: MemoryBackend, session_id: str, ttl_ms: int, sent_at: float) -> None:
         super().__init__(session_id, ttl_ms, sent_at)
         self._backend = backend
@@ -37,7 +39,7 @@ class MemorySession(Session):
         self.add_callback(self._on_change)
 
     def renew(self) -> None:
-        """Renew now, and again in a third of the TTL."""
+        """Renew now, and again after a third of the TTL."""
         self._renewal.cancel()
         self._renewal = self._loop.call_later(self.ttl_ms / 3000, self.renew)
         if self.state is SessionState.LOST or not self._backend.connected:
@@ -63,7 +65,7 @@ class MemorySession(Session):
 class MemoryBackend(Backend):
     """One client of a ``MemoryStore``.
 
-    :ivar delay_s: called before and after each call for how long it shall take, in seconds; ``None`` for no delay.
+    :ivar delay_s: called before and after each call; returns the delay in seconds. ``None`` for no delay.
     """
 
     def __init__(self, store: MemoryStore | None = None) -> None:
@@ -74,7 +76,7 @@ class MemoryBackend(Backend):
         self._opened = False
         self._sessions: dict[str, MemorySession] = {}
         self._watches: dict[MemoryWatch, None] = {}
-        self._lost_answer: bool | None = None
+        self._lost_response: bool | None = None
 
     @classmethod
     def from_url(cls, url: str, **options: object) -> Self:
@@ -114,13 +116,13 @@ class MemoryBackend(Backend):
         await self.close()
 
     def disconnect(self) -> None:
-        """Cut this client off: calls raise Unavailable, sessions are SUSPENDED and not renewed, watches stand still."""
+        """Disconnect this client: calls raise Unavailable, sessions are SUSPENDED and not renewed, watches pause."""
         self.connected = False
         for session in tuple(self._sessions.values()):
             session.suspend()
 
     def reconnect(self) -> None:
-        """End ``disconnect``: sessions the store still knows are CONNECTED again, watches go on with a Snapshot."""
+        """End ``disconnect``. Sessions that the store still knows are CONNECTED again; watches begin with a Snapshot."""
         self.connected = self._opened
         for session in tuple(self._sessions.values()):
             session.renew()
@@ -128,9 +130,9 @@ class MemoryBackend(Backend):
             watch.position = -1
         self.wake()
 
-    def lose_next_answer(self, *, applied: bool) -> None:
-        """Make the next write raise MaybeApplied, after applying it or without."""
-        self._lost_answer = applied
+    def lose_next_response(self, *, applied: bool) -> None:
+        """Make the next write raise MaybeApplied, after the store has applied it or without applying it."""
+        self._lost_response = applied
 
     async def open_session(self, ttl_ms: int) -> Session:
         await self._delay()
@@ -183,7 +185,7 @@ class MemoryBackend(Backend):
 
     @property
     def watches(self) -> int:
-        """How many watches this client has."""
+        """The number of open watches of this client."""
         return len(self._watches)
 
     async def watch_count(self) -> WatchCount:
@@ -193,12 +195,12 @@ class MemoryBackend(Backend):
         for op in ops:
             if isinstance(op, Put) and op.session:
                 op.session.require()
-        lost_answer, self._lost_answer = self._lost_answer, None
-        if lost_answer is False:
-            raise MaybeApplied("the answer was lost")
+        lost_response, self._lost_response = self._lost_response, None
+        if lost_response is False:
+            raise MaybeApplied("the response was lost")
         result = self.store.apply(checks, ops)
-        if lost_answer:
-            raise MaybeApplied("the answer was lost")
+        if lost_response:
+            raise MaybeApplied("the response was lost")
         return result
 
     def _require_open(self) -> None:
@@ -233,16 +235,18 @@ class MemoryBackend(Backend):
 
 
 class MemoryWatch(Watch):
+    """A watch that keeps its position in the store's order of changes, and reads the changes when it is iterated."""
+
     def __init__(self, backend: MemoryBackend, prefix: str) -> None:
-        self.position = -1  # behind every floor: begin with a Snapshot
+        self.position = -1  # lower than every floor: begin with a Snapshot
         self._backend = backend
         self._prefix = prefix
-        self._events: list[Event] = []  # taken from the store, last one next
+        self._events: list[Event] = []  # taken from the store, in reverse order
         self._woken = asyncio.Event()
         self._closed = False
 
     def wake(self) -> None:
-        """There may be something new."""
+        """The content of the store may have changed."""
         self._woken.set()
 
     async def _next(self) -> Event:

@@ -1,6 +1,6 @@
-"""The server's side of the store in memory: what is stored, who has which session, and what has changed.
+"""The server side of the memory store: entries, sessions and the order of changes.
 
-Its methods take effect at once; what a call costs, and whether it arrives, is a matter of the client.
+Its methods take effect at once. Delays, disconnections and lost responses are the client's side.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ _stores: weakref.WeakValueDictionary[str, MemoryStore] = weakref.WeakValueDictio
 
 
 class MemoryStore:
-    """The state that the clients of one name share. Its methods are the server's side: they take effect at once.
+    """The state that all clients of one name share.
 
-    :param capabilities: the limits to enforce, so that a test can have those of another store.
+    :param capabilities: the limits to enforce; a test may pass those of another store.
     :param rng: source of the identity.
-    :param removed_max: how many deletions are remembered for watchers; one that is further behind gets a Snapshot.
+    :param removed_max: how many deletions to remember for watches. A watch that is further behind gets a Snapshot.
     """
 
     def __init__(
@@ -92,40 +92,40 @@ class MemoryStore:
         self._keys: list[str] = []
         self._sequence = 0
         self._order: dict[str, int] = {}  # key -> sequence of its last change, oldest change first
-        self._removed = 0  # how many keys of _order are absent
-        self._floor = 0  # watchers behind this sequence may have missed a deletion
+        self._removed = 0  # the number of keys in _order that are absent
+        self._floor = 0  # a watch before this sequence may have missed a deletion
         self._deadlines: dict[str, float] = {}  # session -> loop time
         self._session_count = 0
         self._clients: dict[StoreClient, None] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._context = copy_context()  # the timer is the server's, whichever client's call sets it
+        self._context = copy_context()  # the timer belongs to the server, whichever client's call sets it
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @classmethod
     def named(cls, name: str) -> MemoryStore:
-        """The store of this name, made on first use; it lives as long as somebody holds it."""
+        """Return the store of this name, created on first use. It exists while there are references to it."""
         store = _stores.get(name)
         if store is None:
             store = _stores[name] = cls()
         return store
 
     def known_as(self, name: str) -> Self:
-        """Be the store that ``memory://name`` means, for as long as somebody holds it."""
+        """Make this the store that ``memory://name`` means, while there are references to it."""
         _stores[name] = self
         return self
 
     @property
     def sessions(self) -> tuple[str, ...]:
-        """The ids of the sessions alive."""
+        """The ids of the sessions that have not ended."""
         return tuple(self._deadlines)
 
     @property
     def watches(self) -> int:
-        """How many watches all clients have."""
+        """The number of open watches of all clients."""
         return sum(client.watches for client in self._clients)
 
     def expire(self, session_id: str) -> None:
-        """End a session as if its TTL had run out: its keys go, its client learns it as soon as it is connected."""
+        """End a session as if its TTL had passed: delete its keys, and tell its client if it is connected."""
         if self._deadlines.pop(session_id, None) is None:
             return
         for key in [key for key, entry in self._entries.items() if entry.session == session_id]:
@@ -138,7 +138,7 @@ class MemoryStore:
         client.expired(session_id)
 
     def wipe(self) -> None:
-        """Lose everything, as a server whose data was deleted; the store is empty and of another identity."""
+        """Lose everything, like a server whose data was deleted. The store is then empty and has another identity."""
         self.identity = new_identity(self._rng)
         self._entries.clear()
         self._keys.clear()
@@ -150,10 +150,7 @@ class MemoryStore:
             client.wiped()
 
     def attach(self, client: StoreClient) -> None:
-        """Let a client in.
-
-        :raises BadConfig: the store is in use by another event loop.
-        """
+        """Attach a client. Raises BadConfig if another event loop uses the store."""
         loop = asyncio.get_running_loop()
         if self._clients and self._loop is not loop:
             raise BadConfig("a memory store belongs to one event loop; use local:// to share one between threads")
@@ -163,14 +160,14 @@ class MemoryStore:
         self._arm()
 
     def detach(self, client: StoreClient) -> None:
-        """Let a client go."""
+        """Detach a client."""
         self._clients.pop(client, None)
         if not self._clients and self._timer:
             self._timer.cancel()
             self._timer = None
 
     def new_session(self, deadline: float) -> str:
-        """Start a session that expires at this loop time unless renewed."""
+        """Start a session that expires at this loop time unless it is renewed. Returns its id."""
         self._session_count += 1
         session_id = f"session-{self._session_count}"
         self._deadlines[session_id] = deadline
@@ -178,18 +175,18 @@ class MemoryStore:
         return session_id
 
     def renew(self, session_id: str, deadline: float) -> bool:
-        """Put off the expiry of a session; False if there is no such session."""
+        """Extend a session until this loop time. Returns False if there is no such session."""
         if session_id not in self._deadlines:
             return False
         self._deadlines[session_id] = deadline
         return True
 
     def get(self, key: str) -> Entry | None:
-        """The entry of a key."""
+        """Return the entry of a key, None if it is absent."""
         return self._entries.get(key)
 
     def list(self, prefix: str, limit: int, after: str | None) -> Page:
-        """A page of the keys that start with a prefix."""
+        """Return a page of the entries whose keys start with a prefix."""
         start = bisect_left(self._keys, prefix)
         if after is not None:
             start = max(start, bisect_right(self._keys, after))
@@ -200,7 +197,7 @@ class MemoryStore:
         return Page(tuple(self._entries[key] for key in keys), keys[-1] if end - start > limit else None)
 
     def apply(self, checks: Sequence[Check], ops: Sequence[Op]) -> TxnResult:
-        """Apply a transaction or raise."""
+        """Apply a transaction, as ``Backend.txn``."""
         self._expire_due()
         for op in ops:
             if isinstance(op, Put) and op.session and op.session.id not in self._deadlines:
@@ -221,7 +218,7 @@ class MemoryStore:
         return TxnResult(tuple(revisions))
 
     def changes(self, prefix: str, position: int) -> tuple[int, Sequence[Event]]:
-        """What happened below a prefix since a position, last change of each key only, and the position reached."""
+        """Return the current position, and the last change of each key below a prefix since an earlier position."""
         if position < self._floor:
             entries = (self._entries[key] for key in self._keys if key.startswith(prefix))
             return self._sequence, [Snapshot(tuple(entries))]
@@ -282,7 +279,7 @@ class MemoryStore:
             return
         due = min(self._deadlines.values())
         if self._timer is not None and self._timer.when() <= due:
-            return  # it looks again when it fires
+            return  # when it fires it sets itself again
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_at(due, self._on_timer, context=self._context)

@@ -1,11 +1,11 @@
-"""Layer 2: KIP-30's four services, written once over any backend.
+"""Layer 2: the four services of KIP-30, written once for every backend.
 
-Where they keep their state, so that several can share one store (see each module for the keys below its folder)::
+Each keeps its state in folders of its own, so that all can share one store; the modules describe the keys::
 
     data/...          KeyValue
     elections/...     Elections
     groups/...        Groups, members
     incarnations/...  Groups, counters that outlive the members
 
-Every value in these folders is in the envelope of ``recipes.settled_write``.
+Every value in these folders is stored in the envelope of ``recipes.settled_write``.
 """

@@ -46,7 +46,7 @@ FOLDER = "data/"
 class KeyValue:
     """The keys below a folder of a backend.
 
-    :param folder: put before every key; ends with ``/`` or is empty.
+    :param folder: prefix of every key; ends with ``/`` or is empty.
     :param rng: source of nonces and jitter.
     """
 
@@ -59,7 +59,7 @@ class KeyValue:
         self._envelope_bytes = len(wrap(b"", ("0" * 16,)))
 
     async def get(self, key: str, *, read: Read = LINEARIZABLE) -> Entry | None:
-        """The entry of a key, ``None`` if there is none."""
+        """Return the entry of a key, ``None`` if the key is absent."""
         entry = await self._backend.get(self._folder + key, read=read)
         return self._out(entry) if entry else None
 
@@ -72,15 +72,15 @@ class KeyValue:
         session: Session | None = None,
         guard: Check | None = None,
     ) -> Revision:
-        """Write a value; errors as ``Backend.put``, and ``Fenced`` if the guard does not hold."""
+        """Write a value. Raises as ``Backend.put``, and Fenced if the guard does not hold."""
         revision = (await self.txn([Check(key, expect)], [Put(key, value, session)], guard=guard)).revisions[0]
         assert revision is not None
         return revision
 
     async def delete(self, key: str, *, expect: Expectation = ANY, guard: Check | None = None) -> bool:
-        """Delete a key; False if it was absent. Errors as ``Backend.delete``, and ``Fenced``.
+        """Delete a key. Returns False if it was absent. Raises as ``Backend.delete``, and Fenced if the guard fails.
 
-        After a lost answer a key that is gone counts as deleted by this call.
+        If a response was lost, a key that is absent afterwards counts as deleted by this call.
         """
         if expect is Presence.ABSENT:
             raise ValueError("a delete cannot expect ABSENT")
@@ -96,14 +96,14 @@ class KeyValue:
     async def list(
         self, prefix: str = "", *, limit: int = 1000, after: str | None = None, read: Read = LINEARIZABLE
     ) -> Page:
-        """One page of the entries whose keys start with a prefix; see ``Backend.list``."""
+        """Return one page of the entries whose keys start with a prefix; see ``Backend.list``."""
         behind = None if after is None else self._folder + after
         page = await self._backend.list(self._folder + prefix, limit=limit, after=behind, read=read)
         next_after = None if page.next_after is None else page.next_after[len(self._folder) :]
         return Page(tuple(self._out(entry) for entry in page.entries), next_after)
 
     async def entries(self, prefix: str = "", *, page: int = 1000) -> AsyncIterator[Entry]:
-        """All the entries whose keys start with a prefix, fetched page by page; not one consistent state."""
+        """Yield all entries whose keys start with a prefix, read page by page: not one consistent state."""
         after: str | None = None
         while True:
             part = await self.list(prefix, limit=page, after=after)
@@ -113,19 +113,19 @@ class KeyValue:
                 return
 
     async def txn(self, checks: Sequence[Check], ops: Sequence[Op], *, guard: Check | None = None) -> TxnResult:
-        """Apply all or nothing; see ``Backend.txn``. The guard counts as one more check, and is looked at first.
+        """Apply all operations or none; see ``Backend.txn``. The guard counts as one more check, the first.
 
-        :raises TooManyOps: nothing was applied and nothing was split. ``split`` cuts work that need not be one step.
+        Raises TooManyOps if the store cannot take all in one transaction: ``split`` work that need not be atomic.
         """
         return await self._commit(checks, ops, guard, {})
 
     def split(self, ops: Sequence[Op], *, checks: int = 1) -> Iterator[Sequence[Op]]:
-        """Cut operations, in order, into as few parts as the store takes at once beside that many checks each.
+        """Split operations, in order, into as few transactions as the store allows, each with that many checks.
 
-        Each part is atomic, the whole is not: the caller chooses an order in which any first parts are a legal state.
+        Each part is atomic, the whole is not: choose an order in which the state is legal after each part.
 
-        :raises ValueError: there is no room beside that many checks.
-        :raises TooLarge: the store takes one of the operations in no part; raised before the first part is given.
+        Raises ValueError if that many checks leave no room for an operation. Raises TooLarge, before the first part is
+        yielded, if a single operation is too large.
         """
         limits = self._backend.capabilities
         for op in ops:
@@ -139,12 +139,12 @@ class KeyValue:
     async def update(
         self, key: str, change: Callable[[bytes | None], bytes | None], *, guard: Check | None = None
     ) -> Entry | None:
-        """Replace the value by ``change(value)``, where ``None`` stands for absence on both sides; give the new entry.
+        """Replace the value by ``change(value)``, and return the new entry. ``None`` stands for an absent key.
 
-        ``change`` must be pure: it is called again whenever somebody else wrote in between. What it raises is raised.
+        ``change`` must be pure: it is called again if another client writes in between. What it raises is passed on.
 
-        :raises Fenced: the guard does not hold.
-        :raises MaybeApplied: an answer was lost, and others have deleted the key or written often since.
+        Raises Fenced if the guard does not hold, and MaybeApplied if a response was lost and other clients have since
+        deleted the key or written it many times.
         """
         attempt = 0
         while True:
@@ -165,10 +165,10 @@ class KeyValue:
             return Entry(key, new, revision) if new is not None and revision is not None else None
 
     async def next_id(self, key: str, *, block: int = 1, first: int = 0, guard: Check | None = None) -> int:
-        """Take ``block`` numbers nobody else gets, and return the lowest; the very first call gives ``first``.
+        """Reserve ``block`` numbers that no other call gets, and return the lowest. The first call ever gets ``first``.
 
-        A number can be lost (by a crash, or an answer lost for good) but is never given twice. The key holds the next
-        free number as decimal text.
+        A number can be lost (by a crash or a lost response) but is never reserved twice. The key holds the next free
+        number as decimal text.
         """
 
         def advance(value: bytes | None) -> bytes:
@@ -202,7 +202,7 @@ class KeyValue:
 
 
 class KeyValueWatch:
-    """A ``Watch`` on a ``KeyValue``: same rules, keys relative and values unwrapped."""
+    """A ``Watch`` on a ``KeyValue``: the same rules, with relative keys and unwrapped values."""
 
     def __init__(self, watch: Watch, out: Callable[[Entry], Entry], cut: int) -> None:
         self._watch = watch

@@ -1,12 +1,12 @@
-"""Change listeners: what changed, against what the listener knew before.
+"""Change listeners: each change with the entry before and after it.
 
-A watch may start over with a Snapshot at any time; a ``View`` turns each event into the differences from its own copy
-of the state, so a listener sees every lasting change exactly once, with the old value, across reconnects too::
+A watch may start over with a Snapshot at any time. A ``View`` compares each event with its own copy of the state, so a
+listener sees every lasting change exactly once, with the old entry, even across reconnects::
 
     async for changes in Listeners(backend).follow("data/topics/"):
         for change in changes: ...
 
-or with a function that is called: ``listener = listeners.listen("data/topics/", on_changes)``.
+or with a callback: ``listener = listeners.listen("data/topics/", on_changes)``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from parley.consensus.recipes.settled_write import unwrap
 
 @dataclass(frozen=True, slots=True)
 class KeyChange:
-    """One key before and after: created (``old`` is None), put again, or deleted (``new`` is None)."""
+    """The change of one key: created (``old`` is None), put again, or deleted (``new`` is None)."""
 
     key: str
     old: Entry | None
@@ -29,16 +29,16 @@ class KeyChange:
 
 
 class View:
-    """A copy of the state below a prefix, kept by its events.
+    """A copy of the state below a prefix, updated by the events of a watch.
 
-    :ivar entries: by whole key, values as stored (wrapped).
+    :ivar entries: by whole key; values as stored (in their envelopes).
     """
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
 
     def apply(self, event: Event) -> list[KeyChange]:
-        """Take in an event; what it changed, deletions first."""
+        """Apply an event. Returns the changes, deletions first."""
         match event:
             case Changed(entry):
                 new = {entry.key: entry}
@@ -58,13 +58,13 @@ class View:
 
 
 class Listener:
-    """A function being called for changes, until ``close`` or a failure."""
+    """A running ``Listeners.listen``: calls its function for changes until ``close`` or a failure."""
 
     def __init__(self, task: asyncio.Task[None]) -> None:
         self._task = task
 
     async def wait(self) -> None:
-        """Wait for the end: returns after ``close``, raises what ended the watch or what the function raised."""
+        """Wait for the end. Returns after ``close``; raises what ended the watch or what the function raised."""
         try:
             await asyncio.shield(self._task)
         except asyncio.CancelledError:
@@ -72,15 +72,15 @@ class Listener:
                 raise
 
     async def close(self) -> None:
-        """Stop; the function is not called any more. Idempotent."""
+        """Stop calling the function. Idempotent."""
         self._task.cancel()
         await asyncio.wait([self._task])
 
 
 class Listeners:
-    """Listening to the keys of a backend.
+    """Listens to the keys of a backend.
 
-    :param unwrapped: give values as the recipes wrote them; False for keys that were written without them.
+    :param unwrapped: take values out of their envelopes. Pass False for keys that were not written by the recipes.
     """
 
     def __init__(self, backend: Backend, *, unwrapped: bool = True) -> None:
@@ -88,9 +88,9 @@ class Listeners:
         self._unwrapped = unwrapped
 
     async def follow(self, prefix: str) -> AsyncIterator[list[KeyChange]]:
-        """First one list with everything there is (it may be empty), then a list for each event that changed something.
+        """Yield one list with all present entries (may be empty), then a list for each event that changed something.
 
-        :raises CoordinationError: what ended the watch.
+        Raises the CoordinationError that ended the watch.
         """
         view = View()
         first = True
@@ -102,7 +102,7 @@ class Listeners:
                     yield [self._out(change) for change in changes]
 
     def listen(self, prefix: str, on_changes: Callable[[Sequence[KeyChange]], None]) -> Listener:
-        """Call ``on_changes`` with each list of ``follow``. If it raises, listening ends; see ``Listener.wait``."""
+        """Call ``on_changes`` with each list of ``follow``. If it raises, listening ends (see ``Listener.wait``)."""
 
         async def run() -> None:
             async for changes in self.follow(prefix):

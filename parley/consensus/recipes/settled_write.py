@@ -1,21 +1,19 @@
-"""Writes whose fate is known in the end, over backends that may answer ``MaybeApplied``.
+"""Writes that find out their outcome after a lost response (``MaybeApplied``).
 
-Each value is stored in an envelope: a line of text and then the value. The line holds the nonces of the write and,
-where the writer knew the value it replaced, of up to fifteen writes before it::
+Each value is stored in an envelope: a line of text, then the value. The line holds the nonce of the write and, if the
+writer knew the value that it replaced, the nonces of up to fifteen earlier writes::
 
     1 5f0c3a9d2b7e4410 09ab...          <- format, newest nonce first
     {"any": "value"}
 
-After a lost answer the writer reads back. Its nonce is there: applied. It is not: the same transaction, with the same
-nonces, is sent again. If that is refused, and the nonce is still nowhere, nobody may be able to tell any more whether
-the first attempt was applied and then written over; only then the caller sees ``MaybeApplied``. It does not happen to:
+After a lost response the writer reads back. If its nonce is there, the write was applied. If not, the writer sends the
+same transaction again. If that is refused and the nonce is still absent, the first attempt may have been applied and
+overwritten; only then the caller sees ``MaybeApplied``. Two kinds of writes never do: writes under a guard (no other
+client writes while it holds, and ``Fenced`` is final), and read-modify-write cycles that pass on the nonces that they
+read (``KeyValue.update``): if the replaced nonce is still in the envelope and the new one is not, nothing was applied.
 
-* writes under a guard, because nobody else writes while it holds (the error is then ``Fenced``, which is final);
-* read-modify-write cycles that pass on the nonces they read (``KeyValue.update``): while the nonce of what was to be
-  replaced is still in the envelope, ours must be there too, or it was not applied.
-
-A put that expects ANY and is sent twice may be applied twice, the second time over somebody else's value. Where several
-write to a key, use an expectation.
+A put that expects ANY may be applied twice, the second time over another client's value. If several clients write a
+key, use an expectation.
 """
 
 from __future__ import annotations
@@ -37,34 +35,33 @@ Nonces = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Unwrapped:
-    """What an envelope holds."""
+    """The content of an envelope."""
 
     value: bytes
     nonces: Nonces
 
 
 def wrap(value: bytes, nonces: Nonces) -> bytes:
-    """A value in its envelope."""
+    """Put a value into its envelope."""
     return b"%s %s\n%s" % (_FORMAT, " ".join(nonces[:_NONCES_MAX]).encode("ascii"), value)
 
 
 def unwrap(entry: Entry) -> Unwrapped:
-    """What a stored entry holds.
-
-    :raises BadConfig: somebody else wrote there.
-    """
+    """Take a stored value out of its envelope. Raises BadConfig if another program wrote it."""
     header, newline, value = entry.value.partition(b"\n")
     form, *nonces = header.split(b" ")
     if not newline or form != _FORMAT or len(header) > _HEADER_BYTES_MAX:
-        raise BadConfig(f"the value of {entry.key} is not in Parley's form; the address points to somebody else's keys")
+        raise BadConfig(
+            f"the value of {entry.key} is not in Parley's form; the address points to keys of another program"
+        )
     return Unwrapped(value, tuple(nonce.decode("ascii", "replace") for nonce in nonces))
 
 
 class Writer:
-    """Commits transactions and settles the ambiguous ones.
+    """Commits transactions, and settles those with an unknown outcome.
 
     :param rng: source of nonces and of the jitter between attempts.
-    :param settle_s: how long to go on after an ambiguous answer before giving up with ``MaybeApplied``, in seconds.
+    :param settle_s: how long to try to settle a transaction before raising ``MaybeApplied``, in seconds.
     """
 
     def __init__(self, backend: Backend, rng: random.Random | None = None, settle_s: float = 30.0) -> None:
@@ -75,11 +72,11 @@ class Writer:
     async def commit(
         self, checks: Sequence[Check], ops: Sequence[Op], *, replaced: Mapping[str, Nonces] | None = None
     ) -> TxnResult:
-        """Apply a transaction whose values are not yet wrapped.
+        """Apply a transaction. Puts each value into its envelope.
 
-        :param replaced: by key, the nonces of the value that is written over, where the checks make sure of that value.
-        :raises MaybeApplied: it could not be settled; read the keys and decide.
-        :raises CoordinationError: as ``Backend.txn``; nothing was applied.
+        :param replaced: by key, the nonces of the value to overwrite, if the checks guarantee that value.
+
+        Raises MaybeApplied if the outcome stays unknown (read the keys and decide), and what ``Backend.txn`` raises.
         """
         nonce = f"{self._rng.getrandbits(64):016x}"
         wrapped = [_wrapped(op, (nonce, *(replaced or {}).get(op.key, ()))) for op in ops]
@@ -89,7 +86,7 @@ class Writer:
             return await self._settle(checks, wrapped, nonce, replaced or {}, error)
 
     async def pause(self, attempt: int) -> None:
-        """Wait a little before trying again: up to 1 ms at first, up to a quarter of a second later."""
+        """Wait before the next attempt: up to 1 ms at first, up to a quarter of a second later."""
         await asyncio.sleep(self._rng.random() * min(0.001 * 2**attempt, 0.25))
 
     async def _settle(
@@ -117,14 +114,16 @@ class Writer:
                     await self.pause(attempt)
                     attempt += 1
                     continue
-                raise MaybeApplied(f"the answer was lost, and others have written since: {error}") from first_error
+                raise MaybeApplied(
+                    f"the response was lost, and other clients have written since: {error}"
+                ) from first_error
             except Retriable:
                 await self.pause(attempt)
                 attempt += 1
         raise MaybeApplied(f"not settled within {self._settle_s} s: {first_error}") from first_error
 
     async def _never_applied(self, replaced: Mapping[str, Nonces]) -> bool:
-        """Whether, our nonce being nowhere, the chain of nonces still reaches back to a value we meant to replace."""
+        """True if the chain of nonces, without this write's, still reaches back to a value that it was to replace."""
         for key, nonces in replaced.items():
             entry = await self.backend.get(key)
             if entry and nonces and nonces[0] in unwrap(entry).nonces:
@@ -132,7 +131,7 @@ class Writer:
         return False
 
     async def _outcome(self, ops: Sequence[Op], nonce: str) -> TxnResult | None:
-        """The result if the transaction was applied or nothing is left of it to do; ``None``: no sign of it."""
+        """Return the result if the transaction was applied or nothing remains to do; ``None`` if not."""
         found = {op.key: await self.backend.get(op.key) for op in ops}
         if ops and not any(isinstance(op, Put) for op in ops):
             return TxnResult((None,) * len(ops)) if not any(found.values()) else None
@@ -146,7 +145,7 @@ class Writer:
                 revisions.append(None)
             elif entry and nonces[0] == nonce:
                 revisions.append(entry.revision)
-            else:  # written over since: a revision that no key has
+            else:  # overwritten since: return a revision that no key has
                 revisions.append(Revision(object()))
         return TxnResult(tuple(revisions)) if applied else None
 

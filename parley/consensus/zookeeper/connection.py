@@ -25,7 +25,7 @@ from kazoo.protocol.states import KazooState, KeeperState, WatchedEvent
 from kazoo.retry import KazooRetry
 
 from parley.consensus.errors import Permanent, Unauthorized, Unavailable
-from parley.consensus.keystores import Keystores
+from parley.consensus.zookeeper.keystores import Keystores
 
 READ_FRACTION = 2 / 3
 """The part of the session timeout after which a silent server is given up, as by every client of ZooKeeper."""

@@ -257,7 +257,7 @@ class Machine:
 
     def lose_store_answer(self, *, applied: bool) -> None:
         """The next write's answer is lost, after or before the write was made."""
-        self._in_process(f"answer lost, applied={applied}", lambda client: client.lose_next_answer(applied=applied))
+        self._in_process(f"answer lost, applied={applied}", lambda client: client.lose_next_response(applied=applied))
 
     def _in_process(self, what: str, work: Callable[[MemoryBackend], None]) -> None:
         if self.process is not None and (client := self._store.clients.get(self.process)) is not None:

@@ -62,7 +62,7 @@ def test_half_a_transaction_is_found() -> None:
     assert not judge([both, read(1, 2, "1"), Operation(3, 4, {"y": None})]).linearizable
 
 
-def test_a_lost_answer_may_have_been_applied_late_or_never() -> None:
+def test_a_lost_response_may_have_been_applied_late_or_never() -> None:
     lost = write(0, None, "a", held=None)
     assert judge([lost, read(1, 2, None)]).linearizable
     assert judge([lost, read(1, 2, None), read(3, 4, "a")]).linearizable

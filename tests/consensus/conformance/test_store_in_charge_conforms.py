@@ -32,8 +32,8 @@ class ChargeHarness(MemoryHarness):
     async def restore(self, client: Backend) -> None:
         await super().restore(_below(client))
 
-    async def lose_answer(self, client: Backend, *, applied: bool) -> None:
-        await super().lose_answer(_below(client), applied=applied)
+    async def lose_response(self, client: Backend, *, applied: bool) -> None:
+        await super().lose_response(_below(client), applied=applied)
 
     async def peer(self, role: str, arguments: Mapping[str, Any]) -> Peer:
         client = self.new_client(self.store)

@@ -69,7 +69,7 @@ async def _ambiguous(lab: Lab) -> None:
             partial(client.delete, "gone"),
         ]
         for n, write in enumerate(writes):
-            await lab.harness.lose_answer(client, applied=applied)
+            await lab.harness.lose_response(client, applied=applied)
             async with refused(MaybeApplied, f"write {n} whose answer was lost"):
                 await lab.within(60, write(), "the loss being told")
         made = ["absent", "bound", "x", "y"]
@@ -93,7 +93,7 @@ async def _settled(lab: Lab) -> None:
 
     async def lose(client: Backend) -> None:
         if rng.random() < 0.3:
-            await lab.harness.lose_answer(client, applied=rng.random() < 0.5)
+            await lab.harness.lose_response(client, applied=rng.random() < 0.5)
 
     async def count(n: int) -> None:
         for _ in range(20):
@@ -108,13 +108,13 @@ async def _settled(lab: Lab) -> None:
     equal(sorted(ids), list(range(61)), "the ids given with answers lost")
     for n, client in enumerate(clients):
         session = await client.open_session(LONG_TTL_MS)
-        await lab.harness.lose_answer(client, applied=n % 2 == 0)
+        await lab.harness.lose_response(client, applied=n % 2 == 0)
         leadership = await lab.within(60, Elections(client, session, random.Random(n)).campaign("x", b""), "leading")
         equal(leadership.epoch, n + 1, "the epoch of an election whose answer was lost")
         await client.txn([leadership.guard()], [])
-        await lab.harness.lose_answer(client, applied=n % 2 == 0)
+        await lab.harness.lose_response(client, applied=n % 2 == 0)
         await leadership.resign()
-        await lab.harness.lose_answer(client, applied=n % 2 == 0)
+        await lab.harness.lose_response(client, applied=n % 2 == 0)
         membership = await lab.within(60, Groups(client, session, random.Random(n)).join("g", "m", b""), "joining")
         equal(membership.incarnation, n + 1, "the incarnation of a member whose joining was not answered")
         await client.txn([membership.guard()], [])

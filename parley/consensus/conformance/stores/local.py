@@ -47,7 +47,7 @@ class LocalHarness(ProcessHarness):
         if _database(client) is not None:
             _faults(client).cut = False
 
-    async def lose_answer(self, client: Backend, *, applied: bool) -> None:
+    async def lose_response(self, client: Backend, *, applied: bool) -> None:
         _faults(client).lose = applied
 
     async def wipe(self) -> None:

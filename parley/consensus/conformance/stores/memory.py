@@ -67,8 +67,8 @@ class MemoryHarness(Harness):
         if not _memory(client).connected:
             _memory(client).reconnect()
 
-    async def lose_answer(self, client: Backend, *, applied: bool) -> None:
-        _memory(client).lose_next_answer(applied=applied)
+    async def lose_response(self, client: Backend, *, applied: bool) -> None:
+        _memory(client).lose_next_response(applied=applied)
 
     async def wipe(self) -> None:
         self.store.wipe()

@@ -121,7 +121,7 @@ class ProxiedHarness(ProcessHarness):
         for proxy in _proxied(client).proxies:
             proxy.restore()
 
-    async def lose_answer(self, client: Backend, *, applied: bool) -> None:
+    async def lose_response(self, client: Backend, *, applied: bool) -> None:
         _proxied(client).write.lose = applied
 
     async def wipe(self) -> None:

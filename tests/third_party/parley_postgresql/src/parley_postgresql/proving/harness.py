@@ -73,7 +73,7 @@ class PostgresqlHarness(ProcessHarness):
     async def restore(self, client: Backend) -> None:
         self._proxies[client].restore()
 
-    async def lose_answer(self, client: Backend, *, applied: bool) -> None:
+    async def lose_response(self, client: Backend, *, applied: bool) -> None:
         self._proxies[client].lose = applied
 
     async def wipe(self) -> None:

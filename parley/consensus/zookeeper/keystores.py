@@ -1,8 +1,7 @@
-"""Key and trust stores as Kafka's configuration names them: PEM, with the key encrypted or not, and PKCS #12.
+"""Key stores and trust stores as Kafka's configuration names them: PEM (also with an encrypted key) and PKCS #12.
 
-What a file is its first bytes say, whatever its name. kazoo and Python's ``ssl`` read PEM files only, so the content of
-a PKCS #12 file is handed to them as files that live for as long as it takes to read them; the key in them is encrypted,
-under a password that nobody else knows.
+The first bytes of a file show its format, whatever its name. kazoo and Python's ``ssl`` read PEM files only. So the
+content of a PKCS #12 file is passed to them in temporary PEM files, with the key encrypted under a random password.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _JKS = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 
 @dataclass(frozen=True, slots=True)
 class Keystores:
-    """What was in PKCS #12 files, as PEM; empty where there was none.
+    """The content of PKCS #12 files as PEM; empty parts were not in a file.
 
     :ivar key: encrypted with ``password``.
     """
@@ -34,7 +33,7 @@ class Keystores:
 
     @contextmanager
     def as_options(self) -> Iterator[dict[str, str]]:
-        """kazoo's options for them, good inside the block."""
+        """Yield kazoo's options for the content. The files that they name exist only inside the block."""
         if not self.key and not self.authorities:
             yield {}
             return
@@ -49,33 +48,33 @@ class Keystores:
 
 
 def is_pem(path: str) -> bool:
-    """Whether a file is PEM. Blocks.
+    """True if a file is PEM, False if it is PKCS #12. Blocks.
 
-    :raises BadConfig: it is a store of Java's own kind, which nothing but Java reads; or it cannot be read.
+    Raises BadConfig if it is a JKS keystore, which only Java can read, or if the file cannot be read.
     """
     begin = _read(path)[:4]
     if begin in _JKS:
         raise BadConfig(
-            f"{path} is a Java keystore of the old kind; make a PKCS #12 file of it: "
+            f"{path} is a Java keystore of the old kind (JKS); convert it to PKCS #12: "
             f"keytool -importkeystore -srckeystore {path} -destkeystore {Path(path).stem}.p12 -deststoretype pkcs12"
         )
     return not begin.startswith(_PKCS12)
 
 
 def read_pkcs12(path: str, password: str, *, wants_key: bool) -> Keystores:
-    """The key and its certificates, or the certificates to trust. Blocks.
+    """Read the key and its certificates, or the certificates to trust. Blocks.
 
-    :raises BadConfig: it holds none, the password is wrong, or what is needed to read it is not installed.
+    Raises BadConfig if the file holds none, if the password is wrong, or if ``cryptography`` is not installed.
     """
     try:
         from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
         from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
     except ImportError as error:
-        raise BadConfig(f"{path} is PKCS #12, which takes `pip install cryptography`, or make it PEM") from error
+        raise BadConfig(f"{path} is PKCS #12: run `pip install cryptography`, or convert it to PEM") from error
     try:
         found = load_pkcs12(_read(path), password.encode() or None)
     except ValueError as error:
-        raise BadConfig(f"{path} cannot be opened: the password is wrong, or it is no PKCS #12 file") from error
+        raise BadConfig(f"{path} cannot be opened: the password is wrong, or it is not a PKCS #12 file") from error
     every = ([found.cert] if found.cert else []) + list(found.additional_certs)
     certificates = b"".join(each.certificate.public_bytes(Encoding.PEM) for each in every)
     if not certificates or (wants_key and found.key is None):
