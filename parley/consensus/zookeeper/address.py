@@ -13,10 +13,10 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from parley.consensus.errors import BadConfig
-from parley.consensus.zookeeper.keystores import Keystores, is_pem, read_pkcs12
 from parley.consensus.urls import parse_servers
 from parley.consensus.zookeeper.configured_address import DEFAULT_PORT
 from parley.consensus.zookeeper.connection import Endpoint
+from parley.consensus.zookeeper.keystores import Keystores, is_pem, read_pkcs12
 from parley.consensus.zookeeper.multi_requests import Acl
 
 ROOT = "parley"
