@@ -122,7 +122,7 @@ class MemoryBackend(Backend):
             session.suspend()
 
     def reconnect(self) -> None:
-        """End ``disconnect``. Sessions that the store still knows are CONNECTED again; watches begin with a Snapshot."""
+        """End ``disconnect``. Sessions that the store knows are CONNECTED again; watches start with a Snapshot."""
         self.connected = self._opened
         for session in tuple(self._sessions.values()):
             session.renew()
