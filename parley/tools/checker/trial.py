@@ -1,7 +1,7 @@
 """Clients that produce a history: librdkafka producers and readers on any Kafka cluster, each in a thread.
 
-Producers send to the partitions in turn, at a steady rate, with acks=all, and retry until the trial ends. Readers follow
-every partition from its beginning. In the end another reader reads every partition from beginning to end.
+Producers send to the partitions in turn, at a steady rate, with acks=all, and retry until the trial ends. Readers
+follow every partition from its beginning. In the end another reader reads every partition from beginning to end.
 """
 
 from __future__ import annotations

@@ -75,9 +75,7 @@ def check(
     seconds: Annotated[float, typer.Option("--seconds", min=0, help="Duration; 0 means until Ctrl-C.")] = 0,
     idempotence: Annotated[
         bool,
-        typer.Option(
-            "--idempotence/--no-idempotence", help="Without idempotence, duplicates and other orders are allowed."
-        ),
+        typer.Option("--idempotence/--no-idempotence", help="Without it, duplicates and other orders are allowed."),
     ] = True,
     keep_topic: Annotated[bool, typer.Option("--keep-topic", help="Do not delete the topic in the end.")] = False,
     command_config: CommandConfig = None,
