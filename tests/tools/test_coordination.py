@@ -16,7 +16,7 @@ from parley.consensus.errors import Unavailable
 from parley.consensus.memory import MemoryBackend, MemoryStore
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.consensus.registry import create_backend
-from parley.tools.coordination.checking import Found, check
+from parley.tools.coordination.store_fitness import Found, check
 from tests.tools.conftest import Parley
 
 
@@ -184,7 +184,7 @@ def test_looking_at_an_empty_place_begins_nothing(parley: Parley, tmp_path: Path
 
 def test_a_store_is_tried_and_left_as_it_was(parley: Parley, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in ("GOOD_P99_S", "BAD_P99_S", "SLOW_NOTICE_S"):  # how quick the disk is says nothing of the command
-        monkeypatch.setattr(f"parley.tools.coordination.checking.{limit}", 60.0)
+        monkeypatch.setattr(f"parley.tools.coordination.store_fitness.{limit}", 60.0)
     store = f"local://{tmp_path}/store"
     asyncio.run(_put(store, {"k": b"1"}))
     tried = parley("coordination", "check", store)
@@ -196,7 +196,7 @@ def test_a_store_is_tried_and_left_as_it_was(parley: Parley, tmp_path: Path, mon
 
 
 def test_a_store_of_one_process_is_told_as_that(parley: Parley, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parley.tools.coordination.checking.BAD_P99_S", 60.0)
+    monkeypatch.setattr("parley.tools.coordination.store_fitness.BAD_P99_S", 60.0)
     tried = parley("coordination", "check", "memory:")
     assert (tried.code, "no other one finds it" in tried.lines[-1]) == (0, True)
 

@@ -71,7 +71,7 @@ def check(
     0 where a cluster would run on it.
     """
     from parley.consensus.registry import backend_factory
-    from parley.tools.coordination.checking import check as check_store
+    from parley.tools.coordination.store_fitness import check as check_store
 
     async def work() -> Any:
         loop = asyncio.get_running_loop()
@@ -118,8 +118,8 @@ def dump(
 
     A store that its cluster has moved out of is refused: what it holds is out of date.
     """
-    from parley.tools.coordination.dumping import NotDumped
-    from parley.tools.coordination.dumping import dump as dump_store
+    from parley.tools.coordination.dump_and_restore import NotDumped
+    from parley.tools.coordination.dump_and_restore import dump as dump_store
 
     address, backend_at = _address(url, config)
     try:
@@ -140,8 +140,8 @@ def restore(
     For a store that is lost. The cluster is then what it was when the dump was made: topics made since are unknown.
     Stop all brokers before, and never let brokers run on the old store as well.
     """
-    from parley.tools.coordination.dumping import NotRestored
-    from parley.tools.coordination.dumping import restore as restore_store
+    from parley.tools.coordination.dump_and_restore import NotRestored
+    from parley.tools.coordination.dump_and_restore import restore as restore_store
 
     address, backend_at = _address(url, config)
     dumped = _read(file)

@@ -21,7 +21,7 @@ from parley.protocol.messages.producers import InitProducerIdRequest
 from parley.protocol.records.batch import build, records
 from parley.protocol.records.batch_header import headers
 from parley.protocol.records.record import Record
-from parley.tools.simulation.ledger import Ledger
+from parley.tools.simulation.client_invariants import Ledger
 from parley.tools.simulation.machines import EPOCH_MS
 
 REQUEST_TIMEOUT_S = 4.0

@@ -14,10 +14,10 @@ from parley.consensus.backend import Check, Op, TxnResult
 from parley.consensus.memory import MemoryBackend, MemoryStore
 from parley.consensus.memory.store import StoreClient
 from parley.tools.simulation.disk import Disk
-from parley.tools.simulation.history import History
-from parley.tools.simulation.loop import SimulatedLoop
+from parley.tools.simulation.event_history import History
 from parley.tools.simulation.network import Network
 from parley.tools.simulation.processes import CURRENT, Process
+from parley.tools.simulation.virtual_time_loop import SimulatedLoop
 
 EPOCH_MS = 1_700_000_000_000
 """What the wall clocks of the simulated machines show when the loop's time is 0."""

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from random import Random
 
 from parley.tools.simulation.connections import Data, ListeningSocket, Pipe, Segment, Transport
-from parley.tools.simulation.loop import SimulatedLoop
 from parley.tools.simulation.processes import CURRENT, Process
+from parley.tools.simulation.virtual_time_loop import SimulatedLoop
 
 CONNECT_TIMEOUT_S = 127.0
 """When Linux gives up to connect, with its default of six retransmissions."""

@@ -18,7 +18,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from parley.tools.simulation.loop import Due, SimulatedLoop
+    from parley.tools.simulation.virtual_time_loop import Due, SimulatedLoop
 
 T = TypeVar("T")
 

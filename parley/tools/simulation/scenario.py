@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.topics import CreateTopicsRequest
+from parley.tools.simulation.broker_invariants import Invariants
+from parley.tools.simulation.client_invariants import FINAL_READER, Ledger, Violation, Violations
 from parley.tools.simulation.clients import Producer, Reader
+from parley.tools.simulation.event_history import Happening
 from parley.tools.simulation.faults import Fault, Kind, plan
-from parley.tools.simulation.history import Happening
-from parley.tools.simulation.invariants import Invariants
-from parley.tools.simulation.ledger import FINAL_READER, Ledger, Violation, Violations
-from parley.tools.simulation.loop import Stuck
 from parley.tools.simulation.machines import Machine
+from parley.tools.simulation.virtual_time_loop import Stuck
 from parley.tools.simulation.world import World
 
 TOPIC = "records"

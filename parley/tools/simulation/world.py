@@ -14,11 +14,11 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from parley.tools.simulation.disk import Disks
-from parley.tools.simulation.history import History, LogCapture
-from parley.tools.simulation.loop import SimulatedLoop, run
+from parley.tools.simulation.event_history import History, LogCapture
 from parley.tools.simulation.machines import Machine, SharedStore
 from parley.tools.simulation.network import Network, Weather
 from parley.tools.simulation.processes import Process
+from parley.tools.simulation.virtual_time_loop import SimulatedLoop, run
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ import pytest
 
 from parley.storage.checkpoints import write_atomically
 from parley.tools.simulation.disk import Disks, torn
-from parley.tools.simulation.loop import SimulatedLoop, Stuck, run
 from parley.tools.simulation.scenario import Settings, simulate
+from parley.tools.simulation.virtual_time_loop import SimulatedLoop, Stuck, run
 from parley.tools.simulation.world import World
 from tests.tools.simulation.mutants import MUTANTS, Mutant, hunt
 

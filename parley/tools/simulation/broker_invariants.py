@@ -11,7 +11,7 @@
 * **Recovers**: once nothing is wrong any more everything is in sync, and all that was sent is acknowledged, in time.
 * **NoFailure**: no traceback appears in a broker's log, and nothing that asyncio calls an error.
 
-The rest is for clients to see: :mod:`parley.tools.simulation.ledger`.
+The rest is for clients to see: :mod:`parley.tools.simulation.client_invariants`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from parley.consensus.recipes.settled_write import unwrap
 from parley.protocol.errors import KafkaError
 from parley.protocol.records.batch_header import headers
 from parley.storage.log import Log
-from parley.tools.simulation.ledger import Ledger, Violations
+from parley.tools.simulation.client_invariants import Ledger, Violations
 from parley.tools.simulation.machines import Machine
 from parley.tools.simulation.processes import Process
 from parley.tools.simulation.world import World

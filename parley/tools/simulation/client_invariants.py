@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from parley.protocol.errors import ErrorCode
-from parley.tools.simulation.history import History
+from parley.tools.simulation.event_history import History
 
 TopicPartition = tuple[str, int]
 
