@@ -52,7 +52,7 @@ CREATED_PER_REQUEST_MAX = 100
 class TopicCreation(Protocol):
     """Creates the missing topics of a Metadata request."""
 
-    async def create_mentioned(self, topics: list[NewTopic]) -> list[TopicOutcome]:
+    async def create_for_client(self, topics: list[NewTopic]) -> list[TopicOutcome]:
         """Create the topics with the cluster's defaults. A topic that has appeared meanwhile counts as created."""
         ...
 
@@ -128,7 +128,7 @@ class MetadataApi:
         image = self._metadata.image
         absent = [NewTopic(name) for name in dict.fromkeys(names) if name not in image.topics and _is_legal(name)]
         if absent:
-            await self._creation.create_mentioned(absent[:CREATED_PER_REQUEST_MAX])
+            await self._creation.create_for_client(absent[:CREATED_PER_REQUEST_MAX])
 
     async def describe_topic_partitions(
         self, context: RequestContext, request: DescribeTopicPartitionsRequest

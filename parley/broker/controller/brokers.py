@@ -123,7 +123,7 @@ def check_broker_epoch(image: MetadataImage, broker_id: int, epoch: int) -> None
 
 
 def _elections(before: MetadataImage, image: MetadataImage, broker_id: int, unclean: UncleanAllowed) -> list[Change]:
-    """Return the changes of leader and ISR in a broker's partitions, after it came or went between the two images."""
+    """Return the changes of leader and ISR that follow from a broker's arrival or departure between the two images."""
     lived, live = before.live_broker_ids(), image.live_broker_ids()
     changes: list[Change] = []
     for topic in image.topics.values():

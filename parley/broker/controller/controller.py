@@ -22,6 +22,7 @@ from parley.broker.controller.decision import Decide
 from parley.broker.controller.decision_batch import DecisionRequest, decide_batch
 from parley.broker.controller.metadata_publisher import MetadataPublisher
 from parley.broker.controller.stored_metadata import PREFIXES, Writes, read_image, writes_for
+from parley.broker.logging.growing_interval import GrowingInterval
 from parley.broker.metadata.changes import ControllerElected, Delta
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
@@ -71,8 +72,9 @@ class Controller:
         self._queue: asyncio.Queue[DecisionRequest] = asyncio.Queue(QUEUE_MAX)
         self._state = ControllerState.IDLE
         self._leadership: Leadership | None = None  # of the term that is loading, active or resigning
-        self._store_silent_since_s: float | None = None  # loop time; None while no write is under way
-        self._store_error = ""  # the latest one of the write under way
+        self._store_silent_since_s: float | None = None  # loop time; None while no write is in progress
+        self._store_error = ""  # the latest one of the write in progress
+        self._store_failures = GrowingInterval(lambda: asyncio.get_running_loop().time())
 
     @property
     def is_active(self) -> bool:
@@ -138,7 +140,7 @@ class Controller:
         except (Fenced, LeadershipLost) as lost:
             _log.warning("the controller lost its office", extra={"broker": self._broker_id, "reason": str(lost)})
         except Retriable as error:
-            _log.warning("the coordination store does not respond", extra={"error": str(error)})
+            self._log_store_failure("the coordination store does not respond", error)
             await asyncio.sleep(RETRY_SECONDS)
         except CoordinationError:
             raise
@@ -192,7 +194,7 @@ class Controller:
                 if lost.done():
                     break
                 if companion.done():
-                    companion.result()  # it ends by failing only: it follows the members as long as the term lasts
+                    companion.result()  # it ends only by failing, since it runs as long as the term
                 request, get = get.result(), asyncio.ensure_future(self._queue.get())
                 await self._round(leadership, request)
         finally:
@@ -246,7 +248,7 @@ class Controller:
     # --- One round of decisions ---
 
     async def _round(self, leadership: Leadership, first: DecisionRequest) -> None:
-        """Decide on everything that waits, commit it together, and return the results."""
+        """Decide on all waiting requests, commit the decisions together, and return their results."""
         requests = [first]
         while len(requests) < BATCH_MAX and not self._queue.empty():
             requests.append(self._queue.get_nowait())
@@ -293,15 +295,20 @@ class Controller:
                 while True:
                     try:
                         await self._store.txn((), part, guard=leadership.guard())
+                        self._store_failures.restart()
                         break
                     except Retriable as error:
                         # The writes are whole values, and guarded: to repeat one whose outcome is unknown is harmless.
-                        _log.warning("a metadata write is repeated", extra={"reason": str(error)})
+                        self._log_store_failure("a metadata write is repeated", error)
                         self._store_error = str(error)
                         leadership.require()
                         await asyncio.sleep(RETRY_SECONDS)
         finally:
             self._store_silent_since_s = None
+
+    def _log_store_failure(self, event: str, error: Retriable) -> None:
+        if self._store_failures.is_due():
+            _log.warning(event, extra={"reason": str(error)})
 
     def _refuse_all_if_idle(self) -> None:
         if not self.is_active:

@@ -86,7 +86,7 @@ class MetadataPublisher:
         self._applied.set()
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Keep a change for the other brokers while this one is the controller (a subscriber of the metadata)."""
+        """Keep a change for the other brokers while this one is the controller. Subscribed to the metadata."""
         if not self._is_open:
             return
         self._whole = None

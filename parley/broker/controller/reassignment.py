@@ -92,7 +92,8 @@ def _wanted(
     if move.replicas is None:
         if not _moves(state):
             raise KafkaError(
-                ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, f"Partition {move.topic}-{move.partition} is not moving."
+                ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
+                f"Partition {move.topic}-{move.partition} is not being reassigned.",
             )
         target = origin
     else:

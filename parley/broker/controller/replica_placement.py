@@ -39,7 +39,7 @@ def place_replicas(
     if replication_factor > len(brokers) or not alive:
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Replication factor {replication_factor} is larger than the {len(brokers)} broker(s) that are registered; "
+            f"Replication factor {replication_factor} is larger than the number of registered brokers, {len(brokers)}; "
             "start more brokers or ask for fewer replicas.",
         )
     missing = max(0, replication_factor - len(alive))

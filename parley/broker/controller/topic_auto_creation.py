@@ -50,7 +50,7 @@ class TopicAutoCreation:
         """True if a topic that a client names is created (``auto.create.topics.enable``)."""
         return self._config().auto_create_topics_enable
 
-    async def create_mentioned(self, topics: list[NewTopic]) -> list[TopicOutcome]:
+    async def create_for_client(self, topics: list[NewTopic]) -> list[TopicOutcome]:
         """Create topics that a client has named. Errors are in the outcomes."""
         offsets = [self._offsets_topic() if topic.name == OFFSETS_TOPIC else topic for topic in topics]
         try:
@@ -66,7 +66,7 @@ class TopicAutoCreation:
         except KafkaError as failed:
             error = failed
         if error is not None and error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-            if error.code not in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT):  # these pass
+            if error.code not in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT):  # these errors pass
                 _log.error(
                     "the offsets topic cannot be created: consumer groups do not work until it can; with fewer brokers "
                     "than offsets.topic.replication.factor set that key to the number of brokers",

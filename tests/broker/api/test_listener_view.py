@@ -40,7 +40,7 @@ class NoCreation:
 
     automatic = False
 
-    async def create_mentioned(self, topics: Any) -> Any:
+    async def create_for_client(self, topics: Any) -> Any:
         raise AssertionError
 
 

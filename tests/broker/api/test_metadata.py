@@ -25,7 +25,7 @@ class Creation:
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
 
-    async def create_mentioned(self, topics: list[NewTopic]) -> list[TopicOutcome]:
+    async def create_for_client(self, topics: list[NewTopic]) -> list[TopicOutcome]:
         for topic in topics:
             await self._bench.create(topic.name)
         return []

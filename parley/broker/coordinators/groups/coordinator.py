@@ -96,7 +96,7 @@ class GroupCoordinator:
             self.on_resigned(partition)
 
     async def until_loaded(self, timeout_s: float, group_id: str | None = None) -> None:
-        """Wait, at most ``timeout_s``, until the present partitions are loaded, or only the one of a group."""
+        """Wait at most ``timeout_s`` until all partitions of this broker are loaded, or only the one of a group."""
         owned = self._owned.values() if group_id is None else [self._ownership_of(group_id)]
         loading = [ownership.loading for ownership in owned if ownership is not None and ownership.loading is not None]
         if loading:
@@ -118,7 +118,7 @@ class GroupCoordinator:
             )
 
     async def _read(self, partition: int) -> GroupReplay:
-        """Read a partition, again and again until it succeeds; the caller cancels it when another broker is elected.
+        """Read a partition, and repeat that until it succeeds. It is cancelled when another broker is elected.
 
         Logs why the partition cannot be read whenever the reason changes.
         """
