@@ -41,8 +41,8 @@ PARTITIONS_PER_RESPONSE_MAX = 2000
 OPENED_MAX_S = 0.5
 """How long a request waits at most for the logs of new partitions.
 
-Opening a few logs takes milliseconds. Thanks to the wait a client that has just created a topic, perhaps through another
-broker, finds its leaders.
+Opening a few logs takes milliseconds. Thanks to the wait a client that has just created a topic, perhaps through
+another broker, finds its leaders.
 """
 
 CREATED_PER_REQUEST_MAX = 100
