@@ -1,12 +1,9 @@
 """How long the controller has been silent for this broker, and whether it is silent for most brokers.
 
-A controller whose process stands still accepts connections (its operating system does) and may keep its session for up
-to 20 s on some stores. To a single broker that looks like a controller that only this broker cannot reach. So no broker
-deposes it alone: the brokers ask each other, and depose it if more than half of all registered brokers, fenced ones and
-the controller included, have not heard from it for as long as a session may be silent. ``live_brokers`` counts in the
-same way. So if the cluster is cut into two parts that both reach the store, the smaller part gives way: it has fenced
-no broker, and the two parts do not depose each other in turn. Deposing is always safe, since a deposed controller
-cannot write.
+To a single broker, a controller whose process stands still looks like one that only this broker cannot reach. So no
+broker deposes it alone: the brokers ask each other, and depose it if more than half of all registered brokers, fenced
+ones and the controller included, have not heard from it for as long as a session may be silent. Deposing is always
+safe, since a deposed controller cannot write. docs/architecture.md ("Fencing silent brokers") gives the reasons.
 """
 
 from __future__ import annotations

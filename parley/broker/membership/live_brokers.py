@@ -1,18 +1,13 @@
 """The controller's view of which brokers are alive: it registers the members of the group of brokers, and fences.
 
-A broker is fenced
+* A broker is fenced at once if its process has ended (``watchdog``) or its session has expired. While the controller's
+  own session is new, brokers without a session get time to join: the store may have been down.
+* A broker is fenced if it has not requested metadata for ``silence_s``: it does not learn of changes, so it must not
+  lead. This holds only while the controller hears from at least half of all brokers; else it may be cut off itself.
+* Fencing is always safe and never final: a broker that is alive joins again under a higher epoch. If its connections
+  were refused and it joins again, something on the way refuses them, and from then on only its silence counts.
 
-* at once, when its process has ended (``watchdog``), or when it is not a member: its session has expired. Only if the
-  controller's own session is new do brokers without a session get time to join: the store may have been down;
-* after a silence: when it has not requested metadata for ``silence_s``, member or not. A broker that does not learn of
-  changes must not lead. This holds only while the controller hears from at least half of all brokers, itself included.
-  Otherwise the controller may be the one that is cut off. Fencing all others would then make it the only in-sync
-  replica, and leave no leader once the others depose it (``controller_silence``). Half is enough: no other half can
-  depose the controller.
-
-Fencing is always safe and never final: a broker that is alive learns of it and joins again under a higher epoch. If a
-broker joins again whose connections were refused, something on the way refuses them: from then on only its silence
-counts.
+docs/architecture.md ("Fencing silent brokers") gives the reasons.
 """
 
 from __future__ import annotations

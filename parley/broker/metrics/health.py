@@ -1,7 +1,13 @@
-"""Whether a broker can do its work, as a probe wants to know it.
+"""The health of a broker process, as ``/healthz`` reports it: the state of the process, and its problems.
 
-States follow one another: starting, ready, stopping. Problems come and go: a fatal one means that the broker cannot
-serve though it runs (the store is out of reach), any other that it serves less than it should (a disk has failed).
+The states, and from which each may be entered::
+
+    STARTING                        from the beginning; each step of the start is named
+    READY     <- STARTING           the broker serves clients
+    STOPPING  <- STARTING, READY    it stops, or its start has failed
+
+Problems appear and disappear in any state. A fatal problem means that the broker runs and cannot serve (it is no longer
+a member of the cluster); any other, that it serves less than it should (a disk has failed).
 """
 
 from __future__ import annotations
@@ -11,22 +17,29 @@ from typing import Any, NamedTuple
 
 
 class State(Enum):
-    """Where a broker is in its life."""
+    """The states of a broker process, by the names that ``/healthz`` shows."""
 
     STARTING = "starting"
     READY = "ready"
     STOPPING = "stopping"
 
 
+ENTERED_FROM: dict[State, frozenset[State]] = {
+    State.STARTING: frozenset({State.STARTING}),
+    State.READY: frozenset({State.STARTING}),
+    State.STOPPING: frozenset({State.STARTING, State.READY}),
+}
+
+
 class Trouble(NamedTuple):
-    """One thing that is wrong."""
+    """One problem; a fatal one keeps the broker from serving."""
 
     text: str
     fatal: bool
 
 
 class Health:
-    """Told by the parts of a broker, asked by ``/healthz``. Every method may be called in any thread."""
+    """State and problems of one broker. The broker's parts report them; every method may be called in any thread."""
 
     def __init__(self) -> None:
         self.state = State.STARTING
@@ -35,36 +48,42 @@ class Health:
 
     @property
     def step(self) -> str:
-        """The step that the start has come to; nothing before it and after it."""
+        """The step that the start has reached; empty before and after the start."""
         return self._detail
 
     def starting(self, detail: str) -> None:
-        """The start has come to this step."""
-        self._detail = detail
+        """Note that the start has reached this step."""
+        self._enter(State.STARTING, detail)
 
     def ready(self) -> None:
-        """Clients are served from now on."""
-        self.state, self._detail = State.READY, ""
+        """Note that the broker serves clients from now on."""
+        self._enter(State.READY)
 
     def stopping(self) -> None:
-        """Clients are asked to go elsewhere from now on."""
-        self.state, self._detail = State.STOPPING, ""
+        """Note that the broker stops: a probe should send clients to other brokers."""
+        self._enter(State.STOPPING)
+
+    def _enter(self, state: State, detail: str = "") -> None:
+        """Change the state; a step that the table does not have is a defect."""
+        if self.state not in ENTERED_FROM[state]:
+            raise AssertionError(f"broker: {self.state.value} -> {state.value} is not a legal step")
+        self.state, self._detail = state, detail
 
     def trouble(self, what: str, text: str, *, fatal: bool = False) -> None:
-        """Something is wrong with ``what``, until ``solved`` says otherwise."""
+        """Report a problem with ``what``; it lasts until ``solved`` is called."""
         self._troubles[what] = Trouble(text, fatal)
 
     def solved(self, what: str) -> None:
-        """Nothing is wrong with ``what`` any more."""
+        """Remove the problem with ``what``, if there is one."""
         self._troubles.pop(what, None)
 
     def problem(self, what: str) -> str:
-        """What is wrong with ``what``; empty if nothing is."""
+        """The text of the problem with ``what``; empty if there is none."""
         trouble = self._troubles.get(what)
         return "" if trouble is None else trouble.text
 
     def report(self) -> tuple[bool, dict[str, Any]]:
-        """Whether to send clients here, and what to tell a person about it."""
+        """True if clients should be sent here, and the facts for the operator."""
         troubles = dict(self._troubles)
         fatal = any(trouble.fatal for trouble in troubles.values())
         body: dict[str, Any] = {"status": self.state.value}

@@ -1,4 +1,4 @@
-"""Whether a controller is silent for most brokers, and what brokers of an earlier version understand of it."""
+"""Whether a controller is silent for most brokers, and the response to a broker of an earlier version."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONTROLLER, OWN, OTHER = 1, 2, 3
 
 
 class Peers:
-    """Brokers that say how long they have not heard of the controller of epoch 7; None does not answer."""
+    """Brokers that report how long they have not heard from the controller of epoch 7; None: they do not respond."""
 
     def __init__(self, silent_ms: int | None) -> None:
         self.silent_ms = silent_ms
@@ -36,24 +36,24 @@ async def judged(known: tuple[int, ...], silent_ms: int | None, *, fenced: tuple
 
 
 @pytest.mark.parametrize(("silent_ms", "silent"), [(2000, True), (1999, False), (-1, False), (None, False)])
-async def test_most_must_say_so(silent_ms: int | None, silent: bool) -> None:
+async def test_more_than_half_must_not_have_heard_from_it(silent_ms: int | None, silent: bool) -> None:
     assert await judged((CONTROLLER, OWN, OTHER), silent_ms) is silent
 
 
-async def test_who_was_fenced_counts() -> None:
-    """Else a controller that was cut off, and has fenced the others before it was deposed, would be most by itself."""
+async def test_fenced_brokers_count() -> None:
+    """Otherwise a controller that was cut off, and has fenced all others, would be more than half by itself."""
     assert await judged((CONTROLLER, OWN, OTHER), None, fenced=(CONTROLLER, OTHER)) is False
     assert await judged((CONTROLLER, OWN, OTHER), 2000, fenced=(OTHER,)) is True
 
 
-async def test_the_one_that_is_judged_is_not_asked_though_the_image_names_another() -> None:
+async def test_the_judged_controller_is_not_asked_even_if_the_image_names_another_one() -> None:
     brokers = {n: BrokerRegistration(n, 1, UUID(int=n), ()) for n in (CONTROLLER, OWN, OTHER)}
     image = MetadataImage("c", controller_id=OTHER, brokers=brokers)
     assert await is_silent_for_most(Peers(2000), image, OWN, CONTROLLER, 7, 2.0)  # type: ignore[arg-type]
 
 
-def test_an_answer_is_as_old_as_its_question() -> None:
-    """It may have lain unread while the process stood still."""
+def test_a_response_is_as_old_as_its_request() -> None:
+    """The response may have lain unread while the process stood still."""
     now_s = 0.0
     silence = ControllerSilence(lambda: now_s)
     silence.asking()
@@ -68,13 +68,13 @@ def test_an_answer_is_as_old_as_its_question() -> None:
     assert silence.untold_s == 0.0
 
 
-async def test_who_has_not_joined_has_no_say() -> None:
-    """It knows of nobody, so it would be all of them."""
+async def test_a_broker_that_has_not_joined_deposes_no_controller() -> None:
+    """It knows no other broker, so it would be all of them."""
     assert await judged((), None) is False
     assert await judged((CONTROLLER, OTHER), 2000) is False
 
 
-def test_an_earlier_version_is_answered_in_its_own() -> None:
+def test_a_request_of_an_earlier_version_gets_a_response_of_that_version() -> None:
     answer = FetchMetadataResponse(controller_id=1, controller_epoch=2, silent_ms=3)
     assert decode(FetchMetadataResponse, 0, encode(answer, 0)).silent_ms == -1
     assert len(encode(answer, 1)) == len(encode(answer, 0)) + 8

@@ -14,7 +14,7 @@ def test_directories_remember_every_store_they_have_belonged_to(tmp_path: Path) 
     second.mkdir()
     assert read_known_stores([first, second, tmp_path / "missing"]) == []
     record_store([first, second], "a")
-    record_store([second], "b")  # the first one was away
+    record_store([second], "b")  # the first directory was missing
     assert read_known_stores([first, second]) == ["b", "a"]
     record_store([first, second], "b")
     assert (first / STORE_FILE).read_text() == "b\na\n"

@@ -1,4 +1,4 @@
-"""Brokers that share a store: who controls, who follows, who is fenced and comes back. Over real sockets."""
+"""Brokers that share a store: election of the controller, fencing, rejoining, stopping. Over real sockets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NEVER_MS = 600_000
 """A session timeout that no test waits for."""
 PATIENCE_S = 30
 SHORT_MS = "500"
-"""The session timeout of a broker that is to give up soon."""
+"""The session timeout of a broker that should give up soon."""
 
 
 def servers(cluster: Cluster) -> list[BrokerServer]:
@@ -42,7 +42,7 @@ def servers(cluster: Cluster) -> list[BrokerServer]:
 
 
 async def everywhere(cluster: Cluster, holds: Callable[[MetadataImage], bool]) -> None:
-    """Wait until every running broker's image is so."""
+    """Wait until this holds for the image of every running broker."""
     for server in servers(cluster):
         assert await server.metadata.until(holds, PATIENCE_S), server.metadata.image
 
@@ -60,20 +60,20 @@ async def create(server: BrokerServer, name: str, *, factor: int = 3) -> int:
     return int(answer.topics[0].error_code)
 
 
-async def test_any_broker_takes_what_is_for_the_controller_and_all_hear_of_it() -> None:
+async def test_any_broker_accepts_requests_for_the_controller_and_all_apply_the_change() -> None:
     async with Cluster(brokers=3) as cluster:
         for server in servers(cluster):
             name = f"asked-{server.identity.broker_id}"
             assert await create(server, name) == ErrorCode.NONE
-            # When the client is answered every broker knows.
+            # Every broker knows the topic when the client gets its response.
             assert all(name in other.metadata.image.topics for other in servers(cluster))
         images = [server.metadata.image for server in servers(cluster)]
         assert images[0] == images[1] == images[2]
         assert sorted(images[0].brokers) == [1, 2, 3]
 
 
-async def test_what_is_for_the_controller_waits_for_the_next_one() -> None:
-    """librdkafka does not ask again: its user would see NOT_CONTROLLER."""
+async def test_requests_for_a_dead_controller_wait_for_the_next_one() -> None:
+    """librdkafka does not repeat such requests: its user would see NOT_CONTROLLER."""
     async with Cluster(brokers=3, coordination_session_timeout_ms=NEVER_MS) as cluster:
         first = controller_of(cluster)
         follower = cluster.brokers[first % 3 + 1].server
@@ -82,7 +82,7 @@ async def test_what_is_for_the_controller_waits_for_the_next_one() -> None:
         assert controller_of(cluster) != first
 
 
-async def test_dynamic_configuration_is_the_same_whoever_is_asked() -> None:
+async def test_a_dynamic_change_sent_to_any_broker_reaches_all() -> None:
     async with Cluster(brokers=2) as cluster:
         for broker_id, server in enumerate(servers(cluster), 1):
             change = IncrementalAlterConfigsRequest.AlterableConfig(
@@ -124,7 +124,7 @@ async def test_a_killed_broker_is_fenced_and_its_leaders_move() -> None:
         await everywhere(cluster, lambda image: all(p.leader not in (victim, -1) for p in image.topics["t"].partitions))
 
 
-async def test_a_broker_that_is_fenced_although_it_lives_comes_back_under_a_higher_epoch() -> None:
+async def test_a_fenced_broker_that_is_alive_joins_again_under_a_higher_epoch() -> None:
     async with Cluster(brokers=3) as cluster:
         controller = cluster.brokers[controller_of(cluster)].server
         for victim in cluster.brokers:
@@ -140,19 +140,19 @@ async def test_a_broker_that_is_fenced_although_it_lives_comes_back_under_a_high
             )
 
 
-async def test_a_broker_that_asks_for_no_metadata_is_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Who hears of nothing would wait, when it is stopped, to hear that it may go.
+async def test_a_broker_that_requests_no_metadata_is_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
+    # With controlled shutdown, a broker without metadata would wait to be fenced when it stops.
     async with Cluster(brokers=2, coordination_session_timeout_ms=2000, controlled_shutdown_enable=False) as cluster:
         deaf = next(broker_id for broker_id in cluster.brokers if broker_id != controller_of(cluster))
         following = cluster.brokers[deaf].server.parts.lifecycle._controller_follower
-        following.controller_is(None)  # it follows nobody from now on, and is a member all the same
+        following.controller_is(None)  # it follows no controller from now on, and is still a member
         controller = cluster.brokers[controller_of(cluster)].server
         assert await controller.metadata.until(lambda image: image.brokers[deaf].fenced, PATIENCE_S)
         assert isinstance(following, ControllerFollower)
 
 
-async def test_a_broker_that_has_lost_its_controller_calls_no_topic_unknown() -> None:
-    """It may have been made a moment ago; a client that is told so drops what it has for the topic."""
+async def test_a_broker_that_has_lost_its_controller_reports_no_topic_as_unknown() -> None:
+    """The topic may be new; a client that gets UNKNOWN_TOPIC_OR_PARTITION drops its records for it."""
     question = MetadataRequest(
         topics=[MetadataRequest.MetadataRequestTopic(name="new")], allow_auto_topic_creation=False
     )
@@ -194,7 +194,7 @@ async def test_a_broker_may_be_superseded_until_it_has_caught_up(monkeypatch: py
 
 
 class NeverAnswered(Delayed[FetchMetadataResponse]):
-    """What a process that stands still says: nothing, over a connection that is well."""
+    """The response of a process that stands still: none, over a healthy connection."""
 
     def on_change(self, key: object, amount: int) -> bool:
         return False
@@ -204,7 +204,7 @@ class NeverAnswered(Delayed[FetchMetadataResponse]):
 
 @contextmanager
 def silent_for(server: BrokerServer, deaf: Collection[int]) -> Iterator[asyncio.Event]:
-    """Let these brokers' requests for metadata be without an answer; gives what is set when somebody else asks."""
+    """Send no response to metadata requests of these brokers; yields an event that requests of other brokers set."""
     route = server.serving.dispatcher.routes[FetchMetadataRequest.API_KEY]
     answer = route.handler
     asked = asyncio.Event()
@@ -225,7 +225,7 @@ def silent_for(server: BrokerServer, deaf: Collection[int]) -> Iterator[asyncio.
 
 
 async def test_a_controller_that_is_silent_for_most_brokers_is_replaced() -> None:
-    """Its session with the store lives, as long as the test likes."""
+    """The controller keeps its session with the store."""
     async with Cluster(brokers=3, coordination_session_timeout_ms=500) as cluster:
         first = controller_of(cluster)
         others = [broker.server for broker_id, broker in cluster.brokers.items() if broker_id != first]
@@ -235,7 +235,7 @@ async def test_a_controller_that_is_silent_for_most_brokers_is_replaced() -> Non
         assert await create(others[0], "after", factor=2) == ErrorCode.NONE
 
 
-async def test_what_a_silent_controller_was_asked_is_asked_of_the_next_one() -> None:
+async def test_a_request_to_a_silent_controller_is_repeated_to_the_next_one() -> None:
     async with Cluster(brokers=3, coordination_session_timeout_ms=1500) as cluster:
         first = controller_of(cluster)
         route = cluster.brokers[first].server.serving.dispatcher.routes[CreateTopicsRequest.API_KEY]
@@ -252,7 +252,7 @@ async def test_what_a_silent_controller_was_asked_is_asked_of_the_next_one() -> 
             assert await asyncio.wait_for(creating, PATIENCE_S) == ErrorCode.NONE
 
 
-async def test_metadata_are_followed_again_after_a_failure_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_metadata_is_followed_again_after_a_failure_in_this_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     pull, failed = follower.pull, asyncio.Event()
 
     async def fail_once(*args: Any, is_whole: bool, **options: Any) -> None:
@@ -263,7 +263,7 @@ async def test_metadata_are_followed_again_after_a_failure_of_our_own(monkeypatc
 
     async with Cluster(brokers=2, coordination_session_timeout_ms=NEVER_MS) as cluster:
         monkeypatch.setattr(follower, "pull", fail_once)
-        await create(servers(cluster)[0], "during", factor=2)  # so that the question is answered that is under way
+        await create(servers(cluster)[0], "during", factor=2)  # so that the pending request gets its response
         await asyncio.wait_for(failed.wait(), PATIENCE_S)
         await create(servers(cluster)[0], "after", factor=2)
         await everywhere(cluster, lambda image: "after" in image.topics)
@@ -309,7 +309,7 @@ async def test_a_second_broker_with_the_same_id_is_refused(
 async def test_a_second_broker_with_the_same_id_fetches_nothing_in_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its folder is empty: the leader must not take that for the log of the broker that is registered."""
+    """Its folder is empty: the leader must not mistake that for the log of the registered broker."""
     monkeypatch.setattr("parley.broker.membership.registration.PROBE_S", 0.1)
     url = f"local://{tmp_path}/store"
     async with Cluster(brokers=2, data_dir=tmp_path, coordination_url=url) as cluster:
@@ -334,7 +334,7 @@ async def test_a_second_broker_with_the_same_id_fetches_nothing_in_its_name(
         assert -1 not in epochs
 
 
-async def test_a_stop_in_order_hands_over_before_anything_is_closed() -> None:
+async def test_a_clean_stop_hands_over_leadership_before_anything_is_closed() -> None:
     async with Cluster(brokers=3, coordination_session_timeout_ms=NEVER_MS) as cluster:
         assert await create(servers(cluster)[0], "t") == ErrorCode.NONE
         for leaver in (controller_of(cluster), None):
@@ -372,7 +372,7 @@ async def test_a_stop_does_not_wait_for_a_store_that_is_down(
     assert "the coordination store responds again" in caplog.text
 
 
-async def test_all_come_back_in_any_order() -> None:
+async def test_all_brokers_come_back_in_any_order() -> None:
     async with Cluster(brokers=3, coordination_session_timeout_ms=NEVER_MS) as cluster:
         assert await create(servers(cluster)[0], "t") == ErrorCode.NONE
         for broker_id in (1, 2, 3):

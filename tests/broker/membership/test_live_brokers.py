@@ -1,4 +1,4 @@
-"""Whom a controller holds for gone because they say nothing."""
+"""Which brokers a controller fences for their silence."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from parley.broker.metadata.types import BrokerRegistration
 
 SILENCE_S = 2.0
 LONG, SHORT, SUSPECT = 2.1, 0.7, 1.4
-"""More than a silence; a third of it, as between two questions; what is left of a silence at the end of which somebody
-else's is over, where both began at once."""
+"""More than a silence; a third of it, the interval between two requests; the silence of a broker that was cut off
+together with another one whose silence is just over."""
 
 
 class MetadataPublisher:
-    """Nobody has asked for metadata in this term."""
+    """No broker has requested metadata during this term."""
 
     followers: ClassVar[dict[int, Any]] = {}
 
@@ -37,10 +37,10 @@ class MetadataPublisher:
         ({2: LONG, 3: SHORT, 4: None}, [2]),
     ],
 )
-def test_silence_is_theirs_only_where_half_of_all_are_heard(
+def test_silent_brokers_are_fenced_only_if_half_of_all_are_heard(
     silent_for: dict[int, float | None], gone: list[int]
 ) -> None:
-    """None is a broker that was fenced: it counts, as it does where brokers judge the controller."""
+    """None stands for a fenced broker: it counts, as it does when brokers judge the controller."""
     brokers = {
         n: BrokerRegistration(n, 1, UUID(int=n), (), fenced=silent_for.get(n, 0.0) is None) for n in (1, *silent_for)
     }

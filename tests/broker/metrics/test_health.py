@@ -1,6 +1,8 @@
-"""Whether a broker says it can serve."""
+"""The health of a broker: its states, and the problems that it reports."""
 
 from __future__ import annotations
+
+import pytest
 
 from parley.broker.metrics import Health
 
@@ -15,7 +17,17 @@ def test_a_broker_serves_between_its_start_and_its_stop() -> None:
     assert health.report() == (False, {"status": "stopping"})
 
 
-def test_trouble_is_told_and_only_fatal_trouble_turns_clients_away() -> None:
+def test_an_illegal_step_raises() -> None:
+    health = Health()
+    health.ready()
+    with pytest.raises(AssertionError, match="ready -> starting is not a legal step"):
+        health.starting("again")
+    health.stopping()
+    with pytest.raises(AssertionError, match="stopping -> ready"):
+        health.ready()
+
+
+def test_only_a_fatal_problem_turns_clients_away() -> None:
     health = Health()
     health.ready()
     health.trouble("directory /a", "I/O error")

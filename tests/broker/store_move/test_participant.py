@@ -1,6 +1,6 @@
-"""A cluster whose store is changed while it runs: who is in charge, who follows, what of a controller that dies.
+"""A cluster moves to another store while it runs: which store is in charge, and what happens if the controller dies.
 
-Killing the controller at an exact step means: neither store hears from it any more, and then its process is gone.
+To kill the controller at an exact step, it is first disconnected from both stores, and then its process ends.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from inspect import isawaitable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ import pytest
 import parley.broker.store_move.driver as moving
 from parley import Cluster
 from parley.broker.membership.known_stores import STORE_FILE
+from parley.broker.store_move.participant import MoveEvent, StoreMoveParticipant
 from parley.consensus.backend import Check, Op, TxnResult
 from parley.consensus.errors import Unavailable
 from parley.consensus.memory import MemoryBackend, MemoryStore
@@ -31,12 +33,12 @@ from parley.protocol.messages.topics import CreateTopicsRequest
 
 _names = itertools.count()
 QUICK: dict[str, Any] = {"coordination_session_timeout_ms": 6000, "offsets_topic_num_partitions": 1}
-"""A session may end while a test waits for that, but not because a machine does other things besides."""
+"""The session timeout is short enough for tests that wait for it, and long enough for a loaded machine."""
 
 
 @pytest.fixture
 def target() -> str:
-    """The address of an empty store in memory, which lasts as long as the test."""
+    """The address of an empty store in memory, which exists until the test ends."""
     return another()
 
 
@@ -56,7 +58,7 @@ async def running(brokers: int = 3, **settings: Any) -> AsyncIterator[tuple[Clus
 
 
 async def until(holds: Callable[[], Any]) -> None:
-    """Wait until this is so; it may have to be awaited itself."""
+    """Wait until ``holds()`` is true; its result may be awaitable."""
     async with asyncio.timeout(30):
         while True:
             found = holds()
@@ -66,7 +68,7 @@ async def until(holds: Callable[[], Any]) -> None:
 
 
 async def ask(client: Client, action: int, url: str | None = None) -> Any:
-    """Ask until there is a controller that answers."""
+    """Send the request until a controller responds to it."""
     async with asyncio.timeout(30):
         while True:
             with suppress(KafkaError):
@@ -77,14 +79,14 @@ async def ask(client: Client, action: int, url: str | None = None) -> Any:
 
 
 async def move(client: Client, url: str) -> Any:
-    """Move, and wait for the end of it."""
+    """Move, and wait until the move ends."""
     begun = await ask(client, START, url)
     assert begun.error_code == 0, begun
     return await ended(client, begun.move)
 
 
 async def ended(client: Client, move: str) -> Any:
-    """Wait for the end of this move."""
+    """Wait until this move ends; return its last status."""
 
     async def has_ended() -> bool:
         answers.append(await ask(client, STATUS))
@@ -96,7 +98,7 @@ async def ended(client: Client, move: str) -> Any:
 
 
 async def create(client: Client, name: str) -> None:
-    """Make a topic, as a client does that tries again where it is told to."""
+    """Create a topic, as a client that repeats the request after retriable errors."""
     wanted = CreateTopicsRequest.CreatableTopic(
         name=name, num_partitions=2, replication_factor=-1, assignments=[], configs=[]
     )
@@ -122,7 +124,7 @@ def brokers(cluster: Cluster) -> Collection[Any]:
 
 
 async def all_at(cluster: Cluster, url: str) -> None:
-    """Wait until every broker that runs has the store at this address, and knows the same living controller."""
+    """Wait until every running broker uses the store at this address and knows the same live controller."""
 
     def settled() -> bool:
         servers = [each.server for each in cluster.brokers.values() if each.is_running]
@@ -142,7 +144,7 @@ def epochs(cluster: Cluster) -> tuple[int, dict[int, int]]:
     return image.controller_epoch, {each.broker_id: each.epoch for each in image.brokers.values()}
 
 
-async def test_the_cluster_goes_on_in_the_other_store_with_what_it_knew(target: str) -> None:
+async def test_the_cluster_continues_in_the_new_store_with_all_its_state(target: str) -> None:
     async with running() as (cluster, client):
         await create(client, "before")
         leaders = {p.partition_index: p.leader_id for p in (await client.metadata(["before"])).topics[0].partitions}
@@ -183,7 +185,7 @@ async def test_requests_for_the_controller_wait_for_the_one_in_the_new_store(tar
         assert all(each.server.parts.store_move.is_settled for each in cluster.brokers.values())
 
 
-async def test_requests_wait_no_longer_than_the_freeze(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requests_stop_waiting_when_the_freeze_ends(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class Failing(Migration):
         async def _copy(self, step: Step) -> None:
             if step is Step.COPY_REST:
@@ -191,6 +193,7 @@ async def test_requests_wait_no_longer_than_the_freeze(target: str, monkeypatch:
                     lambda: not any(each.server.parts.store_move.is_settled for each in cluster.brokers.values())
                 )
                 raise ConnectionError("the new store burns")
+            await super()._copy(step)
 
     monkeypatch.setattr(moving, "Migration", Failing)
     async with running() as (cluster, client):
@@ -202,7 +205,7 @@ async def test_requests_wait_no_longer_than_the_freeze(target: str, monkeypatch:
 
 
 @pytest.mark.parametrize("step", list(REPORTED_STEPS))
-async def test_a_controller_that_dies_on_the_way_is_replaced(
+async def test_a_controller_that_dies_during_a_move_is_replaced(
     target: str, step: Step, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running() as (cluster, client):
@@ -225,7 +228,7 @@ async def test_a_controller_that_dies_on_the_way_is_replaced(
         assert {each.name for each in (await client.metadata()).topics} >= {"before", "after"}
 
 
-async def test_a_move_back_that_failed_is_not_taken_for_done(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_move_back_is_not_reported_as_done(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running() as (cluster, client):
         origin = cluster.brokers[1].server.parts.store_move.store.url
         assert (await move(client, target)).state == "done"
@@ -243,7 +246,7 @@ async def test_a_move_back_that_failed_is_not_taken_for_done(target: str, monkey
 
 
 def _death_in(cluster: Cluster, deaths: list[asyncio.Future[None]]) -> Callable[[Any, Any], None]:
-    """Kills, once, the broker that these clients of the two stores belong to."""
+    """Return a function that kills, once, the broker that owns these clients of the two stores."""
 
     def kill_controller(source: MemoryBackend, other: MemoryBackend) -> None:
         if not deaths:
@@ -274,7 +277,7 @@ def _dying_at(step: Step, kill: Callable[[Any, Any], None]) -> type[Migration]:
     return Dying
 
 
-async def test_a_broker_that_is_down_meanwhile_follows_with_its_old_configuration(tmp_path: Path) -> None:
+async def test_a_broker_that_is_down_during_a_move_follows_with_its_old_configuration(tmp_path: Path) -> None:
     async with running(data_dir=tmp_path) as (cluster, client):
         await create(client, "before")
         await cluster.stop(3)
@@ -290,7 +293,7 @@ async def test_a_broker_that_is_down_meanwhile_follows_with_its_old_configuratio
         await all_at(cluster, other)
 
 
-async def test_all_brokers_start_again_after_a_move_whatever_address_they_have(tmp_path: Path) -> None:
+async def test_all_brokers_start_after_a_move_with_either_address(tmp_path: Path) -> None:
     cluster = Cluster(brokers=3, data_dir=tmp_path, **QUICK)
     async with cluster, Client(cluster.bootstrap_servers) as client:
         await create(client, "before")
@@ -303,7 +306,9 @@ async def test_all_brokers_start_again_after_a_move_whatever_address_they_have(t
         await all_at(cluster, f"local://{tmp_path}/coordination")
 
 
-async def test_a_store_that_one_broker_cannot_use_is_not_moved_to(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_cluster_does_not_move_to_a_store_that_one_broker_cannot_use(
+    target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with running() as (cluster, client):
         lonely = cluster.brokers[2].server.parts.store_move
         opened = lonely._backend_at
@@ -321,7 +326,7 @@ async def test_a_store_that_one_broker_cannot_use_is_not_moved_to(target: str, m
         await create(client, "after")
 
 
-async def test_a_store_that_is_away_for_a_moment_when_brokers_have_connected_does_not_end_the_move(
+async def test_a_short_outage_of_the_store_while_brokers_report_does_not_end_the_move(
     target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     committed, refused = MemoryBackend.txn, set[str]()
@@ -340,7 +345,7 @@ async def test_a_store_that_is_away_for_a_moment_when_brokers_have_connected_doe
     assert len(refused) == 3
 
 
-async def test_a_move_is_given_up_on_demand(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_move_is_given_up_on_request(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class Waiting(Migration):
         async def _missing(self, view: Any) -> list[str]:
             return ["one that never comes"]
@@ -368,7 +373,25 @@ async def test_a_move_is_given_up_on_demand(target: str, monkeypatch: pytest.Mon
         await all_at(cluster, origin)
 
 
-async def test_what_makes_no_sense_is_refused() -> None:
+async def test_invalid_requests_are_rejected() -> None:
     async with running(1) as (_, client):
         for action, url in ((START, "nowhere://x"), (START, None), (9, None)):
             assert (await ask(client, action, url)).error_code == ErrorCode.INVALID_REQUEST
+
+
+async def test_requests_wait_from_the_freeze_until_the_new_store_has_a_controller() -> None:
+    nothing: Any = None
+    participant = StoreMoveParticipant(nothing, nothing, nothing, Random(1))
+    participant._left_epoch = 7
+    settled = []
+    for event in (MoveEvent.STORE_FROZEN, MoveEvent.STORE_MOVED, MoveEvent.STORE_FOUND, MoveEvent.STORE_WRITABLE):
+        participant._on(event)
+        settled.append(participant.is_settled)
+    participant.controller_elected(7)
+    settled.append(participant.is_settled)
+    participant.controller_elected(8)
+    assert settled == [False] * 5
+    assert participant.is_settled
+    participant.controller_elected(9)
+    with pytest.raises(AssertionError, match="CONTROLLER_ELECTED is not legal in state SETTLED"):
+        participant._on(MoveEvent.CONTROLLER_ELECTED)
