@@ -21,6 +21,8 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
+from parley.broker.runtime.states import IllegalStep
+
 
 class BrokerState(Enum):
     """The states; the module docstring explains each one."""
@@ -85,7 +87,7 @@ TRANSITIONS: dict[tuple[BrokerState, BrokerEvent], BrokerState] = {**_MEMBERSHIP
 
 
 def next_state(state: BrokerState, event: BrokerEvent) -> BrokerState:
-    """The state after this event. Raises AssertionError for a step that the table does not have: it is a defect."""
+    """The state after this event. Raises IllegalStep for a step that the table does not have: it is a defect."""
     if (state, event) not in TRANSITIONS:
-        raise AssertionError(f"broker membership: {event.name} is not legal in state {state.name}")
+        raise IllegalStep("broker membership", state, event)
     return TRANSITIONS[state, event]

@@ -17,6 +17,7 @@ from enum import Enum, auto
 from random import Random
 
 from parley.broker.membership.registration import BROKERS_GROUP
+from parley.broker.runtime.states import IllegalStep
 from parley.broker.runtime.tasks import TaskSet
 from parley.broker.store_move.participant import OPEN_MAX_S, StoreMoveParticipant
 from parley.consensus.backend import Backend
@@ -91,7 +92,7 @@ class StoreMoveDriver:
     def _on(self, event: DriverEvent) -> None:
         """Change the state; a step that the table does not have is a defect."""
         if (self._state, event) not in DRIVER_TRANSITIONS:
-            raise AssertionError(f"store move driver: {event.name} is not legal in state {self._state.name}")
+            raise IllegalStep("store move driver", self._state, event)
         self._state = DRIVER_TRANSITIONS[self._state, event]
 
     # --- Requests of operators ---

@@ -22,6 +22,7 @@ from contextlib import suppress
 from enum import Enum, auto
 from random import Random
 
+from parley.broker.runtime.states import IllegalStep
 from parley.broker.runtime.tasks import TaskSet
 from parley.consensus.backend import Put, Session
 from parley.consensus.errors import CoordinationError, Retriable, WrongStore
@@ -117,7 +118,7 @@ class StoreMoveParticipant:
     def _on(self, event: MoveEvent) -> None:
         """Change the state; a step that the table does not have is a defect."""
         if (self._state, event) not in MOVE_TRANSITIONS:
-            raise AssertionError(f"store move: {event.name} is not legal in state {self._state.name}")
+            raise IllegalStep("store move", self._state, event)
         self._state = MOVE_TRANSITIONS[self._state, event]
         if self._state is MoveState.SETTLED:
             self._settled.set()

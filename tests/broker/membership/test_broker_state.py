@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 
 from parley.broker.membership.broker_state import TRANSITIONS, BrokerEvent, BrokerState, next_state
+from parley.broker.runtime.states import IllegalStep
 
 S, E = BrokerState, BrokerEvent
 
@@ -40,7 +41,7 @@ def test_the_ways_through_a_membership(events: tuple[BrokerEvent, ...], state: B
 
 def test_an_illegal_step_raises() -> None:
     for state, event in set(product(S, E)) - TRANSITIONS.keys():
-        with pytest.raises(AssertionError, match=f"{event.name} is not legal in state {state.name}"):
+        with pytest.raises(IllegalStep, match=f"{event.name} is not legal in the state {state.name}"):
             next_state(state, event)
     assert (S.CONNECTING, E.JOINED) not in TRANSITIONS
     assert (S.STOPPED, E.SESSION_OPENED) not in TRANSITIONS

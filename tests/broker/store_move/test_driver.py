@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from parley.broker.runtime.states import IllegalStep
 from parley.broker.store_move.driver import DriverEvent, StoreMoveDriver
 
 
@@ -17,5 +18,5 @@ async def test_a_driver_moves_nothing_outside_a_term() -> None:
     driver._on(DriverEvent.MOVE_REQUESTED)
     driver._on(DriverEvent.MOVE_BEGAN)
     driver._on(DriverEvent.TERM_ENDED)
-    with pytest.raises(AssertionError, match="MOVE_ENDED is not legal in state OUT_OF_OFFICE"):
+    with pytest.raises(IllegalStep, match="MOVE_ENDED is not legal in the state OUT_OF_OFFICE"):
         driver._on(DriverEvent.MOVE_ENDED)

@@ -19,6 +19,7 @@ import pytest
 import parley.broker.store_move.driver as moving
 from parley import Cluster
 from parley.broker.membership.known_stores import STORE_FILE
+from parley.broker.runtime.states import IllegalStep
 from parley.broker.store_move.participant import MoveEvent, StoreMoveParticipant
 from parley.consensus.backend import Check, Op, TxnResult
 from parley.consensus.errors import Unavailable
@@ -393,5 +394,5 @@ async def test_requests_wait_from_the_freeze_until_the_new_store_has_a_controlle
     assert settled == [False] * 5
     assert participant.is_settled
     participant.controller_elected(9)
-    with pytest.raises(AssertionError, match="CONTROLLER_ELECTED is not legal in state SETTLED"):
+    with pytest.raises(IllegalStep, match="CONTROLLER_ELECTED is not legal in the state SETTLED"):
         participant._on(MoveEvent.CONTROLLER_ELECTED)
