@@ -1,8 +1,8 @@
 """DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources.
 
 Any broker describes topics. A broker describes only itself, because only it knows the properties that it was started
-with. The controller makes the changes. The levels of loggers (BROKER_LOGGER, KIP-412) belong to this process and are not
-stored.
+with. The controller makes the changes. The levels of loggers (BROKER_LOGGER, KIP-412) belong to this process and are
+not stored.
 """
 
 from __future__ import annotations

@@ -316,7 +316,7 @@ def _fetched(kind: type[P], index: int, committed: CommittedOffset, code: ErrorC
 
 
 def _failed_fetch(code: ErrorCode, topics: list[tuple[str, list[int]]] | None, version: int) -> OffsetFetchResponse:
-    """A response that is an error. Before version 2 there is no error field for the whole response, only partitions'."""
+    """An error response. Before version 2 only partitions have an error field, not the whole response."""
     if version >= 2:
         return OffsetFetchResponse(error_code=code, topics=[])
     return OffsetFetchResponse(

@@ -1,7 +1,7 @@
 """ListOffsets, OffsetForLeaderEpoch: find offsets by position, timestamp and leader epoch.
 
-Positions are negative timestamps; each has a version that introduced it. Positions of tiered storage are handled as in a
-Kafka cluster without it: the earliest local offset is the log start offset, and there are no remote segments.
+Positions are negative timestamps; each has a version that introduced it. Positions of tiered storage are handled as in
+a Kafka cluster without it: the earliest local offset is the log start offset, and there are no remote segments.
 """
 
 from __future__ import annotations

@@ -7,8 +7,9 @@ lost leader, the client retries after its backoff; for librdkafka that is a seco
    its partitions, for at most ``HOLD_S``.
 2. A fenced broker stays in the response for ``LISTED_S``. librdkafka drops a broker that is missing in a response, and
    with it the new leaders that the same response names for its partitions.
-3. While this broker is out of touch with the controller, it may not know of a new topic. It returns LEADER_NOT_AVAILABLE
-   for an unknown topic, and the client retries; after UNKNOWN_TOPIC_OR_PARTITION librdkafka drops its queued records.
+3. While this broker is out of touch with the controller, it may not know of a new topic. It returns
+   LEADER_NOT_AVAILABLE for an unknown topic, and the client retries; after UNKNOWN_TOPIC_OR_PARTITION librdkafka drops
+   its queued records.
 """
 
 from __future__ import annotations

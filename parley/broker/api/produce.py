@@ -7,7 +7,8 @@ Rules of this module:
   (``parley.protocol.records.produce_validation``).
 * ``acks=0`` is never answered; an error then closes the connection, the only way to tell (as Kafka does). ``acks=1`` is
   answered after the append, ``acks=-1`` when the ISR has the records: at once if this broker is the whole ISR.
-* What an idempotent producer sent behind a batch that was refused is refused as well (``parley.broker.api.refused_batches``).
+* What an idempotent producer sent behind a batch that was refused is refused as well
+  (``parley.broker.api.refused_batches``).
 * Records that are long to decompress are prepared in a thread. The request is then work in progress, so that no later
   request of the connection is appended before it.
 """

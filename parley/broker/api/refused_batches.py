@@ -35,8 +35,8 @@ PASSING = frozenset(
 )
 """Errors after which a producer resends the same batch: those that Kafka's Java client calls retriable.
 
-CORRUPT_MESSAGE is one of them: the batch may be intact the next time. If its header was corrupt, the sequence number that
-is remembered belongs to no batch, which does no harm.
+CORRUPT_MESSAGE is one of them: the batch may be intact the next time. If its header was corrupt, the sequence number
+that is remembered belongs to no batch, which does no harm.
 """
 
 _Place = tuple[str | UUID, int, int]
@@ -51,7 +51,7 @@ class _Refusal(NamedTuple):
 
 
 class Refusals:
-    """The last rejected batch of each producer and partition, until the producer sends the batch that the log expects."""
+    """The last rejected batch of each producer and partition, until the batch that the log expects arrives."""
 
     def __init__(self) -> None:
         self._last: dict[_Place, _Refusal] = {}

@@ -1,9 +1,8 @@
 """The configuration: Kafka's keys and the few of Parley's own, each defined once.
 
-``BrokerConfig.from_properties(read_properties(path))`` is how a broker gets its own;
-``parley.broker.config.topic_config``
-has what a topic may set, ``parley.broker.config.describe`` what DescribeConfigs answers,
-``parley.broker.config.dynamic_changes`` what may be changed while brokers run.
+``BrokerConfig.from_properties(read_properties(path))`` reads a broker's configuration. ``topic_config`` has the
+settings of topics, ``describe`` the responses to DescribeConfigs, and ``dynamic_changes`` the validation of changes at
+run time.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""The configuration of one broker: what was given, checked as a whole, as values that never change.
+"""The configuration of one broker, validated as a whole and immutable.
 
-Values come in layers; a higher one wins (KIP-226):
+Values come from four layers; the first one that has a value wins (KIP-226):
 
 1. entries for this broker, set while it runs,
 2. entries for all brokers, set while they run,
-3. the properties the broker was started with,
+3. the properties that the broker was started with,
 4. the defaults of the keys.
 
-A change makes a new ``BrokerConfig``; whoever holds an old one keeps seeing old values.
+A change creates a new ``BrokerConfig``; the old object keeps its values.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class BrokerConfig(BrokerKeys):
-    """Every key as a typed attribute (``config.log_segment_bytes``), and what follows from several keys.
+    """Every key as a typed attribute (``config.log_segment_bytes``), and values that follow from several keys.
 
     Immutable. Make one with ``from_properties``; ``BrokerConfig.from_properties({})`` has the defaults.
     """
@@ -41,7 +41,7 @@ class BrokerConfig(BrokerKeys):
         per_broker: Mapping[str, str],
         third_party_keys: Mapping[str, Key[Any]],
     ):
-        """Parse and check all layers. Raises ConfigError with everything that is wrong."""
+        """Parse and check all layers. Raises ConfigError with all problems."""
         given = {**static, **cluster_default, **per_broker}
         keys = {**self.KEYS, **third_party_keys} if third_party_keys else self.KEYS
         parsed, problems = parse_all(keys, given)
@@ -63,20 +63,20 @@ class BrokerConfig(BrokerKeys):
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> BrokerConfig:
-        """The configuration a properties file describes. Raises ConfigError with everything that is wrong in it."""
+        """The configuration of a properties file. Raises ConfigError with all its problems."""
         unknown = [name for name in properties if base_key(name) is None]
         return cls(properties, NOTHING, NOTHING, third_party_keys(unknown))
 
     def with_dynamic(self, cluster_default: Mapping[str, str], per_broker: Mapping[str, str]) -> BrokerConfig:
-        """This configuration with other dynamic layers. Raises ConfigError.
+        """Return this configuration with other dynamic layers. Raises ConfigError.
 
-        Both are whole layers, not changes to them. To judge a change that a client asks for, see
+        Both arguments are whole layers, not changes to them. To check a change requested by a client, use
         ``parley.broker.config.dynamic_changes.check_change``.
         """
         return BrokerConfig(self.static, cluster_default, per_broker, self.third_party_keys)
 
     def for_listener(self, name: str) -> BrokerConfig:
-        """This configuration as the listener sees it: ``listener.name.<name>.<key>`` stands for ``<key>`` (KIP-103)."""
+        """This configuration for one listener: ``listener.name.<name>.<key>`` overrides ``<key>`` (KIP-103)."""
         prefix = f"{LISTENER_PREFIX}{name.lower()}."
         own = {key.removeprefix(prefix): value for key, value in self.given.items() if key.startswith(prefix)}
         if not own:
@@ -84,9 +84,9 @@ class BrokerConfig(BrokerKeys):
         return BrokerConfig(self.static, self.cluster_default, {**self.per_broker, **own}, self.third_party_keys)
 
     def advertised_at(self, ports: Mapping[str, int], hostname: str) -> tuple[ListenerAddress, ...]:
-        """The addresses to tell others, once the ports are known that were opened (by listener name).
+        """The addresses to advertise, given the ports that were opened, by listener name.
 
-        ``hostname`` is this machine's, for listeners on every interface that advertise nothing else.
+        ``hostname`` is the name of this machine, for listeners on every interface without an advertised host.
         """
         return tuple(
             listener.at(host=listener.host or hostname, port=listener.port or ports[listener.name])
@@ -104,15 +104,15 @@ class BrokerConfig(BrokerKeys):
 
     @property
     def metrics_address(self) -> tuple[str, int] | None:
-        """Host and port of ``metrics.listener``; None where it is off."""
+        """Host and port of ``metrics.listener``; None if it is not set."""
         host, separator, port = self.metrics_listener.rpartition(":")
         return (host.strip("[]"), int(port)) if separator else None
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"a configuration does not change: make another one instead of setting {name}")
+        raise AttributeError(f"a configuration is immutable: make another one instead of setting {name}")
 
     def __delattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"a configuration does not change: {name} stays")
+        raise AttributeError(f"a configuration is immutable: {name} cannot be deleted")
 
     def __repr__(self) -> str:
         return f"<BrokerConfig of broker {self.broker_id}>"
@@ -155,11 +155,11 @@ def _warnings(given: Mapping[str, str], keys: Mapping[str, Key[Any]]) -> tuple[s
     return tuple(warning for name, text in given.items() if (warning := warning_about(name, text, keys)))
 
 
-# ---- what follows from several keys ---------------------------------------------------------------------------------
+# --- Values that follow from several keys ---
 
 
 def _resolve(values: dict[str, Any], given: Mapping[str, str]) -> list[Problem]:
-    """Fill in what one key takes from others. Answers what is wrong with it."""
+    """Fill in the values that follow from several keys, and return their problems."""
     _take_over(values, given)
     values["data_dirs"] = tuple(dict.fromkeys(values["log_dirs"] or values["log_dir"]))
     id_ = values["broker_id"] if "broker.id" in given else values["node_id"]
@@ -173,7 +173,7 @@ def _resolve(values: dict[str, Any], given: Mapping[str, str]) -> list[Problem]:
 
 
 def _take_over(values: dict[str, Any], given: Mapping[str, str]) -> None:
-    """Keys that are not given take their value from others, in the unit of those."""
+    """Fill in keys that are not given and take their value from other keys, converted from the unit of those."""
     for key in _TAKING_OVER:
         if values[key.attribute] is None:
             other, factor = next(
@@ -209,7 +209,7 @@ def _resolve_listeners(values: dict[str, Any], given: Mapping[str, str]) -> None
 
 
 def _without_controllers(texts: tuple[str, ...], values: dict[str, Any]) -> tuple[str, ...]:
-    """Kafka's controllers listen apart; the listeners of a configuration for both roles include theirs."""
+    """Remove the listeners of Kafka's controller, which a configuration for both roles of KRaft includes."""
     controllers = {name.upper() for name in values["controller_listener_names"]}
     return tuple(text for text in texts if text.partition("://")[0].strip().upper() not in controllers)
 

@@ -46,29 +46,29 @@ class BrokerKeys(
     """The attributes of a configuration. ``BrokerConfig`` fills them in; the rules between keys read them."""
 
     static: Mapping[str, str]
-    """The properties the broker was started with, as written."""
+    """The properties that the broker was started with, as written."""
     cluster_default: Mapping[str, str]
-    """What was set for all brokers while they run."""
+    """The entries set for all brokers while they run."""
     per_broker: Mapping[str, str]
-    """What was set for this broker while it runs."""
+    """The entries set for this broker while it runs."""
     warnings: tuple[str, ...]
-    """What whoever runs the broker should be told: unknown keys, and keys without effect. Holds no secrets."""
+    """Warnings for the operator about unknown keys and settings without effect. They contain no secrets."""
 
     bound: tuple[ListenerAddress, ...]
-    """Where to listen."""
+    """The addresses to listen on."""
     advertised: tuple[ListenerAddress, ...]
-    """Where others are told to connect, as far as configured: see ``advertised_at`` for the real addresses."""
+    """The addresses to advertise, as configured; ``BrokerConfig.advertised_at`` has the final ones."""
     inter_broker_listener: str
-    """The name of the listener brokers talk to each other through."""
+    """The name of the listener that brokers use to connect to each other."""
     data_dirs: tuple[str, ...]
-    """The directories for data: log.dirs, else log.dir."""
+    """The directories for data: ``log.dirs``, else ``log.dir``."""
 
     third_party_keys: Mapping[str, Key[Any]]
     """The keys of stores that other packages bring, if ``static`` holds one of them."""
 
     @property
     def given(self) -> dict[str, str]:
-        """What was written in any layer, the highest one's text of each key."""
+        """The text of each key that any layer sets, from the layer that wins."""
         return {**self.static, **self.cluster_default, **self.per_broker}
 
     def key(self, name: str) -> Key[Any] | None:
@@ -80,7 +80,7 @@ BrokerKeys.KEYS = {**BrokerKeys.KEYS, **BUILT_IN_KEYS}
 
 
 def base_key(name: str) -> Key[Any] | None:
-    """The definition behind a name as it may be given: also ``listener.name.<listener>[.<mechanism>].<key>``."""
+    """The definition of the key with this name, which can be ``listener.name.<listener>[.<mechanism>].<key>``."""
     if not name.startswith(LISTENER_PREFIX):
         return BrokerKeys.KEYS.get(name)
     own = name.removeprefix(LISTENER_PREFIX).partition(".")[2]

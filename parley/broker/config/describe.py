@@ -1,8 +1,8 @@
-"""What DescribeConfigs answers about brokers and topics (KIP-133, KIP-226, KIP-569).
+"""The entries that DescribeConfigs returns for brokers and topics (KIP-133, KIP-226, KIP-569).
 
-Every entry says where its value comes from; its synonyms are all the places it could have come from, the one that
-counts first. ``retention.ms`` of a topic, for example, may come from the topic, from ``log.retention.ms`` set for this
-broker, for all brokers or at the start, or from the default of ``log.retention.hours``.
+Every entry has the source of its value. Its synonyms are all the places that set it, in the order of precedence. For
+example, ``retention.ms`` of a topic can come from the topic, from ``log.retention.ms`` set for this broker, for all
+brokers or in the properties file, or from the default of ``log.retention.hours``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ IN_PARLEY = "In Parley: "
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from, with the numbers of the DescribeConfigs API."""
+    """The sources of values, with the numbers of the DescribeConfigs API."""
 
     TOPIC = 1
     PER_BROKER = 2
@@ -34,7 +34,7 @@ class ConfigSource(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """One place a value could come from."""
+    """One place that sets the value of an entry."""
 
     name: str
     value: str | None
@@ -43,7 +43,7 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One key of a resource. ``value`` is None where there is none, and for secrets."""
+    """One key of a resource. ``value`` is None if there is none, and for secrets."""
 
     name: str
     value: str | None
@@ -56,24 +56,24 @@ class Entry:
 
     @property
     def is_default(self) -> bool:
-        """Whether nobody set it (the answer up to version 0 of DescribeConfigs)."""
+        """True if the value is the default (a field of DescribeConfigs version 0)."""
         return self.source is ConfigSource.DEFAULT
 
 
 def describe_broker(config: BrokerConfig) -> list[Entry]:
-    """Every key of a broker, and the names it was given that are no keys (as secrets: nobody knows what they are)."""
+    """Describe every key of a broker, and unknown names that were given. Those are hidden: they may hold secrets."""
     names = dict.fromkeys((*BrokerConfig.KEYS, *config.third_party_keys, *config.given))
     return [_broker_entry(config, name, tuple(_layers(config))) for name in names]
 
 
 def describe_cluster_default(config: BrokerConfig) -> list[Entry]:
-    """What was set for all brokers at once."""
+    """Describe the entries set for all brokers at once."""
     layer = (ConfigSource.CLUSTER_DEFAULT, config.cluster_default)
     return [_broker_entry(config, name, (layer,)) for name in config.cluster_default]
 
 
 def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> list[Entry]:
-    """Every key of a topic with these entries. Raises ConfigError where they could never have been set."""
+    """Describe every key of a topic with these entries. Raises ConfigError if the entries are not allowed."""
     topic = TopicConfig(config, overrides)
     return [_topic_entry(config, topic, key) for key in TopicConfig.KEYS.values()]
 
@@ -141,7 +141,7 @@ def _topic_entry(config: BrokerConfig, topic: TopicConfig, key: Key[Any]) -> Ent
 
 
 def _documentation(key: Key[Any] | None, warning: str) -> str:
-    """The documentation of a key, and what the operator should know about its present value."""
+    """The documentation of a key, and the warning about its current value, if any."""
     return " ".join(filter(None, ("" if key is None else key.doc, f"{IN_PARLEY}{warning}" if warning else "")))
 
 
@@ -155,7 +155,7 @@ def _synonyms(layers: tuple[_Layer, ...], names: tuple[str, ...], *, sensitive: 
 
 
 def _names(name: str, key: Key[Any] | None) -> tuple[str, ...]:
-    """The names under which a value may be given, the one that counts most first."""
+    """The names under which a value can be given, in the order of precedence."""
     if key is None:
         return (name,)
     if name != key.name:  # listener.name.<listener>.<key>

@@ -1,4 +1,4 @@
-"""What may be changed while brokers run (KIP-226), judged before anything is stored."""
+"""Validation of changes while brokers run (KIP-226), before anything is stored."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parley.broker.config.definition import Dynamic, Key, Password
 from parley.broker.config.errors import ConfigError, Problem
 
 _OPENED_AT_START = ("listeners", "listener.security.protocol.map")
-"""Keys that Kafka takes over while it runs, and that a change would not reach here."""
+"""Keys that can be changed while Kafka runs, but not while Parley runs."""
 _PER_LISTENER_ONLY = ("ssl.", "sasl.jaas.config")
 
 
@@ -34,10 +34,10 @@ class EntryChange:
 
 
 def check_change(config: BrokerConfig, layer: Mapping[str, str], *, per_broker: bool) -> BrokerConfig:
-    """The configuration as it would be with the whole dynamic layer of this broker, or of all brokers, replaced.
+    """Return the configuration as it would be with a new dynamic layer of this broker, or of all brokers.
 
-    Raises ConfigError where a key cannot be changed at run time, not for all brokers at once, or not to this value.
-    Names that are no keys are let through as Kafka does; ``BrokerConfig.warnings`` has them.
+    Raises ConfigError if a key cannot be changed at run time, not for all brokers at once, or not to this value.
+    Unknown names are accepted, as in Kafka; ``BrokerConfig.warnings`` lists them.
     """
     problems = [
         Problem(name, Password.HIDDEN if key.is_sensitive else text, why)

@@ -1,6 +1,6 @@
-"""The configuration of this broker as it is now: the properties it was started with, and what was set since (KIP-226).
+"""The current configuration of this broker: its properties file and the dynamic changes since (KIP-226).
 
-Whoever needs the newest values holds the ``DynamicConfig`` and calls it; whoever must act on a change subscribes.
+A part that needs current values calls the ``DynamicConfig`` each time; a part that must act on changes subscribes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class DynamicConfig:
-    """Follows the metadata; ``config()`` is the newest ``BrokerConfig``."""
+    """Follows the metadata; ``config()`` returns the current ``BrokerConfig``."""
 
     def __init__(self, broker_id: int, static: BrokerConfig) -> None:
         self._broker_id = broker_id
@@ -32,7 +32,7 @@ class DynamicConfig:
         self._subscribers.append(subscriber)
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Take over a change of the metadata (a subscriber of ``parley.broker.metadata.current.Metadata``)."""
+        """Apply a change of the metadata (a subscriber of ``parley.broker.metadata.current.Metadata``)."""
         concerned = ("", str(self._broker_id))
         if not any(
             isinstance(change, ConfigReplaced)
@@ -47,8 +47,11 @@ class DynamicConfig:
                 image.config(ResourceType.BROKER, ""), image.config(ResourceType.BROKER, str(self._broker_id))
             )
         except ConfigError as error:
-            # Each change was judged before it was stored; what was stored by an older version may not fit any more.
-            _log.error("the stored configuration does not fit and is left as it was", extra={"problems": str(error)})
+            # Each change was validated before it was stored, but perhaps by another version of Parley.
+            _log.error(
+                "the stored configuration is not allowed: this broker keeps its previous one",
+                extra={"problems": str(error)},
+            )
             return
         for warning in self._current.warnings:
             if warning not in before:

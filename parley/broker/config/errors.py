@@ -1,4 +1,4 @@
-"""What is wrong with a configuration: one ``Problem`` for each bad value, one ``ConfigError`` for all."""
+"""The errors of a configuration: one ``Problem`` per bad value, and one ``ConfigError`` with all of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 class Problem(Exception):
-    """One bad value: its key, what was written (``[hidden]`` for a secret) and what is allowed."""
+    """One bad value: its key, its text (``[hidden]`` for a secret), and what is allowed."""
 
     def __init__(self, key: str, value: str, allowed: str) -> None:
         super().__init__(key, value, allowed)
@@ -19,7 +19,7 @@ class Problem(Exception):
 
 
 class ConfigError(ValueError):
-    """A configuration cannot be used. ``problems`` has every reason; the text has one line for each."""
+    """A configuration cannot be used. ``problems`` has all reasons; the message has one line for each."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
@@ -27,7 +27,7 @@ class ConfigError(ValueError):
 
 
 class UnknownKey(Problem):
-    """A name that is no key there, with the one that is probably meant."""
+    """An unknown key, with the key that the user probably meant."""
 
     def __init__(self, key: str, value: str, meant: str | None) -> None:
         super().__init__(key, value, f"left out, or {meant}" if meant else "left out")

@@ -1,7 +1,7 @@
-"""Listeners: where a broker listens, and under which address others are told to reach it.
+"""Listeners: the addresses that a broker listens on, and the addresses that it advertises.
 
-``listeners`` and ``advertised.listeners`` are lists of ``NAME://host:port``; ``listener.security.protocol.map`` says
-what a name speaks. Names are compared without regard to case, as in ``listener.name.<name>.<key>``.
+``listeners`` and ``advertised.listeners`` are lists of ``NAME://host:port``; ``listener.security.protocol.map`` maps
+names to security protocols. Names are not case-sensitive, as in ``listener.name.<name>.<key>``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from parley.broker.config.definition import split_list
 from parley.broker.config.errors import Problem
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-"""What a listener may speak, by Kafka's names."""
+"""The security protocols of listeners, by Kafka's names."""
 
 _ADDRESS = re.compile(r"([^:/]+)://(?:\[([0-9a-zA-Z:.%_-]*)\]|([0-9a-zA-Z.%_-]*)):([0-9]{1,5})")
 _FORM = "name://host:port, separated by commas"
@@ -23,7 +23,7 @@ _UNROUTABLE = ("0.0.0.0", "::", "0:0:0:0:0:0:0:0")
 
 @dataclass(frozen=True, slots=True)
 class ListenerAddress:
-    """One address. The host ``""`` is every interface, or this machine's name where advertised; port 0 is any."""
+    """One address. An empty host means every interface, or this machine's name if advertised; port 0 any free port."""
 
     name: str
     protocol: str
@@ -36,21 +36,21 @@ class ListenerAddress:
 
     @property
     def is_tls(self) -> bool:
-        """Whether the connection begins with TLS."""
+        """True if connections use TLS."""
         return self.protocol in ("SSL", "SASL_SSL")
 
     @property
     def is_sasl(self) -> bool:
-        """Whether a client has to log in first."""
+        """True if clients must log in."""
         return self.protocol in ("SASL_PLAINTEXT", "SASL_SSL")
 
     def at(self, *, host: str | None = None, port: int | None = None) -> ListenerAddress:
-        """The same listener where its host or port has become known."""
+        """Return this listener with a known host or port."""
         return replace(self, host=self.host if host is None else host, port=self.port if port is None else port)
 
 
 def parse_protocol_map(text: str) -> dict[str, str]:
-    """The protocol of each listener name, in capitals. Raises Problem."""
+    """Return the protocol of each listener name, both in upper case. Raises Problem."""
     protocols: dict[str, str] = {}
     for pair in split_list(text):
         name, separator, protocol = pair.partition(":")
@@ -63,7 +63,7 @@ def parse_protocol_map(text: str) -> dict[str, str]:
 
 
 def parse_listeners(key: str, texts: Iterable[str], protocols: Mapping[str, str]) -> tuple[ListenerAddress, ...]:
-    """The listeners a key names; two may share a port only with an IPv4 and an IPv6 host. Raises Problem."""
+    """Parse the listeners of a key. Two can share a port only if one is IPv4 and the other IPv6. Raises Problem."""
     listeners = tuple(_parse_listener(key, text, protocols) for text in texts)
     if not listeners:
         raise Problem(key, "", f"at least one of {_FORM}")
@@ -74,7 +74,7 @@ def parse_listeners(key: str, texts: Iterable[str], protocols: Mapping[str, str]
 
 
 def check_ports(key: str, listeners: Iterable[ListenerAddress]) -> None:
-    """Raise Problem if two listeners to open want one port (one of IPv4 and one of IPv6 may)."""
+    """Raise Problem if two listeners use the same port, unless one is IPv4 and the other IPv6."""
     by_port: dict[int, list[ListenerAddress]] = {}
     for listener in listeners:
         if listener.port:
@@ -86,11 +86,11 @@ def check_ports(key: str, listeners: Iterable[ListenerAddress]) -> None:
 
 
 def check_advertised(key: str, advertised: Iterable[ListenerAddress], bound: Iterable[ListenerAddress]) -> None:
-    """Raise Problem if what is advertised cannot be reached."""
+    """Raise Problem if an advertised address cannot be reached."""
     names = {listener.name for listener in bound}
     for listener in advertised:
         if listener.host in _UNROUTABLE:
-            raise Problem(key, str(listener), f"an address that others can connect to, which {listener.host} is not")
+            raise Problem(key, str(listener), f"an address that clients can connect to, which {listener.host} is not")
         if listener.name not in names:
             raise Problem(key, str(listener), f"among the names in listeners: {', '.join(sorted(names))}")
 
@@ -103,5 +103,5 @@ def _parse_listener(key: str, text: str, protocols: Mapping[str, str]) -> Listen
     protocol = protocols.get(name)
     if protocol is None:
         known = ", ".join(protocols)
-        raise Problem(key, text, f"of a name that listener.security.protocol.map has a protocol for: {known}")
+        raise Problem(key, text, f"a listener whose name has a protocol in listener.security.protocol.map: {known}")
     return ListenerAddress(name, protocol, match[2] if match[2] is not None else match[3], int(match[4]))

@@ -1,8 +1,7 @@
-"""What a broker is started with where nobody wrote a properties file: the one place for it.
+"""The settings of a broker that is started without a properties file.
 
-Two ways to start need no file: ``parley start``, and an embedded ``parley.Broker``; both have a form for several
-brokers. Whatever they are given counts more than what stands here, and what stands here more than the keys' own
-defaults. With a file none of it counts.
+``parley start`` and an embedded ``parley.Broker`` need no file; both exist for several brokers as well. Settings that
+the user gives override these presets, and the presets override the defaults of the keys. With a file they do not apply.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ _ALONE = {
     "offsets.topic.replication.factor": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
-"""A broker without a file is alone: there is nobody to replicate to, and no crowd of members to wait for."""
+"""A broker without a file is the only one: there is no other replica, and groups need not wait for more members."""
 
 COMMAND: Mapping[str, str] = MappingProxyType(
     {
@@ -24,7 +23,7 @@ COMMAND: Mapping[str, str] = MappingProxyType(
         **_ALONE,
     }
 )
-"""``parley start``. Where somebody has the port of the metrics, any free one is taken."""
+"""``parley start``. If the port for the metrics is in use, it takes any free port."""
 
 EMBEDDED: Mapping[str, str] = MappingProxyType(
     {
@@ -33,13 +32,13 @@ EMBEDDED: Mapping[str, str] = MappingProxyType(
         **_ALONE,
     }
 )
-"""``Broker()``. The store is in memory only where no folder is named; with one it is the embedded store in it."""
+"""``Broker()``. Without a data folder the store is in memory; with one it is the embedded store in that folder."""
 
 
 def of_cluster(brokers: int) -> dict[str, str]:
-    """What every broker of a cluster on one machine is started with: topics have as many replicas as make sense.
+    """The settings of every broker of a cluster on one machine: up to three replicas of each topic.
 
-    So no single broker that dies takes anything with it: neither records, nor the groups' offsets.
+    If a single broker dies, neither records nor committed offsets are lost.
     """
     replicas = str(min(brokers, 3))
     return {
@@ -55,8 +54,11 @@ EMBEDDED_CLUSTER: Mapping[str, str] = MappingProxyType(
         "offsets.topic.num.partitions": "10",
     }
 )
-"""``Cluster()``, besides ``of_cluster``: few partitions for offsets, as tests use few groups."""
+"""``Cluster()``, in addition to ``of_cluster``: few partitions for offsets, because tests use few groups."""
 
 IN_ONE_LOOP: Mapping[str, str] = MappingProxyType({"coordination.session.timeout.ms": "1000"})
-"""``Cluster()`` with its store in memory: brokers and store share one event loop, so that a loop that is busy for long
-stops the clock of a session as well as its renewal."""
+"""``Cluster()`` with its store in memory.
+
+Brokers and store share one event loop: if the loop is blocked, sessions neither expire nor are renewed. So they can be
+short.
+"""

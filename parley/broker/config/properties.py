@@ -1,11 +1,11 @@
-"""Java's ``.properties`` files: the form of ``server.properties``.
+"""Java's ``.properties`` files, the format of ``server.properties``.
 
-A line is ``key=value``, ``key: value`` or ``key value``; blanks around the separator do not count. ``#`` and ``!``
-begin a comment line. A line that ends in an odd number of backslashes goes on in the next one, whose leading blanks do
-not count. Backslash escapes a character: ``\\t \\n \\r \\f``, ``\\u00e4`` (UTF-16), and any other stands for itself.
-Of a repeated key the last one counts.
+A line is ``key=value``, ``key: value`` or ``key value``; blanks around the separator are ignored. ``#`` and ``!`` start
+a comment line. A line that ends in an odd number of backslashes continues in the next one, whose leading blanks are
+ignored. A backslash escapes a character: ``\\t \\n \\r \\f``, ``\\u00e4`` (UTF-16); any other character stands for
+itself. If a key is repeated, the last line counts.
 
-Java reads such files as ISO 8859-1; here they are UTF-8, of which the escapes and ASCII mean the same.
+Java reads such files as ISO 8859-1; Parley reads them as UTF-8. ASCII and the escapes mean the same in both.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 _BLANKS = " \t\f"
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|u|.)", re.DOTALL)
-# A key is everything up to the first blank, "=" or ":" that no backslash stands before.
+# A key ends at the first blank, "=" or ":" without a backslash before it.
 _ENTRY = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
 
 
 def read_properties(path: str | PathLike[str]) -> dict[str, str]:
-    """The entries of a file. Raises OSError, and ValueError with the file's name where it cannot be understood."""
+    """Read the entries of a file. Raises OSError, and ValueError with the file's name if the file is malformed."""
     with open(path, encoding="utf-8", newline="") as file:
         try:
             return parse_properties(file.read())
-        except ValueError as error:  # a bad escape, or bytes that are no UTF-8
+        except ValueError as error:  # a bad escape, or invalid UTF-8
             raise ValueError(f"{path}: {error}") from error
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """The entries of a text. Raises ValueError for ``\\u`` without four hexadecimal digits."""
+    """Parse the entries of a text. Raises ValueError for ``\\u`` without four hexadecimal digits."""
     entries: dict[str, str] = {}
     for line in filter(None, _logical_lines(text)):
         match = _ENTRY.fullmatch(line)
-        assert match is not None  # every line fits
+        assert match is not None  # the pattern matches every line
         entries[_unescape(match[1])] = _unescape(match[2])
     return entries
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Lines with their continuations, without comments, blank lines and leading blanks."""
+    """The lines joined with their continuations, without comments, blank lines and leading blanks."""
     whole: list[str] = []
     for natural in _LINE_END.split(text):
         line = natural.lstrip(_BLANKS)

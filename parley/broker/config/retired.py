@@ -1,6 +1,6 @@
-"""Keys of Kafka that Parley knows of but does not define: they are accepted with a warning that says why.
+"""Keys of Kafka that Parley accepts with a warning but does not define, so that Kafka's configurations start a broker.
 
-A configuration written for Kafka thus starts a broker here; nothing below can be read from a ``BrokerConfig``.
+``BrokerConfig`` has no attributes for them.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from parley.broker.config.store_keys import UNUSED
 
 _SHARE_GROUPS = "Share groups are not supported yet."
 _STREAMS_GROUPS = "Groups of the streams protocol are not supported yet."
-_ENCODER = "Secrets that are set dynamically are not encrypted with a password of the broker's own."
+_ENCODER = "Parley does not encrypt secrets that are set dynamically."
 
 RETIRED: Mapping[str, str] = {
     "controller.performance.": KRAFT,
     "controller.quorum.": KRAFT,
     "metadata.log.": KRAFT,
     "metadata.max.": KRAFT,
-    "internal.": "It is internal to Kafka.",
-    "unstable.": "It is internal to Kafka.",
+    "internal.": "It is an internal key of Kafka.",
+    "unstable.": "It is an internal key of Kafka.",
     "group.share.": _SHARE_GROUPS,
     "share.": _SHARE_GROUPS,
     "group.streams.": _STREAMS_GROUPS,
@@ -34,11 +34,11 @@ RETIRED: Mapping[str, str] = {
     "sasl.oauthbearer.scope": SASL,
     **UNUSED,
 }
-"""Why a key has no effect, by the key or, with a dot at the end, by what it begins with."""
+"""Why a key has no effect, by key; an entry that ends with a dot is a prefix."""
 
 
 def why_retired(name: str) -> str | None:
-    """Why Parley does not use this key of Kafka; None for one that it does not know of."""
+    """Why Parley does not use this key of Kafka; None for an unknown key."""
     return RETIRED.get(name) or next(
         (why for prefix, why in RETIRED.items() if prefix.endswith(".") and name.startswith(prefix)), None
     )

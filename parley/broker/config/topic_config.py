@@ -1,4 +1,4 @@
-"""What a topic may set, and what governs it: its own entries over the broker's configuration over the defaults."""
+"""The effective settings of a topic: its own entries, else the broker's configuration, else the defaults."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class TopicConfig(TopicKeys):
     """Every topic key as a typed attribute (``topic.retention_ms``). Immutable."""
 
     overrides: Mapping[str, str]
-    """What the topic sets itself, as written."""
+    """The entries of the topic itself, as written."""
 
     def __init__(self, config: BrokerConfig, overrides: Mapping[str, str]) -> None:
-        """Raises ConfigError with everything that is wrong in the overrides, unknown keys included."""
+        """Raises ConfigError with all problems of ``overrides``, including unknown keys."""
         values, problems = parse_all(self.KEYS, overrides)
         problems += [
             UnknownKey(name, text, closest(name, self.KEYS))
@@ -43,14 +43,14 @@ class TopicConfig(TopicKeys):
         self.__dict__.update(values, overrides=overrides)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"a configuration does not change: make another one instead of setting {name}")
+        raise AttributeError(f"a configuration is immutable: make another one instead of setting {name}")
 
     def __repr__(self) -> str:
         return f"<TopicConfig {dict(self.overrides)}>"
 
 
 def warnings_about_topic(overrides: Mapping[str, str]) -> tuple[str, ...]:
-    """What the operator should know about a topic's settings: which of them have no effect, and why."""
+    """Warnings for the operator about a topic's settings that have no effect."""
     warnings = []
     for name, text in overrides.items():
         key = TopicConfig.KEYS.get(name)
@@ -60,12 +60,12 @@ def warnings_about_topic(overrides: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def check_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> None:
-    """Raise ConfigError unless a topic may have these entries; clients get it as INVALID_CONFIG."""
+    """Raise ConfigError if a topic must not have these entries. Clients receive it as INVALID_CONFIG."""
     TopicConfig(config, overrides)
 
 
 def log_config(config: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
-    """What governs the logs of a topic with these entries. Raises ConfigError."""
+    """The configuration of the logs of a topic with these entries. Raises ConfigError."""
     from dataclasses import fields
 
     from parley.storage.log_config import LogConfig

@@ -1,4 +1,4 @@
-"""What keys have to do with each other: values that are fine alone and wrong together."""
+"""Rules between keys: values that are allowed alone but not together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parley.broker.config.keys.reasons import ACLS, SASL, TLS
 
 
 class Rule(NamedTuple):
-    """One thing that has to hold. The key is the one to complain about; ``allowed`` may name others."""
+    """A condition on a configuration. If it does not hold, ``key`` is reported; ``allowed`` completes "it must be"."""
 
     key: str
     holds: Callable[[BrokerKeys], bool]
@@ -28,7 +28,7 @@ def _dirs_exist(config: BrokerKeys) -> bool:
 
 
 def _admits(config: BrokerKeys, name: str) -> bool:
-    """Whether a limit lets anybody in, for all listeners and for each that has its own."""
+    """True if the limit admits connections: the broker's limit, and each listener's own."""
     own = (text for key, text in config.given.items() if key.startswith("listener.name.") and key.endswith(f".{name}"))
     return all(int(text) > 0 for text in (config.given.get(name, "1"), *own))
 
@@ -38,7 +38,7 @@ def _admits_some_address(overrides: str) -> bool:
 
 
 RULES = (
-    Rule("node.id", _same_id, "the same as broker.id where both are given"),
+    Rule("node.id", _same_id, "the same as broker.id if both are given"),
     Rule(
         "broker.id",
         lambda c: "broker.id" not in c.static or c.broker_id <= c.reserved_broker_max_id,
@@ -47,14 +47,14 @@ RULES = (
     Rule(
         "broker.id",
         lambda c: c.broker_id >= 0 or c.broker_id_generation_enable,
-        "given where broker.id.generation.enable is false",
+        "given if broker.id.generation.enable is false",
     ),
     Rule("log.dirs", lambda c: bool(c.data_dirs) and all(c.data_dirs), "at least one directory, none of them empty"),
     Rule("cordoned.log.dirs", _dirs_exist, "among the directories in log.dirs, or *"),
     Rule(
         "inter.broker.listener.name",
         lambda c: not ("inter.broker.listener.name" in c.given and "security.inter.broker.protocol" in c.given),
-        "left out where security.inter.broker.protocol is given",
+        "left out if security.inter.broker.protocol is given",
     ),
     Rule("log.retention.ms", lambda c: c.log_retention_ms != 0, "-1 for ever, or at least 1"),
     Rule(
@@ -75,7 +75,7 @@ RULES = (
     Rule(
         "replica.fetch.wait.max.ms",
         lambda c: c.replica_fetch_wait_max_ms <= c.replica_socket_timeout_ms,
-        "at most replica.socket.timeout.ms, so that followers wait for the answer",
+        "at most replica.socket.timeout.ms, so that followers wait for the response",
     ),
     Rule(
         "socket.connection.setup.timeout.ms",
@@ -92,21 +92,25 @@ RULES = (
     Rule(
         "max.connections.per.ip",
         lambda c: c.max_connections_per_ip > 0 or _admits_some_address(c.max_connections_per_ip_overrides),
-        "at least 1, or some address in max.connections.per.ip.overrides, since nobody could connect",
+        "at least 1, or 0 with an address in max.connections.per.ip.overrides; otherwise no client could connect",
     ),
-    # Nobody could connect, not even to set them back.
-    Rule("max.connections", lambda c: _admits(c, "max.connections"), "at least 1, since nobody could connect"),
+    # No client could connect, not even to change the limits back.
+    Rule(
+        "max.connections",
+        lambda c: _admits(c, "max.connections"),
+        "at least 1, since otherwise no client could connect",
+    ),
     Rule(
         "max.connection.creation.rate",
         lambda c: _admits(c, "max.connection.creation.rate"),
-        "at least 1, since nobody could connect",
+        "at least 1, since otherwise no client could connect",
     ),
     Rule(
         "queued.max.request.bytes",
         lambda c: c.queued_max_request_bytes <= 0 or c.queued_max_request_bytes >= c.socket_request_max_bytes,
         "at least socket.request.max.bytes, since a request of that size could never be read",
     ),
-    # What is asked for to keep others out must not be ignored.
+    # Settings that are meant to restrict access must not be ignored.
     Rule("listeners", lambda c: not any(listener.is_tls for listener in c.bound), f"without SSL. {TLS}"),
     Rule("listeners", lambda c: not any(listener.is_sasl for listener in c.bound), f"without SASL. {SASL}"),
     Rule("authorizer.class.name", lambda c: not c.authorizer_class_name, f"empty. {ACLS}"),
@@ -114,7 +118,7 @@ RULES = (
 
 
 def problems_between(config: BrokerKeys) -> list[Problem]:
-    """Every rule that a configuration whose values are each allowed breaks."""
+    """Return a problem for every rule that the configuration breaks. Each of its values must be allowed by itself."""
     return [Problem(rule.key, _value(config, rule.key), rule.allowed) for rule in RULES if not rule.holds(config)]
 
 

@@ -1,1 +1,1 @@
-"""The broker's keys, by theme."""
+"""The definitions of all configuration keys, one module per subject."""

@@ -1,4 +1,4 @@
-"""Consumer groups and the offsets they commit."""
+"""Consumer groups and their committed offsets."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ def _migration_policy(text: str) -> bool:
 
 
 class GroupKeys(Keys, title="Groups"):
-    """Consumer groups and the offsets they commit."""
+    """Consumer groups and their committed offsets."""
 
     group_min_session_timeout_ms = integer(
         "group.min.session.timeout.ms",
         6_000,
-        "The shortest session timeout a consumer may ask for. Lower finds dead consumers sooner and costs "
-        "more heartbeats.",
+        "The shortest session timeout that a consumer may request. A lower limit detects dead consumers sooner "
+        "and costs more heartbeats.",
         at_least=0,
         unit="ms",
     )
     group_max_session_timeout_ms = integer(
         "group.max.session.timeout.ms",
         1_800_000,
-        "The longest session timeout a consumer may ask for.",
+        "The longest session timeout that a consumer may request.",
         at_least=0,
         unit="ms",
     )
     group_initial_rebalance_delay_ms = integer(
         "group.initial.rebalance.delay.ms",
         3_000,
-        "How long an empty group waits for more members after the first, so that many that start together are "
-        "assigned once. 0 suits tests and single consumers.",
+        "How long the first rebalance of an empty group waits for more members, so that members that start "
+        "together get their partitions in one rebalance. 0 suits tests and single consumers.",
         at_least=0,
         unit="ms",
         since="0.11.0 (KIP-134)",
@@ -51,7 +51,7 @@ class GroupKeys(Keys, title="Groups"):
     group_max_size = integer(
         "group.max.size",
         MAX_INT,
-        "How many members a group may have; more are refused.",
+        "The maximum number of members of a group; more are rejected.",
         at_least=1,
         unit="members",
         since="2.2 (KIP-389)",
@@ -59,21 +59,21 @@ class GroupKeys(Keys, title="Groups"):
     group_coordinator_rebalance_protocols = strings(
         "group.coordinator.rebalance.protocols",
         ("classic", "consumer", "streams"),
-        "The kinds of groups that are served.",
+        "The group protocols that the broker supports.",
         since="3.7 (KIP-848)",
         ignored=NEW_GROUPS,
     )
     group_coordinator_new_enable = boolean(
         "group.coordinator.new.enable",
         False,
-        "Whether Kafka 3.7 to 3.9 used its newer group coordinator.",
+        "Whether Kafka 3.7 to 3.9 uses its newer group coordinator.",
         since="3.5 (KIP-848)",
-        ignored="There is one coordinator.",
+        ignored="Parley has only one group coordinator.",
     )
     group_coordinator_threads = integer(
         "group.coordinator.threads",
         4,
-        "Kafka's threads for groups.",
+        "Kafka's threads of the group coordinator.",
         at_least=1,
         importance=HIGH,
         since="3.5 (KIP-848)",
@@ -82,7 +82,7 @@ class GroupKeys(Keys, title="Groups"):
     group_coordinator_background_threads = integer(
         "group.coordinator.background.threads",
         2,
-        "Kafka's threads for the slow work of groups.",
+        "Kafka's threads for slow work of the group coordinator.",
         at_least=1,
         importance=HIGH,
         since="4.3",
@@ -91,8 +91,8 @@ class GroupKeys(Keys, title="Groups"):
     group_coordinator_append_linger_ms = integer(
         "group.coordinator.append.linger.ms",
         -1,
-        "How long a change of a group may wait for others to be written with it; -1: not at all unless others "
-        "are being written.",
+        "How long Kafka's coordinator collects changes of groups to write them together; -1 means until the write "
+        "in progress is done.",
         at_least=-1,
         unit="ms",
         since="3.8 (KIP-848)",
@@ -101,7 +101,7 @@ class GroupKeys(Keys, title="Groups"):
     group_coordinator_cached_buffer_max_bytes = integer(
         "group.coordinator.cached.buffer.max.bytes",
         1_048_588,
-        "The largest buffer Kafka's coordinator kept for reuse.",
+        "The largest buffer that Kafka's coordinator keeps for reuse.",
         at_least=524_288,
         unit="bytes",
         dynamic=CLUSTER_WIDE,
@@ -111,7 +111,7 @@ class GroupKeys(Keys, title="Groups"):
     group_consumer_session_timeout_ms = integer(
         "group.consumer.session.timeout.ms",
         45_000,
-        "For groups of the consumer protocol: how long a member may be silent.",
+        "The session timeout of members of groups that use the consumer protocol.",
         at_least=1,
         unit="ms",
         since="3.5 (KIP-848)",
@@ -120,7 +120,7 @@ class GroupKeys(Keys, title="Groups"):
     group_consumer_min_session_timeout_ms = integer(
         "group.consumer.min.session.timeout.ms",
         45_000,
-        "The least a group may set for group.consumer.session.timeout.ms.",
+        "The minimum that a group can set for group.consumer.session.timeout.ms.",
         at_least=1,
         unit="ms",
         since="3.5 (KIP-848)",
@@ -129,7 +129,7 @@ class GroupKeys(Keys, title="Groups"):
     group_consumer_max_session_timeout_ms = integer(
         "group.consumer.max.session.timeout.ms",
         60_000,
-        "The most a group may set for group.consumer.session.timeout.ms.",
+        "The maximum that a group can set for group.consumer.session.timeout.ms.",
         at_least=1,
         unit="ms",
         since="3.5 (KIP-848)",
@@ -138,7 +138,7 @@ class GroupKeys(Keys, title="Groups"):
     group_consumer_heartbeat_interval_ms = integer(
         "group.consumer.heartbeat.interval.ms",
         5_000,
-        "For groups of the consumer protocol: how often members report.",
+        "How often members of groups that use the consumer protocol send heartbeats.",
         at_least=1,
         unit="ms",
         since="3.5 (KIP-848)",
@@ -147,7 +147,7 @@ class GroupKeys(Keys, title="Groups"):
     group_consumer_min_heartbeat_interval_ms = integer(
         "group.consumer.min.heartbeat.interval.ms",
         5_000,
-        "The least a group may set for group.consumer.heartbeat.interval.ms.",
+        "The minimum that a group can set for group.consumer.heartbeat.interval.ms.",
         at_least=1,
         unit="ms",
         since="3.5 (KIP-848)",
@@ -156,7 +156,7 @@ class GroupKeys(Keys, title="Groups"):
     group_consumer_max_heartbeat_interval_ms = integer(
         "group.consumer.max.heartbeat.interval.ms",
         15_000,
-        "The most a group may set for group.consumer.heartbeat.interval.ms.",
+        "The maximum that a group can set for group.consumer.heartbeat.interval.ms.",
         at_least=1,
         unit="ms",
         since="3.5 (KIP-848)",
@@ -165,7 +165,7 @@ class GroupKeys(Keys, title="Groups"):
     group_consumer_assignment_interval_ms = integer(
         "group.consumer.assignment.interval.ms",
         1_000,
-        "For groups of the consumer protocol: the least time between two assignments.",
+        "The minimum time between two assignments of a group that uses the consumer protocol.",
         at_least=0,
         unit="ms",
         dynamic=CLUSTER_WIDE,
@@ -175,7 +175,7 @@ class GroupKeys(Keys, title="Groups"):
     group_consumer_min_assignment_interval_ms = integer(
         "group.consumer.min.assignment.interval.ms",
         0,
-        "The least a group may set for group.consumer.assignment.interval.ms.",
+        "The minimum that a group can set for group.consumer.assignment.interval.ms.",
         at_least=0,
         unit="ms",
         since="4.3 (KIP-1263)",
@@ -184,7 +184,7 @@ class GroupKeys(Keys, title="Groups"):
     group_consumer_max_assignment_interval_ms = integer(
         "group.consumer.max.assignment.interval.ms",
         15_000,
-        "The most a group may set for group.consumer.assignment.interval.ms.",
+        "The maximum that a group can set for group.consumer.assignment.interval.ms.",
         at_least=0,
         unit="ms",
         since="4.3 (KIP-1263)",
@@ -193,7 +193,7 @@ class GroupKeys(Keys, title="Groups"):
     group_consumer_max_size = integer(
         "group.consumer.max.size",
         MAX_INT,
-        "How many members a group of the consumer protocol may have.",
+        "The maximum number of members of a group that uses the consumer protocol.",
         at_least=1,
         unit="members",
         since="3.5 (KIP-848)",
@@ -202,14 +202,14 @@ class GroupKeys(Keys, title="Groups"):
     group_consumer_assignors = strings(
         "group.consumer.assignors",
         ("uniform", "range"),
-        "The ways the broker can assign partitions; the first is used where a group names none.",
+        "The server-side assignors. A group that does not choose one uses the first.",
         since="3.5 (KIP-848)",
         ignored=NEW_GROUPS,
     )
     group_consumer_migration_policy = string(
         "group.consumer.migration.policy",
         "bidirectional",
-        "Whether a group changes protocol while it has members: upgrade, downgrade, both ways, or not at all.",
+        "Whether a group can change its protocol while it has members: upgrade, downgrade, both, or neither.",
         check=_migration_policy,
         form="one of disabled, downgrade, upgrade, bidirectional",
         since="3.8 (KIP-848)",
@@ -218,7 +218,7 @@ class GroupKeys(Keys, title="Groups"):
     group_consumer_regex_refresh_interval_ms = integer(
         "group.consumer.regex.refresh.interval.ms",
         600_000,
-        "How often topics are matched anew with the regular expressions of a group.",
+        "How often the regular expressions of groups are matched against the topics again.",
         at_least=10_000,
         unit="ms",
         since="4.1 (KIP-848)",
@@ -227,7 +227,7 @@ class GroupKeys(Keys, title="Groups"):
     offset_metadata_max_bytes = integer(
         "offset.metadata.max.bytes",
         4_096,
-        "How long the note is that a consumer may leave with a committed offset.",
+        "The maximum size of the metadata that a consumer can attach to a committed offset.",
         at_least=0,
         unit="bytes",
         importance=HIGH,
@@ -235,7 +235,8 @@ class GroupKeys(Keys, title="Groups"):
     offsets_retention_minutes = integer(
         "offsets.retention.minutes",
         10_080,
-        "How long the offsets of an empty group, or of a topic that a group no longer reads, are kept.",
+        "How long the committed offsets of an empty group, or of a topic that a group no longer subscribes to, "
+        "are kept.",
         at_least=1,
         unit="min",
         importance=HIGH,
@@ -243,7 +244,7 @@ class GroupKeys(Keys, title="Groups"):
     offsets_retention_check_interval_ms = long(
         "offsets.retention.check.interval.ms",
         600_000,
-        "How often offsets are looked over for old ones.",
+        "How often the broker looks for expired offsets.",
         at_least=1,
         unit="ms",
         importance=HIGH,
@@ -259,40 +260,40 @@ class GroupKeys(Keys, title="Groups"):
     offsets_commit_required_acks = short(
         "offsets.commit.required.acks",
         -1,
-        "The acknowledgements a commit waits for: -1 for all replicas in sync.",
+        "The acknowledgements that a commit waits for: -1 means all in-sync replicas.",
         importance=HIGH,
         deprecated="nothing: leave it at -1",
-        ignored="A commit always waits for all replicas in sync.",
+        ignored="A commit always waits for all in-sync replicas.",
     )
     offsets_load_buffer_size = integer(
         "offsets.load.buffer.size",
         5_242_880,
-        "How much of the offsets topic is read at a time when a coordinator takes over groups.",
+        "How many bytes of the offsets topic are read at a time when a coordinator loads groups.",
         at_least=1,
         unit="bytes",
         importance=HIGH,
-        ignored="The offsets topic is read in pieces of a size of its own.",
+        ignored="The broker chooses the size of its reads from the offsets topic.",
     )
     offsets_topic_num_partitions = integer(
         "offsets.topic.num.partitions",
         50,
-        "Partitions of the topic that holds committed offsets, over which groups are spread. Only for its "
-        "creation: changing it later would lose groups.",
+        "The number of partitions of the offsets topic, over which groups are spread. Used only when the topic is "
+        "created: a later change would lose groups.",
         at_least=1,
         importance=HIGH,
     )
     offsets_topic_replication_factor = short(
         "offsets.topic.replication.factor",
         3,
-        "Replicas of the offsets topic, which is created when the first group needs it. Groups do not work "
-        "before there are as many brokers: a single broker needs 1.",
+        "The replication factor of the offsets topic, which is created when the first group needs it. Groups do "
+        "not work before the cluster has as many brokers: a single broker needs 1.",
         at_least=1,
         importance=HIGH,
     )
     offsets_topic_segment_bytes = integer(
         "offsets.topic.segment.bytes",
         104_857_600,
-        "The size of the offsets topic's segments. Small, so that compaction keeps it short and loading fast.",
+        "The segment size of the offsets topic. Small, so that compaction keeps the topic short and loading is fast.",
         at_least=1,
         unit="bytes",
         importance=HIGH,
@@ -300,7 +301,7 @@ class GroupKeys(Keys, title="Groups"):
     offsets_topic_compression_codec = integer(
         "offsets.topic.compression.codec",
         0,
-        "What the records of the offsets topic are compressed with: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
+        "The compression of records in the offsets topic: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
         at_least=0,
         at_most=4,
         importance=HIGH,

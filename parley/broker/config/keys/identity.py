@@ -1,4 +1,4 @@
-"""Who a broker is, and where the cluster's brokers meet."""
+"""The identity of a broker, and the store that coordinates its cluster."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ from parley.broker.config.definition import HIGH, Keys, boolean, integer, string
 
 
 class IdentityKeys(Keys, title="Identity and coordination"):
-    """Who a broker is, and where the cluster's brokers meet."""
+    """The identity of a broker, and the store that coordinates its cluster."""
 
     broker_id = integer(
         "broker.id",
         -1,
-        "The number of this broker in its cluster. -1 lets the cluster give one out, above "
-        "reserved.broker.max.id, which is then kept in meta.properties of every log directory. node.id is the "
-        "same thing; give either, or both with one value.",
+        "The id of this broker in its cluster. With -1 the cluster assigns an id above reserved.broker.max.id, "
+        "and the broker keeps it in meta.properties of every log directory. node.id is the same setting; set "
+        "either, or both to the same value.",
         at_least=-1,
         importance=HIGH,
     )
     node_id = integer(
         "node.id",
         -1,
-        "The number of this broker in its cluster, by the name that Kafka uses since 2.8. The same thing as broker.id.",
+        "The id of this broker in its cluster, under the name that Kafka uses since 2.8. The same setting as "
+        "broker.id.",
         at_least=-1,
         importance=HIGH,
         since="2.8",
@@ -28,40 +29,42 @@ class IdentityKeys(Keys, title="Identity and coordination"):
     broker_id_generation_enable = boolean(
         "broker.id.generation.enable",
         True,
-        "Whether a broker without an id may be given one by the cluster. Turn it off where every broker has "
-        "to be numbered by hand.",
+        "Whether the cluster assigns an id to a broker that has none. Turn it off if every broker must be "
+        "numbered by hand.",
     )
     reserved_broker_max_id = integer(
         "reserved.broker.max.id",
         1_000,
-        "The highest id that may be written into a configuration; ids given out by the cluster begin above "
-        "it. Raise it before numbering brokers by hand beyond it.",
+        "The highest id that a configuration may use. Ids assigned by the cluster start above it. Raise it before "
+        "you number brokers by hand beyond it.",
         at_least=0,
     )
     broker_rack = string(
         "broker.rack",
         None,
-        "The rack, zone or data centre this broker is in. Replicas of a partition are spread over racks, and "
-        "a consumer that names its rack may read from a replica in it. Any text; equal texts are one rack.",
+        "The rack, zone or data centre of this broker. The replicas of a partition are spread over racks, and a "
+        "consumer that names its rack can read from a replica there. Any text; brokers with equal texts are in "
+        "the same rack.",
         since="0.10.0 (KIP-36)",
     )
     coordination_url = string(
         "coordination.url",
         "",
-        "The address of the store that coordinates the brokers of one cluster; what it begins with says which one. "
-        "docs/stores.md has those there are, and packages may bring others, each with the scheme it registers. An "
-        "address that nothing here understands stops the start. Empty: the store that the keys "
-        "of a store name (see the sections on stores), else the embedded one in the folder coordination of the first "
-        "log directory.",
+        "The address of the store that coordinates the brokers of a cluster. Its scheme selects the store: "
+        "docs/stores.md lists the supported ones, and packages can register more. A broker does not start with an "
+        "address of an unknown scheme. If this is empty, the keys of a store can name it (see the sections on "
+        "stores); otherwise the broker uses the embedded store in the folder coordination of the first log "
+        "directory.",
         importance=HIGH,
         since="",
     )
     coordination_session_timeout_ms = integer(
         "coordination.session.timeout.ms",
         9_000,
-        "How long the coordination store may hear nothing from this broker before it counts as gone. Shorter "
-        "notices a silent machine sooner; longer rides out pauses of a store or a network. A killed process "
-        "is noticed at once in any case. Raised to what the store can hold to.",
+        "How long the coordination store waits for a sign of life from this broker before it ends the broker's "
+        "session. A shorter timeout detects a hanging machine sooner; a longer one tolerates pauses of the store "
+        "or the network. A killed process is always detected at once. The value is raised if the store needs a "
+        "longer timeout.",
         at_least=500,
         unit="ms",
         since="",
@@ -78,8 +81,8 @@ class IdentityKeys(Keys, title="Identity and coordination"):
     controller_listener_names = strings(
         "controller.listener.names",
         (),
-        "The listeners that belong to Kafka's controller. Listeners named here are not opened, so that a "
-        "configuration written for Kafka's own quorum starts a Parley broker.",
+        "The listeners of Kafka's controller. The broker does not open listeners that are named here, so that a "
+        "configuration written for a Kafka cluster with KRaft starts a Parley broker.",
         importance=HIGH,
         since="2.8",
     )

@@ -1,4 +1,4 @@
-"""Where records are kept on disk, for how long, and how they are flushed and cleaned."""
+"""Where and how long records are stored on disk, and how logs are flushed and cleaned."""
 
 from __future__ import annotations
 
@@ -22,48 +22,49 @@ from parley.broker.config.keys.reasons import COMPACTION, NOT_COMPACTED, TIERED
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 SEGMENT_BYTES_MIN = 1 << 20
-"""Of every topic (KIP-1030): each segment costs open files and a scan at the start."""
+"""The minimum for every topic (KIP-1030): each segment costs open files and a scan when the broker starts."""
 
 
 class LogKeys(Keys, title="Logs"):
-    """Where records are kept on disk, for how long, and how they are flushed and cleaned."""
+    """Where and how long records are stored on disk, and how logs are flushed and cleaned."""
 
     log_dir = strings(
         "log.dir",
         ("/tmp/kafka-logs",),
-        "The directory for data where log.dirs is not given.",
+        "The directory for data. Used only if log.dirs is not set.",
         importance=HIGH,
     )
     log_dirs = strings(
         "log.dirs",
         None,
-        "The directories for data, best one per disk. A new partition goes where the fewest are; when a disk "
-        "fails only its partitions are lost to this broker. By default log.dir.",
+        "The directories for data, ideally one per disk. A new partition is placed in the directory with the "
+        "fewest partitions. If a disk fails, this broker loses only the partitions on it. By default log.dir.",
         importance=HIGH,
     )
     cordoned_log_dirs = strings(
         "cordoned.log.dirs",
         (),
-        "Directories of log.dirs (or * for all) that take no new partitions, to empty a disk before it is removed.",
+        "Directories of log.dirs (or * for all) that take no new partitions, so that a disk can be emptied before "
+        "it is removed.",
         dynamic=PER_BROKER,
         since="4.3 (KIP-1066)",
-        ignored="Every directory takes new partitions in this release.",
+        ignored="Every directory takes new partitions.",
     )
     log_dir_failure_timeout_ms = long(
         "log.dir.failure.timeout.ms",
         30_000,
-        "How long a broker whose directory has failed tries to tell the controller before it stops, so that "
-        "the partitions in it get other leaders.",
+        "How long a broker with a failed directory tries to report it to the controller before it stops.",
         at_least=1,
         unit="ms",
         importance=LOW,
         since="3.8 (KIP-858)",
-        ignored="A broker that lost a directory reports it until the controller responds; there is no time limit.",
+        ignored="A broker reports a failed directory until the controller responds; there is no time limit.",
     )
     num_recovery_threads_per_data_dir = integer(
         "num.recovery.threads.per.data.dir",
         2,
-        "Threads per directory that check logs after an unclean stop. Raise it on fast disks to start sooner.",
+        "The number of threads per directory that check logs after an unclean shutdown. Raise it on fast disks "
+        "for a faster start.",
         at_least=1,
         dynamic=CLUSTER_WIDE,
         importance=HIGH,
@@ -71,7 +72,7 @@ class LogKeys(Keys, title="Logs"):
     num_replica_alter_log_dirs_threads = integer(
         "num.replica.alter.log.dirs.threads",
         None,
-        "How many partitions are moved between the directories of this broker at a time; by default as many as there "
+        "How many partitions move between the directories of this broker at a time. By default as many as there "
         "are directories.",
         importance=HIGH,
         since="1.1 (KIP-113)",
@@ -79,8 +80,8 @@ class LogKeys(Keys, title="Logs"):
     log_segment_bytes = integer(
         "log.segment.bytes",
         1_073_741_824,
-        "When the file that is written has this size, the next is begun. Records are deleted, and compacted, "
-        "by whole files.",
+        "The maximum size of a segment. When the active segment reaches it, a new one is rolled. Records are "
+        "deleted and compacted by whole segments.",
         at_least=SEGMENT_BYTES_MIN,
         unit="bytes",
         dynamic=CLUSTER_WIDE,
@@ -88,8 +89,8 @@ class LogKeys(Keys, title="Logs"):
     )
     log_roll_ms = duration(
         "log.roll.ms",
-        "When the file that is written is this old, by its records' timestamps, the next is begun, so that "
-        "old records can be deleted though few come. By default log.roll.hours.",
+        "The maximum age of the active segment, by the timestamps of its records, before a new one is rolled. It "
+        "makes old records deletable even if few arrive. By default log.roll.hours.",
         at_least=1,
         unit="ms",
         dynamic=CLUSTER_WIDE,
@@ -99,15 +100,15 @@ class LogKeys(Keys, title="Logs"):
     log_roll_hours = integer(
         "log.roll.hours",
         168,
-        "log.roll.ms in hours, used where that is not given.",
+        "log.roll.ms in hours. Used only if log.roll.ms is not set.",
         at_least=1,
         unit="h",
         importance=HIGH,
     )
     log_roll_jitter_ms = duration(
         "log.roll.jitter.ms",
-        "Up to this much less than log.roll.ms is taken, at random, so that not every partition begins a file "
-        "at one moment. By default log.roll.jitter.hours.",
+        "The maximum random time subtracted from log.roll.ms, so that partitions do not all roll segments at the "
+        "same time. By default log.roll.jitter.hours.",
         at_least=0,
         unit="ms",
         dynamic=CLUSTER_WIDE,
@@ -117,14 +118,14 @@ class LogKeys(Keys, title="Logs"):
     log_roll_jitter_hours = integer(
         "log.roll.jitter.hours",
         0,
-        "log.roll.jitter.ms in hours, used where that is not given.",
+        "log.roll.jitter.ms in hours. Used only if log.roll.jitter.ms is not set.",
         at_least=0,
         unit="h",
         importance=HIGH,
     )
     log_retention_ms = duration(
         "log.retention.ms",
-        "How long records are kept: a file is deleted when its newest record is older. -1: for ever. By "
+        "How long records are kept: a segment is deleted when its newest record is older. -1 means for ever. By "
         "default log.retention.minutes, then log.retention.hours.",
         at_least=-1,
         unit="ms",
@@ -135,7 +136,7 @@ class LogKeys(Keys, title="Logs"):
     log_retention_minutes = integer(
         "log.retention.minutes",
         None,
-        "log.retention.ms in minutes, used where that is not given.",
+        "log.retention.ms in minutes. Used only if log.retention.ms is not set.",
         at_least=-1,
         unit="min",
         importance=HIGH,
@@ -143,7 +144,7 @@ class LogKeys(Keys, title="Logs"):
     log_retention_hours = integer(
         "log.retention.hours",
         168,
-        "log.retention.ms in hours, used where neither that nor log.retention.minutes is given.",
+        "log.retention.ms in hours. Used only if neither log.retention.ms nor log.retention.minutes is set.",
         at_least=-1,
         unit="h",
         importance=HIGH,
@@ -151,8 +152,8 @@ class LogKeys(Keys, title="Logs"):
     log_retention_bytes = long(
         "log.retention.bytes",
         -1,
-        "The size a partition may have; when it is larger its oldest files are deleted. -1: any. It counts "
-        "per partition and replica: times their number it is what the disks need.",
+        "The maximum size of a partition. When it is exceeded, the oldest segments are deleted. -1 means no "
+        "limit. The limit applies to each replica of each partition, so disks need a multiple of it.",
         at_least=-1,
         unit="bytes",
         dynamic=CLUSTER_WIDE,
@@ -161,15 +162,15 @@ class LogKeys(Keys, title="Logs"):
     log_retention_check_interval_ms = long(
         "log.retention.check.interval.ms",
         300_000,
-        "How often partitions are looked over for files to delete.",
+        "How often the broker looks for segments to delete.",
         at_least=1,
         unit="ms",
     )
     log_cleanup_policy = strings(
         "log.cleanup.policy",
         ("delete",),
-        "What becomes of old records: delete drops them by age and size, compact keeps the newest of each "
-        "key, both do both.",
+        "How old records are removed: delete removes them by age and size, compact keeps only the newest record "
+        "of each key, and both can be combined.",
         allowed=("compact", "delete"),
         ignored_values={"compact": NOT_COMPACTED},
         dynamic=CLUSTER_WIDE,
@@ -177,7 +178,7 @@ class LogKeys(Keys, title="Logs"):
     log_segment_delete_delay_ms = long(
         "log.segment.delete.delay.ms",
         60_000,
-        "How long a deleted file stays on disk, renamed, for those still reading it.",
+        "How long a deleted segment stays on disk under another name, for requests that still read it.",
         at_least=0,
         unit="ms",
         dynamic=CLUSTER_WIDE,
@@ -186,8 +187,8 @@ class LogKeys(Keys, title="Logs"):
     log_index_size_max_bytes = integer(
         "log.index.size.max.bytes",
         10_485_760,
-        "The size of a segment's index; when it is full the next segment is begun. Enough as it is unless "
-        "log.index.interval.bytes is made small.",
+        "The maximum size of a segment's index. When it is full, a new segment is rolled. The default is "
+        "sufficient unless log.index.interval.bytes is small.",
         at_least=4,
         unit="bytes",
         dynamic=CLUSTER_WIDE,
@@ -195,8 +196,8 @@ class LogKeys(Keys, title="Logs"):
     log_index_interval_bytes = integer(
         "log.index.interval.bytes",
         4_096,
-        "About every how many bytes of records the index has an entry. Less finds an offset with less "
-        "reading, and makes larger indexes.",
+        "The approximate number of bytes of records between two index entries. A smaller interval finds offsets "
+        "with less reading and makes indexes larger.",
         at_least=0,
         unit="bytes",
         dynamic=CLUSTER_WIDE,
@@ -204,14 +205,15 @@ class LogKeys(Keys, title="Logs"):
     log_preallocate = boolean(
         "log.preallocate",
         False,
-        "Whether a new segment's file takes its whole size at once. Useful on file systems that grow files badly.",
+        "Whether the file of a new segment is allocated at its full size at once. Useful on file systems that "
+        "handle growing files badly.",
         dynamic=CLUSTER_WIDE,
     )
     log_flush_interval_messages = long(
         "log.flush.interval.messages",
         MAX_LONG,
-        "How many records may be written to a partition before it is flushed to the disk. By default the "
-        "operating system decides, and replicas keep records safe.",
+        "How many records can be written to a partition before it is flushed to disk. By default the operating "
+        "system decides, and replication keeps records safe.",
         at_least=1,
         unit="records",
         dynamic=CLUSTER_WIDE,
@@ -219,7 +221,7 @@ class LogKeys(Keys, title="Logs"):
     )
     log_flush_interval_ms = duration(
         "log.flush.interval.ms",
-        "How long a record may be unflushed. By default log.flush.scheduler.interval.ms.",
+        "How long a record can stay unflushed. By default log.flush.scheduler.interval.ms.",
         at_least=0,
         unit="ms",
         dynamic=CLUSTER_WIDE,
@@ -229,7 +231,7 @@ class LogKeys(Keys, title="Logs"):
     log_flush_scheduler_interval_ms = long(
         "log.flush.scheduler.interval.ms",
         MAX_LONG,
-        "How often it is looked whether a partition has to be flushed by time.",
+        "How often the broker checks which partitions are due to be flushed.",
         at_least=1,
         unit="ms",
         importance=HIGH,
@@ -237,8 +239,8 @@ class LogKeys(Keys, title="Logs"):
     log_flush_offset_checkpoint_interval_ms = integer(
         "log.flush.offset.checkpoint.interval.ms",
         60_000,
-        "How often it is noted up to where each log is flushed; only what is later has to be checked after an "
-        "unclean stop.",
+        "How often the broker checkpoints the flushed offset of each log. After an unclean shutdown only later "
+        "records must be checked.",
         at_least=0,
         unit="ms",
         importance=HIGH,
@@ -246,7 +248,7 @@ class LogKeys(Keys, title="Logs"):
     log_flush_start_offset_checkpoint_interval_ms = integer(
         "log.flush.start.offset.checkpoint.interval.ms",
         60_000,
-        "How often it is noted where each log begins after records were deleted by request.",
+        "How often the broker checkpoints the log start offsets that DeleteRecords has changed.",
         at_least=0,
         unit="ms",
         importance=HIGH,
@@ -260,12 +262,12 @@ class LogKeys(Keys, title="Logs"):
         unit="ms",
         importance=LOW,
         since="3.8",
-        ignored="Retention, flushing and checkpoints first come after one of their intervals.",
+        ignored="Retention, flushing and checkpoints run for the first time after one of their intervals.",
     )
     log_local_retention_bytes = long(
         "log.local.retention.bytes",
         -2,
-        "What part of a partition stays on the broker's own disks.",
+        "The maximum size of the part of a partition that stays on the broker's own disks.",
         at_least=-2,
         unit="bytes",
         dynamic=CLUSTER_WIDE,
@@ -285,8 +287,8 @@ class LogKeys(Keys, title="Logs"):
     log_cleaner_enable = boolean(
         "log.cleaner.enable",
         True,
-        "Whether compaction runs. Without it partitions with cleanup.policy=compact, the committed offsets "
-        "among them, grow without bound.",
+        "Whether log compaction runs. Without it, partitions with cleanup.policy=compact grow without bound, "
+        "including the committed offsets.",
         ignored=COMPACTION,
     )
     log_cleaner_threads = integer(
@@ -300,8 +302,8 @@ class LogKeys(Keys, title="Logs"):
     log_cleaner_dedupe_buffer_size = long(
         "log.cleaner.dedupe.buffer.size",
         134_217_728,
-        "Memory for the newest offsets of keys, shared by all cleaner threads. More compacts a larger part of "
-        "a log at once.",
+        "The memory for the newest offsets of keys, shared by all cleaner threads. With more memory, a larger "
+        "part of a log is compacted at a time.",
         at_least=1,
         unit="bytes",
         dynamic=CLUSTER_WIDE,
@@ -310,7 +312,7 @@ class LogKeys(Keys, title="Logs"):
     log_cleaner_io_buffer_size = integer(
         "log.cleaner.io.buffer.size",
         524_288,
-        "Memory for reading and writing, shared by all cleaner threads.",
+        "The memory for reading and writing, shared by all cleaner threads.",
         at_least=0,
         unit="bytes",
         dynamic=CLUSTER_WIDE,
@@ -319,14 +321,15 @@ class LogKeys(Keys, title="Logs"):
     log_cleaner_io_buffer_load_factor = double(
         "log.cleaner.io.buffer.load.factor",
         0.9,
-        "How full the table of keys may be, from 0 to 1. Fuller takes more keys at once with more collisions.",
+        "How full the table of keys can get, from 0 to 1. A fuller table holds more keys at a time and has more "
+        "collisions.",
         dynamic=CLUSTER_WIDE,
         ignored=COMPACTION,
     )
     log_cleaner_io_max_bytes_per_second = double(
         "log.cleaner.io.max.bytes.per.second",
         MAX_DOUBLE,
-        "How much the cleaner reads and writes in a second at most.",
+        "The maximum rate at which the cleaner reads and writes.",
         unit="bytes/s",
         dynamic=CLUSTER_WIDE,
         ignored=COMPACTION,
@@ -334,7 +337,7 @@ class LogKeys(Keys, title="Logs"):
     log_cleaner_backoff_ms = long(
         "log.cleaner.backoff.ms",
         15_000,
-        "How long the cleaner sleeps when no partition needs it.",
+        "How long the cleaner sleeps if no partition needs compaction.",
         at_least=0,
         unit="ms",
         dynamic=CLUSTER_WIDE,
@@ -343,8 +346,8 @@ class LogKeys(Keys, title="Logs"):
     log_cleaner_min_cleanable_ratio = double(
         "log.cleaner.min.cleanable.ratio",
         0.5,
-        "What part of a log has to be new, from 0 to 1, before it is compacted again. Lower wastes less space "
-        "and works more.",
+        "The part of a log that must be new, from 0 to 1, before it is compacted again. A lower value wastes less "
+        "space and costs more work.",
         at_least=0,
         at_most=1,
         dynamic=CLUSTER_WIDE,
@@ -353,7 +356,7 @@ class LogKeys(Keys, title="Logs"):
     log_cleaner_min_compaction_lag_ms = long(
         "log.cleaner.min.compaction.lag.ms",
         0,
-        "How long every record stays in a compacted log, for readers that have to see each value.",
+        "How long every record stays in a compacted log, for consumers that must see each value.",
         at_least=0,
         unit="ms",
         dynamic=CLUSTER_WIDE,
@@ -363,7 +366,7 @@ class LogKeys(Keys, title="Logs"):
     log_cleaner_max_compaction_lag_ms = long(
         "log.cleaner.max.compaction.lag.ms",
         MAX_LONG,
-        "When a record has to be compacted at the latest, however little is new.",
+        "The time after which a record must be compacted, however few records are new.",
         at_least=1,
         unit="ms",
         dynamic=CLUSTER_WIDE,
@@ -373,8 +376,8 @@ class LogKeys(Keys, title="Logs"):
     log_cleaner_delete_retention_ms = long(
         "log.cleaner.delete.retention.ms",
         86_400_000,
-        "How long the mark that a key was deleted stays in a compacted log. A reader that begins at offset 0 "
-        "has to finish within it to learn of every deletion.",
+        "How long tombstones stay in a compacted log. A consumer that starts at offset 0 must finish within this "
+        "time to see every deletion.",
         at_least=0,
         unit="ms",
         dynamic=CLUSTER_WIDE,

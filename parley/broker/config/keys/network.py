@@ -1,4 +1,4 @@
-"""Listeners, connections and the limits that keep a broker's memory bounded."""
+"""Listeners, connections, and the limits of a broker's memory."""
 
 from __future__ import annotations
 
@@ -23,30 +23,29 @@ def _connection_overrides(text: str) -> bool:
 
 
 class NetworkKeys(Keys, title="Network"):
-    """Listeners, connections and the limits that keep a broker's memory bounded."""
+    """Listeners, connections, and the limits of a broker's memory."""
 
     listeners = strings(
         "listeners",
         ("PLAINTEXT://:9092",),
-        "The addresses to listen on, as name://host:port separated by commas. The name is that of a security "
-        "protocol or of an entry of listener.security.protocol.map; an empty host means every interface, port "
-        "0 any free port. Names are unique.",
+        "The addresses to listen on, as name://host:port separated by commas. The name is a security protocol or "
+        "an entry of listener.security.protocol.map. An empty host means every network interface, port 0 any free "
+        "port. Names must be unique.",
         dynamic=PER_BROKER,
         importance=HIGH,
     )
     advertised_listeners = strings(
         "advertised.listeners",
         None,
-        "The addresses clients and other brokers are told to connect to, where those of listeners are not "
-        "reachable for them: behind a proxy, in a container, in a cloud. By default those of listeners. "
-        "0.0.0.0 cannot be advertised.",
+        "The addresses that clients and other brokers connect to, if they cannot reach those in listeners: behind "
+        "a proxy, in a container, in a cloud. By default those of listeners. 0.0.0.0 cannot be advertised.",
         importance=HIGH,
     )
     listener_security_protocol_map = string(
         "listener.security.protocol.map",
         "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
-        "Which security protocol each named listener speaks, as name:protocol separated by commas. Protocols "
-        "are PLAINTEXT, SSL, SASL_PLAINTEXT and SASL_SSL; several listeners may share one.",
+        "The security protocol of each named listener, as name:protocol separated by commas. Protocols are "
+        "PLAINTEXT, SSL, SASL_PLAINTEXT and SASL_SSL; several listeners can use the same one.",
         dynamic=PER_BROKER,
         importance=LOW,
         since="0.10.2 (KIP-103)",
@@ -54,23 +53,23 @@ class NetworkKeys(Keys, title="Network"):
     inter_broker_listener_name = string(
         "inter.broker.listener.name",
         None,
-        "The listener brokers talk to each other through. By default the one whose protocol is "
-        "security.inter.broker.protocol; only one of the two keys may be given.",
+        "The listener that brokers use to connect to each other. By default the one whose protocol is "
+        "security.inter.broker.protocol. Set only one of the two keys.",
         since="0.10.2 (KIP-103)",
     )
     security_inter_broker_protocol = string(
         "security.inter.broker.protocol",
         "PLAINTEXT",
-        "The security protocol brokers talk to each other with.",
+        "The security protocol that brokers use between each other.",
         allowed=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
     )
     control_plane_listener_name = string(
         "control.plane.listener.name",
         None,
-        "A listener of its own for the controller's requests to brokers.",
+        "A separate listener for the controller's requests to brokers.",
         importance=HIGH,
         since="2.2 (KIP-291)",
-        ignored="Brokers pull the controller's decisions; nothing is sent to them.",
+        ignored="Brokers fetch the controller's decisions; it does not send them requests.",
     )
     early_start_listeners = strings(
         "early.start.listeners",
@@ -78,19 +77,19 @@ class NetworkKeys(Keys, title="Network"):
         "Listeners that open before the authorizer is ready.",
         importance=HIGH,
         since="3.3 (KIP-801)",
-        ignored="All listeners open once the broker has read the cluster's state.",
+        ignored="All listeners open when the broker has loaded the cluster's metadata.",
     )
     host_name = string(
         "host.name",
         "",
-        "The address to listen on, from before there were listeners. Used where listeners is not given.",
+        "The address to listen on, from before Kafka had listeners. Used only if listeners is not set.",
         importance=HIGH,
         deprecated="listeners",
     )
     port = integer(
         "port",
         9_092,
-        "The port to listen on, from before there were listeners. Used where listeners is not given.",
+        "The port to listen on, from before Kafka had listeners. Used only if listeners is not set.",
         at_least=0,
         at_most=65_535,
         importance=HIGH,
@@ -99,16 +98,16 @@ class NetworkKeys(Keys, title="Network"):
     advertised_host_name = string(
         "advertised.host.name",
         None,
-        "The host clients are told to connect to, from before there were listeners. Used where neither "
-        "advertised.listeners nor listeners is given.",
+        "The host that clients connect to, from before Kafka had listeners. Used only if neither "
+        "advertised.listeners nor listeners is set.",
         importance=HIGH,
         deprecated="advertised.listeners",
     )
     advertised_port = integer(
         "advertised.port",
         None,
-        "The port clients are told to connect to, from before there were listeners. Used where neither "
-        "advertised.listeners nor listeners is given.",
+        "The port that clients connect to, from before Kafka had listeners. Used only if neither "
+        "advertised.listeners nor listeners is set.",
         at_least=1,
         at_most=65_535,
         importance=HIGH,
@@ -117,8 +116,8 @@ class NetworkKeys(Keys, title="Network"):
     socket_send_buffer_bytes = integer(
         "socket.send.buffer.bytes",
         -1,
-        "The send buffer asked for on every accepted connection; -1 leaves it to the operating system, which "
-        "then adapts it. Kafka's default of 102400 costs a broker up to half again as much CPU time per byte consumed.",
+        "The size of the send buffer of every accepted connection. With -1 the operating system chooses and "
+        "adapts it. Kafka's default of 102400 costs a broker up to half again as much CPU time per byte consumed.",
         at_least=-1,
         unit="bytes",
         importance=HIGH,
@@ -126,8 +125,8 @@ class NetworkKeys(Keys, title="Network"):
     socket_receive_buffer_bytes = integer(
         "socket.receive.buffer.bytes",
         -1,
-        "The receive buffer asked for on every accepted connection; -1 leaves it to the operating system, "
-        "which then adapts it. Kafka's default of 102400 costs a broker up to a third more CPU time per byte produced.",
+        "The size of the receive buffer of every accepted connection. With -1 the operating system chooses and "
+        "adapts it. Kafka's default of 102400 costs a broker up to a third more CPU time per byte produced.",
         at_least=-1,
         unit="bytes",
         importance=HIGH,
@@ -135,8 +134,8 @@ class NetworkKeys(Keys, title="Network"):
     socket_request_max_bytes = integer(
         "socket.request.max.bytes",
         104_857_600,
-        "The longest request that is read. A longer one closes its connection. Has to hold the largest "
-        "produce request of any client; memory for a request is only taken while it arrives.",
+        "The maximum size of a request. A longer request closes its connection. It must allow for the largest "
+        "produce request of any client. The broker allocates memory for a request only as it arrives.",
         at_least=1,
         unit="bytes",
         importance=HIGH,
@@ -144,15 +143,15 @@ class NetworkKeys(Keys, title="Network"):
     socket_listen_backlog_size = integer(
         "socket.listen.backlog.size",
         50,
-        "How many connections may wait to be accepted. Raise it, and the kernel's somaxconn with it, when "
-        "many clients connect at one moment.",
+        "The maximum number of connections that wait to be accepted. If many clients connect at the same time, "
+        "raise it together with the kernel's somaxconn.",
         at_least=1,
         since="3.2 (KIP-764)",
     )
     socket_connection_setup_timeout_ms = long(
         "socket.connection.setup.timeout.ms",
         10_000,
-        "How long an attempt to connect to another broker may take.",
+        "How long this broker waits for a connection to another broker to be established.",
         at_least=1,
         unit="ms",
         since="2.7 (KIP-601)",
@@ -160,23 +159,23 @@ class NetworkKeys(Keys, title="Network"):
     socket_connection_setup_timeout_max_ms = long(
         "socket.connection.setup.timeout.max.ms",
         30_000,
-        "What socket.connection.setup.timeout.ms grows to at most.",
+        "The maximum that socket.connection.setup.timeout.ms grows to.",
         at_least=1,
         unit="ms",
         since="2.7 (KIP-601)",
-        ignored="The time that a connection may take does not grow.",
+        ignored="The time limit for a connection does not grow.",
     )
     connections_max_idle_ms = long(
         "connections.max.idle.ms",
         600_000,
-        "Connections without a request for this long are closed. -1: never.",
+        "Connections without a request for this long are closed. -1 means never.",
         at_least=-1,
         unit="ms",
     )
     connections_max_reauth_ms = long(
         "connections.max.reauth.ms",
         0,
-        "How long a SASL login lasts before the client has to repeat it; 0: for ever.",
+        "How long a SASL login lasts before the client must log in again; 0 means for ever.",
         at_least=0,
         unit="ms",
         since="2.2 (KIP-368)",
@@ -185,7 +184,7 @@ class NetworkKeys(Keys, title="Network"):
     connection_failed_authentication_delay_ms = integer(
         "connection.failed.authentication.delay.ms",
         100,
-        "How long the refusal of a failed login is held back, so that guessing is slow. Less than "
+        "How long the broker delays the response to a failed login, to slow down guessing. Must be less than "
         "connections.max.idle.ms.",
         at_least=0,
         unit="ms",
@@ -196,9 +195,9 @@ class NetworkKeys(Keys, title="Network"):
     max_connections = integer(
         "max.connections",
         MAX_INT,
-        "How many connections this broker has open at most. When they are used up, the one idle longest is "
-        "closed for a new one on the listener between brokers, and others wait. May be given per listener as "
-        "listener.name.<name>.max.connections. At least 1.",
+        "The maximum number of open connections of this broker. When it is reached, a new connection on the "
+        "listener between brokers closes the connection that has been idle longest, and other new connections "
+        "wait. Can be set per listener as listener.name.<name>.max.connections. At least 1.",
         at_least=0,
         dynamic=CLUSTER_WIDE,
         since="2.3 (KIP-402)",
@@ -206,15 +205,15 @@ class NetworkKeys(Keys, title="Network"):
     max_connections_per_ip = integer(
         "max.connections.per.ip",
         MAX_INT,
-        "How many connections one address may have open; more are closed at once. 0 admits only addresses "
-        "named in max.connections.per.ip.overrides.",
+        "The maximum number of connections from one address; more are closed at once. 0 admits only the addresses "
+        "in max.connections.per.ip.overrides.",
         at_least=0,
         dynamic=CLUSTER_WIDE,
     )
     max_connections_per_ip_overrides = string(
         "max.connections.per.ip.overrides",
         "",
-        "Other limits than max.connections.per.ip for single addresses or host names, as host:count separated "
+        "Limits for single addresses or host names that override max.connections.per.ip, as host:count separated "
         "by commas.",
         check=_connection_overrides,
         form="host:count pairs, separated by commas",
@@ -223,8 +222,8 @@ class NetworkKeys(Keys, title="Network"):
     max_connection_creation_rate = integer(
         "max.connection.creation.rate",
         MAX_INT,
-        "How many connections are accepted in a second at most; others wait. Those on the listener between brokers "
-        "do not count where there are others. May be given per listener, as "
+        "The maximum number of connections accepted per second; others wait. Connections on the listener between "
+        "brokers do not count if there are other listeners. Can be set per listener as "
         "listener.name.<name>.max.connection.creation.rate. At least 1.",
         at_least=0,
         unit="connections/s",
@@ -234,16 +233,17 @@ class NetworkKeys(Keys, title="Network"):
     queued_max_requests = integer(
         "queued.max.requests",
         500,
-        "How many requests may be under way in this broker, waiting ones included, before no more is read "
-        "from any connection. Lower it to bound memory, raise it for very many clients.",
+        "The maximum number of requests in progress in this broker, including those that wait. When it is "
+        "reached, the broker stops reading from all connections. Lower it to limit memory, raise it for very many "
+        "clients.",
         at_least=1,
         importance=HIGH,
     )
     queued_max_request_bytes = long(
         "queued.max.request.bytes",
         -1,
-        "How many bytes of requests may be held before no more is read from any connection; -1: no bound but "
-        "queued.max.requests.",
+        "The maximum number of bytes of requests that the broker holds. When it is reached, the broker stops "
+        "reading from all connections. With -1 only queued.max.requests limits them.",
         at_least=-1,
         unit="bytes",
         since="1.0 (KIP-72)",
@@ -251,17 +251,17 @@ class NetworkKeys(Keys, title="Network"):
     max_request_partition_size_limit = integer(
         "max.request.partition.size.limit",
         2_000,
-        "How many partitions one answer to DescribeTopicPartitions describes at most; the client goes on from "
-        "a cursor.",
+        "The maximum number of partitions in a response to DescribeTopicPartitions. The client continues from a "
+        "cursor.",
         at_least=1,
         unit="partitions",
         since="3.8 (KIP-966)",
-        ignored="An answer describes 2000 partitions at most.",
+        ignored="A response describes 2000 partitions at most.",
     )
     num_network_threads = integer(
         "num.network.threads",
         3,
-        "Kafka's threads for reading and writing sockets.",
+        "Kafka's threads that read from and write to sockets.",
         at_least=1,
         dynamic=CLUSTER_WIDE,
         importance=HIGH,
@@ -270,7 +270,7 @@ class NetworkKeys(Keys, title="Network"):
     num_io_threads = integer(
         "num.io.threads",
         8,
-        "Kafka's threads for handling requests.",
+        "Kafka's threads that handle requests.",
         at_least=1,
         dynamic=CLUSTER_WIDE,
         importance=HIGH,
@@ -279,7 +279,7 @@ class NetworkKeys(Keys, title="Network"):
     background_threads = integer(
         "background.threads",
         10,
-        "Threads for work that is not answering requests: deletion, flushing, checkpoints.",
+        "Kafka's threads for deletion, flushing and checkpoints.",
         at_least=1,
         dynamic=CLUSTER_WIDE,
         importance=HIGH,
@@ -289,7 +289,7 @@ class NetworkKeys(Keys, title="Network"):
         "request.timeout.ms",
         30_000,
         "How long this broker waits for the response to a request that it sends to another broker or to the "
-        "controller. Fetches of followers have replica.socket.timeout.ms.",
+        "controller. Fetches of followers use replica.socket.timeout.ms.",
         at_least=1,
         unit="ms",
         importance=HIGH,
@@ -297,8 +297,8 @@ class NetworkKeys(Keys, title="Network"):
     fetch_max_bytes = integer(
         "fetch.max.bytes",
         57_671_680,
-        "The most bytes of records in one answer to a fetch, whatever the client asks for. A single larger "
-        "batch is still sent, so that the reader goes on.",
+        "The maximum number of bytes of records in a fetch response, whatever the client asks for. A single "
+        "larger batch is still returned, so that the consumer can make progress.",
         at_least=1_024,
         unit="bytes",
         since="2.5 (KIP-541)",
@@ -306,8 +306,8 @@ class NetworkKeys(Keys, title="Network"):
     max_incremental_fetch_session_cache_slots = integer(
         "max.incremental.fetch.session.cache.slots",
         1_000,
-        "How many fetch sessions are kept. A session spares a consumer or follower from naming all its "
-        "partitions in every fetch; raise it when more clients than this fetch from a broker. 0 turns "
+        "The number of fetch sessions that the broker keeps. With a session, a consumer or follower need not name "
+        "all its partitions in every fetch. Raise it if more clients than this fetch from a broker. 0 turns "
         "sessions off.",
         at_least=0,
         unit="sessions",
@@ -316,21 +316,21 @@ class NetworkKeys(Keys, title="Network"):
     fetch_purgatory_purge_interval_requests = integer(
         "fetch.purgatory.purge.interval.requests",
         1_000,
-        "How many answered fetches Kafka let pile up among the waiting ones.",
+        "How many completed fetches Kafka keeps in the purgatory before it removes them.",
         unit="requests",
         ignored=PURGATORY,
     )
     producer_purgatory_purge_interval_requests = integer(
         "producer.purgatory.purge.interval.requests",
         1_000,
-        "How many answered produce requests Kafka let pile up among the waiting ones.",
+        "How many completed produce requests Kafka keeps in the purgatory before it removes them.",
         unit="requests",
         ignored=PURGATORY,
     )
     delete_records_purgatory_purge_interval_requests = integer(
         "delete.records.purgatory.purge.interval.requests",
         1,
-        "How many answered deletions of records Kafka let pile up among the waiting ones.",
+        "How many completed DeleteRecords requests Kafka keeps in the purgatory before it removes them.",
         unit="requests",
         since="0.11.0 (KIP-107)",
         ignored=PURGATORY,

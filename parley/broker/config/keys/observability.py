@@ -17,8 +17,8 @@ class ObservabilityKeys(Keys, title="Metrics and logging"):
     metrics_listener = string(
         "metrics.listener",
         "",
-        "The address, as host:port, where /metrics answers with the broker's numbers for Prometheus and "
-        "/healthz says whether it is ready. Empty: no such listener; port 0: any free port.",
+        "The address, as host:port, of the HTTP listener with /metrics for Prometheus and /healthz for probes. "
+        "Empty means no such listener; port 0 means any free port.",
         check=_metrics_listener,
         form="host:port, or nothing",
         since="",
@@ -26,7 +26,7 @@ class ObservabilityKeys(Keys, title="Metrics and logging"):
     logging_format = string(
         "logging.format",
         "text",
-        "How the broker writes its own log: text has one line of key=value pairs for an event, json one JSON object.",
+        "The format of the broker's own log: text writes one line of key=value pairs per event, json one JSON object.",
         allowed=("text", "json"),
         importance=LOW,
         since="",
@@ -34,7 +34,7 @@ class ObservabilityKeys(Keys, title="Metrics and logging"):
     logging_level = string(
         "logging.level",
         "info",
-        "The least important lines of the broker's own log that are written.",
+        "The lowest level of events in the broker's own log.",
         allowed=("debug", "info", "warning", "error"),
         importance=LOW,
         since="",
@@ -42,7 +42,7 @@ class ObservabilityKeys(Keys, title="Metrics and logging"):
     metric_reporters = strings(
         "metric.reporters",
         (),
-        "Classes that are told of new metrics.",
+        "Classes that are notified of new metrics.",
         dynamic=CLUSTER_WIDE,
         importance=LOW,
         ignored=METRICS,
@@ -50,7 +50,7 @@ class ObservabilityKeys(Keys, title="Metrics and logging"):
     metrics_num_samples = integer(
         "metrics.num.samples",
         2,
-        "How many samples a metric of Kafka is computed from.",
+        "The number of samples from which Kafka computes a metric.",
         at_least=1,
         importance=LOW,
         ignored=METRICS,
@@ -58,7 +58,7 @@ class ObservabilityKeys(Keys, title="Metrics and logging"):
     metrics_sample_window_ms = long(
         "metrics.sample.window.ms",
         30_000,
-        "How long a sample of a Kafka metric is taken.",
+        "The time window of a sample of a Kafka metric.",
         at_least=1,
         unit="ms",
         importance=LOW,
@@ -67,7 +67,7 @@ class ObservabilityKeys(Keys, title="Metrics and logging"):
     metrics_recording_level = string(
         "metrics.recording.level",
         "INFO",
-        "How detailed Kafka's metrics are.",
+        "The level of detail of Kafka's metrics.",
         importance=LOW,
         since="0.10.2 (KIP-105)",
         ignored=METRICS,
@@ -75,7 +75,7 @@ class ObservabilityKeys(Keys, title="Metrics and logging"):
     kafka_metrics_reporters = strings(
         "kafka.metrics.reporters",
         (),
-        "Classes that are told of Yammer's metrics.",
+        "Classes that are notified of Yammer metrics.",
         importance=LOW,
         since="0.10.0",
         ignored=METRICS,
@@ -83,7 +83,7 @@ class ObservabilityKeys(Keys, title="Metrics and logging"):
     kafka_metrics_polling_interval_secs = integer(
         "kafka.metrics.polling.interval.secs",
         10,
-        "How often the classes of kafka.metrics.reporters are told of metrics.",
+        "How often the classes of kafka.metrics.reporters are called.",
         at_least=1,
         unit="s",
         importance=LOW,
@@ -93,7 +93,7 @@ class ObservabilityKeys(Keys, title="Metrics and logging"):
     auto_include_jmx_reporter = boolean(
         "auto.include.jmx.reporter",
         True,
-        "Whether metrics are reported by JMX though metric.reporters does not say so.",
+        "Whether metrics are reported through JMX even if metric.reporters does not include it.",
         importance=LOW,
         since="3.4 (KIP-830)",
         ignored=METRICS,
@@ -101,7 +101,7 @@ class ObservabilityKeys(Keys, title="Metrics and logging"):
     telemetry_max_bytes = integer(
         "telemetry.max.bytes",
         1_048_576,
-        "The longest report of its metrics a client may push.",
+        "The maximum size of a client's metrics report.",
         at_least=1,
         unit="bytes",
         importance=LOW,
@@ -111,18 +111,18 @@ class ObservabilityKeys(Keys, title="Metrics and logging"):
     server_max_startup_time_ms = long(
         "server.max.startup.time.ms",
         MAX_LONG,
-        "How long the start may take before it is given up.",
+        "The maximum time of a start before it is abandoned.",
         at_least=0,
         unit="ms",
         since="3.5",
-        ignored="A start is never given up; `/healthz` says how far it has come.",
+        ignored="A start is never abandoned; `/healthz` shows its progress.",
     )
     config_providers = strings(
         "config.providers",
         (),
-        "Classes that look up values given as ${provider:path:key}.",
+        "Classes that resolve values of the form ${provider:path:key}.",
         dynamic=CLUSTER_WIDE,
         importance=LOW,
         since="2.3 (KIP-421)",
-        ignored="Values are taken as they stand.",
+        ignored="Values are used as they are.",
     )

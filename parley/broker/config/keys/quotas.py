@@ -1,4 +1,4 @@
-"""Limits for clients and for replication, and the windows they are measured in."""
+"""Quotas of clients, throttles of replication, and the time windows in which both are measured."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from parley.broker.config.keys.reasons import QUOTAS
 
 
 class QuotaKeys(Keys, title="Quotas"):
-    """Limits for clients and for replication, and the windows they are measured in."""
+    """Quotas of clients, throttles of replication, and the time windows in which both are measured."""
 
     quota_producer_default = long(
         "quota.producer.default",
         MAX_LONG,
-        "How much a client id may produce to this broker where it has no quota of its own.",
+        "The default produce quota of a client id.",
         at_least=1,
         unit="bytes/s",
         importance=HIGH,
@@ -22,7 +22,7 @@ class QuotaKeys(Keys, title="Quotas"):
     quota_consumer_default = long(
         "quota.consumer.default",
         MAX_LONG,
-        "How much a client id may fetch from this broker where it has no quota of its own.",
+        "The default fetch quota of a client id.",
         at_least=1,
         unit="bytes/s",
         importance=HIGH,
@@ -32,7 +32,7 @@ class QuotaKeys(Keys, title="Quotas"):
     quota_window_num = integer(
         "quota.window.num",
         11,
-        "How many windows client quotas are measured over.",
+        "The number of time windows over which client quotas are measured.",
         at_least=1,
         importance=LOW,
         ignored=QUOTAS,
@@ -40,7 +40,7 @@ class QuotaKeys(Keys, title="Quotas"):
     quota_window_size_seconds = integer(
         "quota.window.size.seconds",
         1,
-        "How long a window of client quotas is.",
+        "The length of a time window of client quotas.",
         at_least=1,
         unit="s",
         importance=LOW,
@@ -49,7 +49,7 @@ class QuotaKeys(Keys, title="Quotas"):
     replication_quota_window_num = integer(
         "replication.quota.window.num",
         11,
-        "How many windows the throttles of replication are measured over.",
+        "The number of time windows over which replication throttles are measured.",
         at_least=1,
         importance=LOW,
         since="0.10.1 (KIP-73)",
@@ -57,7 +57,7 @@ class QuotaKeys(Keys, title="Quotas"):
     replication_quota_window_size_seconds = integer(
         "replication.quota.window.size.seconds",
         1,
-        "How long a window of replication throttles is.",
+        "The length of a time window of replication throttles.",
         at_least=1,
         unit="s",
         importance=LOW,
@@ -66,7 +66,7 @@ class QuotaKeys(Keys, title="Quotas"):
     alter_log_dirs_replication_quota_window_num = integer(
         "alter.log.dirs.replication.quota.window.num",
         11,
-        "How many windows the throttle of moves between directories is measured over.",
+        "The number of time windows over which the throttle of moves between directories is measured.",
         at_least=1,
         importance=LOW,
         since="1.1 (KIP-113)",
@@ -74,7 +74,7 @@ class QuotaKeys(Keys, title="Quotas"):
     alter_log_dirs_replication_quota_window_size_seconds = integer(
         "alter.log.dirs.replication.quota.window.size.seconds",
         1,
-        "How long a window of the throttle of moves between directories is.",
+        "The length of a time window of the throttle of moves between directories.",
         at_least=1,
         unit="s",
         importance=LOW,
@@ -83,7 +83,7 @@ class QuotaKeys(Keys, title="Quotas"):
     controller_quota_window_num = integer(
         "controller.quota.window.num",
         11,
-        "How many windows quotas of topic and partition changes are measured over.",
+        "The number of time windows over which quotas for changes of topics and partitions are measured.",
         at_least=1,
         importance=LOW,
         since="2.7 (KIP-599)",
@@ -92,7 +92,7 @@ class QuotaKeys(Keys, title="Quotas"):
     controller_quota_window_size_seconds = integer(
         "controller.quota.window.size.seconds",
         1,
-        "How long a window of quotas of topic and partition changes is.",
+        "The length of a time window of quotas for changes of topics and partitions.",
         at_least=1,
         unit="s",
         importance=LOW,
@@ -101,7 +101,7 @@ class QuotaKeys(Keys, title="Quotas"):
     )
     client_quota_callback_class = class_name(
         "client.quota.callback.class",
-        "A class of your own that decides the quota of a client.",
+        "A class of yours that determines the quotas of clients.",
         importance=LOW,
         since="2.0 (KIP-257)",
         ignored=QUOTAS,
@@ -109,8 +109,9 @@ class QuotaKeys(Keys, title="Quotas"):
     leader_replication_throttled_rate = long(
         "leader.replication.throttled.rate",
         MAX_LONG,
-        "How fast this broker sends records of throttled partitions to followers. Set dynamically while "
-        "partitions are moved; which are throttled, topics say with leader.replication.throttled.replicas.",
+        "The maximum rate at which this broker, as a leader, sends records of throttled partitions to followers. "
+        "It is set dynamically during reassignments. leader.replication.throttled.replicas of a topic names the "
+        "throttled replicas.",
         at_least=0,
         unit="bytes/s",
         dynamic=CLUSTER_WIDE,
@@ -120,7 +121,7 @@ class QuotaKeys(Keys, title="Quotas"):
     follower_replication_throttled_rate = long(
         "follower.replication.throttled.rate",
         MAX_LONG,
-        "How fast this broker fetches records of throttled partitions.",
+        "The maximum rate at which this broker, as a follower, fetches records of throttled partitions.",
         at_least=0,
         unit="bytes/s",
         dynamic=CLUSTER_WIDE,
@@ -130,7 +131,7 @@ class QuotaKeys(Keys, title="Quotas"):
     replica_alter_log_dirs_io_max_bytes_per_second = long(
         "replica.alter.log.dirs.io.max.bytes.per.second",
         MAX_LONG,
-        "How fast partitions are moved between directories.",
+        "The maximum rate at which partitions move between directories.",
         at_least=0,
         unit="bytes/s",
         dynamic=CLUSTER_WIDE,

@@ -1,4 +1,4 @@
-"""Replicas, leaders, and the orderly stop of a broker."""
+"""Replicas, leaders, and controlled shutdown."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from parley.broker.config.keys.reasons import TIERED
 
 
 class ReplicationKeys(Keys, title="Replication"):
-    """Replicas, leaders, and the orderly stop of a broker."""
+    """Replicas, leaders, and controlled shutdown."""
 
     replica_lag_time_max_ms = long(
         "replica.lag.time.max.ms",
         30_000,
-        "How long a follower may not have caught up with its leader before it no longer counts as in sync.",
+        "How long a follower can fail to catch up with its leader before it is removed from the ISR.",
         at_least=1,
         unit="ms",
         importance=HIGH,
@@ -20,14 +20,15 @@ class ReplicationKeys(Keys, title="Replication"):
     replica_fetch_max_bytes = integer(
         "replica.fetch.max.bytes",
         1_048_576,
-        "How many bytes of a partition a follower asks for at a time. A larger batch still comes whole.",
+        "The maximum number of bytes that a follower requests per partition in one fetch. A larger batch is still "
+        "returned whole.",
         at_least=0,
         unit="bytes",
     )
     replica_fetch_response_max_bytes = integer(
         "replica.fetch.response.max.bytes",
         10_485_760,
-        "How many bytes a follower asks for at a time in all its partitions.",
+        "The maximum number of bytes that a follower requests in one fetch for all its partitions.",
         at_least=0,
         unit="bytes",
         since="0.10.1 (KIP-74)",
@@ -35,7 +36,8 @@ class ReplicationKeys(Keys, title="Replication"):
     replica_fetch_min_bytes = integer(
         "replica.fetch.min.bytes",
         1,
-        "How many bytes have to be there before a follower is answered, unless replica.fetch.wait.max.ms is over.",
+        "The minimum number of bytes for which the leader responds to a follower's fetch before "
+        "replica.fetch.wait.max.ms is over.",
         at_least=1,
         unit="bytes",
         importance=HIGH,
@@ -43,8 +45,8 @@ class ReplicationKeys(Keys, title="Replication"):
     replica_fetch_wait_max_ms = integer(
         "replica.fetch.wait.max.ms",
         500,
-        "How long a follower's fetch may wait for replica.fetch.min.bytes. Less than replica.lag.time.max.ms, "
-        "so that followers of quiet partitions stay in sync.",
+        "How long the leader holds a follower's fetch until replica.fetch.min.bytes are available. Must be less "
+        "than replica.lag.time.max.ms, so that followers of idle partitions stay in sync.",
         at_least=1,
         unit="ms",
         importance=HIGH,
@@ -52,14 +54,14 @@ class ReplicationKeys(Keys, title="Replication"):
     replica_fetch_backoff_ms = integer(
         "replica.fetch.backoff.ms",
         1_000,
-        "How long a follower waits after a failed fetch of a partition.",
+        "How long a follower waits after a failed fetch of a partition before it retries.",
         at_least=0,
         unit="ms",
     )
     replica_socket_timeout_ms = integer(
         "replica.socket.timeout.ms",
         30_000,
-        "How long a follower waits for the answer to a fetch. At least replica.fetch.wait.max.ms.",
+        "How long a follower waits for the response to a fetch. At least replica.fetch.wait.max.ms.",
         at_least=1,
         unit="ms",
         importance=HIGH,
@@ -67,16 +69,16 @@ class ReplicationKeys(Keys, title="Replication"):
     replica_socket_receive_buffer_bytes = integer(
         "replica.socket.receive.buffer.bytes",
         65_536,
-        "The receive buffer of connections to leaders; -1 leaves it to the operating system.",
+        "The size of the receive buffer of connections to leaders. With -1 the operating system chooses it.",
         at_least=-1,
         unit="bytes",
         importance=HIGH,
-        ignored="The operating system sizes the buffer by what the connection needs.",
+        ignored="The operating system adapts the buffer to the connection.",
     )
     replica_high_watermark_checkpoint_interval_ms = long(
         "replica.high.watermark.checkpoint.interval.ms",
         5_000,
-        "How often it is noted up to where each partition is committed.",
+        "How often the broker checkpoints the high watermarks of its partitions.",
         at_least=1,
         unit="ms",
         importance=HIGH,
@@ -84,8 +86,8 @@ class ReplicationKeys(Keys, title="Replication"):
     num_replica_fetchers = integer(
         "num.replica.fetchers",
         1,
-        "Connections on which this broker follows each other broker. Raise it when followers fall behind "
-        "though the network has room.",
+        "The number of connections through which this broker fetches from each other broker. Raise it if "
+        "followers fall behind although the network has capacity.",
         at_least=1,
         dynamic=CLUSTER_WIDE,
         importance=HIGH,
@@ -93,13 +95,14 @@ class ReplicationKeys(Keys, title="Replication"):
     auto_leader_rebalance_enable = boolean(
         "auto.leader.rebalance.enable",
         True,
-        "Whether partitions go back to their preferred leader by themselves after it was away.",
+        "Whether the controller moves leadership back to the preferred leader of a partition when that is "
+        "available again.",
         importance=HIGH,
     )
     leader_imbalance_check_interval_seconds = long(
         "leader.imbalance.check.interval.seconds",
         300,
-        "How often it is looked whether leaders should go back.",
+        "How often the controller checks whether leadership should move back.",
         at_least=1,
         unit="s",
         importance=HIGH,
@@ -107,7 +110,8 @@ class ReplicationKeys(Keys, title="Replication"):
     leader_imbalance_per_broker_percentage = integer(
         "leader.imbalance.per.broker.percentage",
         10,
-        "What part of a broker's preferred partitions may be led elsewhere before they go back.",
+        "The percentage of a broker's preferred partitions that other brokers can lead before the controller "
+        "moves their leadership back.",
         at_least=0,
         at_most=100,
         unit="%",
@@ -116,7 +120,7 @@ class ReplicationKeys(Keys, title="Replication"):
     unclean_leader_election_interval_ms = long(
         "unclean.leader.election.interval.ms",
         300_000,
-        "How often partitions without a leader are looked over for an unclean election.",
+        "How often the controller looks for partitions without a leader that allow an unclean election.",
         at_least=1,
         unit="ms",
         since="3.9 (KIP-966)",
@@ -124,33 +128,34 @@ class ReplicationKeys(Keys, title="Replication"):
     eligible_leader_replicas_enable = boolean(
         "eligible.leader.replicas.enable",
         False,
-        "Whether Kafka remembered replicas that left the ISR but hold every committed record.",
+        "Whether Kafka tracks replicas that have left the ISR but hold every committed record.",
         importance=HIGH,
         since="3.7 (KIP-966)",
-        ignored="It is a feature of Kafka's own metadata quorum.",
+        ignored="It is a feature of KRaft.",
     )
     controlled_shutdown_enable = boolean(
         "controlled.shutdown.enable",
         True,
-        "Whether a stopping broker hands its partitions to others first, so that clients wait less.",
+        "Whether a broker that stops first moves the leadership of its partitions to other brokers, so that "
+        "clients wait less.",
     )
     controlled_shutdown_max_retries = integer(
         "controlled.shutdown.max.retries",
         3,
-        "How often a stopping broker asks the controller again before it stops all the same.",
+        "How often a broker that stops repeats its request to the controller before it stops without a handover.",
         at_least=0,
     )
     controlled_shutdown_retry_backoff_ms = long(
         "controlled.shutdown.retry.backoff.ms",
         5_000,
-        "How long a stopping broker waits before it asks the controller again.",
+        "How long a broker that stops waits before it repeats its request to the controller.",
         at_least=0,
         unit="ms",
     )
     controller_socket_timeout_ms = integer(
         "controller.socket.timeout.ms",
         30_000,
-        "How long this broker waits for the controller's answer.",
+        "How long this broker waits for a response from the controller.",
         at_least=1,
         unit="ms",
         ignored="request.timeout.ms bounds the requests to the controller.",
@@ -158,8 +163,8 @@ class ReplicationKeys(Keys, title="Replication"):
     broker_heartbeat_interval_ms = integer(
         "broker.heartbeat.interval.ms",
         2_000,
-        "How often at least this broker asks the controller what is new, which is its heartbeat. A third of "
-        "coordination.session.timeout.ms is the most that counts.",
+        "The maximum time between two requests of this broker to the controller, which serve as heartbeats. The "
+        "effective maximum is a third of coordination.session.timeout.ms.",
         at_least=1,
         unit="ms",
         since="2.8 (KIP-631)",
@@ -167,24 +172,24 @@ class ReplicationKeys(Keys, title="Replication"):
     broker_session_timeout_ms = integer(
         "broker.session.timeout.ms",
         9_000,
-        "How long a Kafka broker could be silent before its quorum gave it up.",
+        "How long Kafka's controller waits for a heartbeat before it fences a broker.",
         unit="ms",
         since="2.8 (KIP-631)",
-        ignored="coordination.session.timeout.ms says it here.",
+        ignored="Use coordination.session.timeout.ms.",
     )
     initial_broker_registration_timeout_ms = integer(
         "initial.broker.registration.timeout.ms",
         60_000,
-        "How long a starting broker tries to join its cluster before it gives up.",
+        "How long a starting broker tries to register with its cluster before it gives up.",
         at_least=1,
         unit="ms",
         since="2.8 (KIP-631)",
-        ignored="A start goes on until the broker has joined, or is told to stop.",
+        ignored="A starting broker tries to register until it succeeds or is stopped.",
     )
     follower_fetch_last_tiered_offset_enable = boolean(
         "follower.fetch.last.tiered.offset.enable",
         False,
-        "Whether an empty follower begins behind what is tiered.",
+        "Whether an empty follower starts after the records in tiered storage.",
         dynamic=CLUSTER_WIDE,
         since="4.3 (KIP-1023)",
         ignored=TIERED,

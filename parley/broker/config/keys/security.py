@@ -1,4 +1,4 @@
-"""TLS, SASL, principals and authorization. Most may be given per listener: listener.name.<name>.<key> (KIP-103)."""
+"""TLS, SASL, principals and authorization. Most can be set per listener: listener.name.<name>.<key> (KIP-103)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from parley.broker.config.keys.reasons import ACLS, JAVA, KRAFT, SASL, TLS
 
 
 class SecurityKeys(Keys, title="Security"):
-    """TLS, SASL, principals and authorization. Most may be given per listener: listener.name.<name>.<key> (KIP-103)."""
+    """TLS, SASL, principals and authorization. Most can be set per listener: listener.name.<name>.<key> (KIP-103)."""
 
     ssl_client_auth = string(
         "ssl.client.auth",
         "none",
-        "Whether clients have to show a certificate (required), may (requested), or need not (none).",
+        "Whether clients must present a certificate (required), can present one (requested), or need none (none).",
         allowed=("required", "requested", "none"),
         dynamic=PER_BROKER,
         ignored=TLS,
@@ -47,26 +47,26 @@ class SecurityKeys(Keys, title="Security"):
     )
     ssl_keystore_password = password(
         "ssl.keystore.password",
-        "The secret of ssl.keystore.location.",
+        "The password of ssl.keystore.location.",
         dynamic=PER_BROKER,
         ignored=TLS,
     )
     ssl_key_password = password(
         "ssl.key.password",
-        "The secret of the private key itself.",
+        "The password of the private key.",
         dynamic=PER_BROKER,
         ignored=TLS,
     )
     ssl_keystore_key = password(
         "ssl.keystore.key",
-        "The private key itself, as PEM.",
+        "The private key, as PEM text.",
         dynamic=PER_BROKER,
         since="2.7 (KIP-651)",
         ignored=TLS,
     )
     ssl_keystore_certificate_chain = password(
         "ssl.keystore.certificate.chain",
-        "The certificate chain itself, as PEM.",
+        "The certificate chain, as PEM text.",
         dynamic=PER_BROKER,
         since="2.7 (KIP-651)",
         ignored=TLS,
@@ -74,7 +74,7 @@ class SecurityKeys(Keys, title="Security"):
     ssl_truststore_location = string(
         "ssl.truststore.location",
         None,
-        "The file with the certificates others are verified by.",
+        "The file with the certificates that verify peers.",
         dynamic=PER_BROKER,
         ignored=TLS,
     )
@@ -87,13 +87,13 @@ class SecurityKeys(Keys, title="Security"):
     )
     ssl_truststore_password = password(
         "ssl.truststore.password",
-        "The secret of ssl.truststore.location.",
+        "The password of ssl.truststore.location.",
         dynamic=PER_BROKER,
         ignored=TLS,
     )
     ssl_truststore_certificates = password(
         "ssl.truststore.certificates",
-        "The certificates others are verified by themselves, as PEM.",
+        "The certificates that verify peers, as PEM text.",
         dynamic=PER_BROKER,
         since="2.7 (KIP-651)",
         ignored=TLS,
@@ -101,29 +101,29 @@ class SecurityKeys(Keys, title="Security"):
     ssl_protocol = string(
         "ssl.protocol",
         "TLSv1.3",
-        "The newest TLS version spoken.",
+        "The newest TLS version to use.",
         dynamic=PER_BROKER,
         ignored=TLS,
     )
     ssl_enabled_protocols = strings(
         "ssl.enabled.protocols",
         ("TLSv1.2", "TLSv1.3"),
-        "The TLS versions allowed.",
+        "The TLS versions that are allowed.",
         dynamic=PER_BROKER,
         ignored=TLS,
     )
     ssl_cipher_suites = strings(
         "ssl.cipher.suites",
         (),
-        "The cipher suites allowed; empty for the library's own choice.",
+        "The cipher suites that are allowed; empty means the choice of the TLS library.",
         dynamic=PER_BROKER,
         ignored=TLS,
     )
     ssl_endpoint_identification_algorithm = string(
         "ssl.endpoint.identification.algorithm",
         "https",
-        "Whether the name in a broker's certificate has to be its host name when brokers connect: https, or "
-        "empty for no.",
+        "Whether the certificate of a broker must match its host name when another broker connects: https, or "
+        "empty for no check.",
         dynamic=PER_BROKER,
         importance=LOW,
         ignored=TLS,
@@ -131,8 +131,8 @@ class SecurityKeys(Keys, title="Security"):
     ssl_principal_mapping_rules = string(
         "ssl.principal.mapping.rules",
         "DEFAULT",
-        "How the name in a client's certificate becomes its principal: rules tried in turn, separated by "
-        "commas, as RULE:pattern/replacement/ with L or U, or DEFAULT.",
+        "How a principal is derived from the name in a client's certificate: a list of rules, the first match "
+        "counts, as RULE:pattern/replacement/ with L or U, or DEFAULT.",
         importance=LOW,
         since="2.2 (KIP-371)",
         ignored=TLS,
@@ -140,7 +140,7 @@ class SecurityKeys(Keys, title="Security"):
     ssl_allow_dn_changes = boolean(
         "ssl.allow.dn.changes",
         False,
-        "Whether a certificate that is changed while the broker runs may have another name.",
+        "Whether a certificate that replaces another while the broker runs can have another distinguished name.",
         importance=LOW,
         since="3.7 (KIP-978)",
         ignored=TLS,
@@ -148,14 +148,14 @@ class SecurityKeys(Keys, title="Security"):
     ssl_allow_san_changes = boolean(
         "ssl.allow.san.changes",
         False,
-        "Whether a certificate that is changed while the broker runs may lack alternative names of the old one.",
+        "Whether a certificate that replaces another while the broker runs can lack some of its alternative names.",
         importance=LOW,
         since="3.7 (KIP-978)",
         ignored=TLS,
     )
     ssl_engine_factory_class = class_name(
         "ssl.engine.factory.class",
-        "A class that makes TLS engines.",
+        "A class that creates TLS engines.",
         dynamic=PER_BROKER,
         importance=LOW,
         since="2.6 (KIP-519)",
@@ -194,7 +194,7 @@ class SecurityKeys(Keys, title="Security"):
     sasl_enabled_mechanisms = strings(
         "sasl.enabled.mechanisms",
         ("GSSAPI",),
-        "The ways clients may log in: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI.",
+        "The mechanisms that clients can log in with: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI.",
         dynamic=PER_BROKER,
         since="0.10.0 (KIP-43)",
         ignored=SASL,
@@ -202,7 +202,7 @@ class SecurityKeys(Keys, title="Security"):
     sasl_mechanism_inter_broker_protocol = string(
         "sasl.mechanism.inter.broker.protocol",
         "GSSAPI",
-        "The way brokers log in at each other.",
+        "The mechanism that brokers use to log in to each other.",
         dynamic=PER_BROKER,
         since="0.10.0 (KIP-43)",
         ignored=SASL,
@@ -210,15 +210,15 @@ class SecurityKeys(Keys, title="Security"):
     sasl_mechanism_controller_protocol = string(
         "sasl.mechanism.controller.protocol",
         "GSSAPI",
-        "The way Kafka's brokers log in at its quorum.",
+        "The mechanism that brokers use to log in to Kafka's controllers.",
         importance=HIGH,
         since="2.8 (KIP-631)",
         ignored=KRAFT,
     )
     sasl_jaas_config = password(
         "sasl.jaas.config",
-        "The login of a listener and mechanism, as listener.name.<listener>.<mechanism>.sasl.jaas.config, in "
-        "the form of a JAAS entry.",
+        "The login of a listener and mechanism, as listener.name.<listener>.<mechanism>.sasl.jaas.config, in the "
+        "format of a JAAS entry.",
         dynamic=PER_BROKER,
         since="0.10.2 (KIP-85)",
         ignored=SASL,
@@ -226,7 +226,7 @@ class SecurityKeys(Keys, title="Security"):
     sasl_server_max_receive_size = integer(
         "sasl.server.max.receive.size",
         524_288,
-        "The longest request before a client has logged in.",
+        "The maximum size of a request before the client has logged in.",
         at_least=1,
         unit="bytes",
         since="3.3",
@@ -234,32 +234,32 @@ class SecurityKeys(Keys, title="Security"):
     )
     sasl_server_callback_handler_class = class_name(
         "sasl.server.callback.handler.class",
-        "A class of your own that decides about logins, per listener and mechanism.",
+        "A class of yours that verifies logins, per listener and mechanism.",
         since="2.0 (KIP-86)",
         ignored=SASL,
     )
     sasl_client_callback_handler_class = class_name(
         "sasl.client.callback.handler.class",
-        "A class of your own that provides this broker's side when it logs in at another.",
+        "A class of yours that supplies this broker's credentials when it logs in to another broker.",
         since="2.0 (KIP-86)",
         ignored=SASL,
     )
     sasl_login_class = class_name(
         "sasl.login.class",
-        "A class of your own that obtains this broker's login.",
+        "A class of yours that performs this broker's login.",
         since="2.0 (KIP-86)",
         ignored=SASL,
     )
     sasl_login_callback_handler_class = class_name(
         "sasl.login.callback.handler.class",
-        "A class of your own that provides what a login needs.",
+        "A class of yours that supplies the credentials for this broker's login.",
         since="2.0 (KIP-86)",
         ignored=SASL,
     )
     sasl_login_connect_timeout_ms = integer(
         "sasl.login.connect.timeout.ms",
         None,
-        "How long OAUTHBEARER waits to connect to the issuer of tokens.",
+        "How long OAUTHBEARER waits for a connection to the token issuer.",
         unit="ms",
         importance=LOW,
         since="3.1 (KIP-768)",
@@ -268,7 +268,7 @@ class SecurityKeys(Keys, title="Security"):
     sasl_login_read_timeout_ms = integer(
         "sasl.login.read.timeout.ms",
         None,
-        "How long OAUTHBEARER waits for an answer of the issuer of tokens.",
+        "How long OAUTHBEARER waits for a response of the token issuer.",
         unit="ms",
         importance=LOW,
         since="3.1 (KIP-768)",
@@ -277,7 +277,7 @@ class SecurityKeys(Keys, title="Security"):
     sasl_login_retry_backoff_ms = long(
         "sasl.login.retry.backoff.ms",
         100,
-        "How long OAUTHBEARER waits before it asks the issuer of tokens again; doubled every time.",
+        "How long OAUTHBEARER waits before it retries a request to the token issuer; doubled each time.",
         unit="ms",
         importance=LOW,
         since="3.1 (KIP-768)",
@@ -286,7 +286,7 @@ class SecurityKeys(Keys, title="Security"):
     sasl_login_retry_backoff_max_ms = long(
         "sasl.login.retry.backoff.max.ms",
         10_000,
-        "What sasl.login.retry.backoff.ms grows to at most.",
+        "The maximum that sasl.login.retry.backoff.ms grows to.",
         unit="ms",
         importance=LOW,
         since="3.1 (KIP-768)",
@@ -295,7 +295,7 @@ class SecurityKeys(Keys, title="Security"):
     sasl_login_refresh_window_factor = double(
         "sasl.login.refresh.window.factor",
         0.8,
-        "At what part of its life an OAUTHBEARER token is renewed.",
+        "The part of its lifetime, from 0 to 1, after which an OAUTHBEARER token is refreshed.",
         dynamic=PER_BROKER,
         since="2.0 (KIP-255)",
         ignored=SASL,
@@ -303,7 +303,7 @@ class SecurityKeys(Keys, title="Security"):
     sasl_login_refresh_window_jitter = double(
         "sasl.login.refresh.window.jitter",
         0.05,
-        "What part of its life is added at random to when a token is renewed.",
+        "The maximum random part of its lifetime that is added to the time at which a token is refreshed.",
         dynamic=PER_BROKER,
         since="2.0 (KIP-255)",
         ignored=SASL,
@@ -311,7 +311,7 @@ class SecurityKeys(Keys, title="Security"):
     sasl_login_refresh_min_period_seconds = short(
         "sasl.login.refresh.min.period.seconds",
         60,
-        "The least time between two renewals of a token.",
+        "The minimum time between two refreshes of a token.",
         unit="s",
         dynamic=PER_BROKER,
         since="2.0 (KIP-255)",
@@ -320,7 +320,7 @@ class SecurityKeys(Keys, title="Security"):
     sasl_login_refresh_buffer_seconds = short(
         "sasl.login.refresh.buffer.seconds",
         300,
-        "How long before its end a token is renewed at the latest.",
+        "How long before its expiry a token is refreshed at the latest.",
         unit="s",
         dynamic=PER_BROKER,
         since="2.0 (KIP-255)",
@@ -329,7 +329,7 @@ class SecurityKeys(Keys, title="Security"):
     sasl_kerberos_service_name = string(
         "sasl.kerberos.service.name",
         None,
-        "The Kerberos name brokers run under.",
+        "The Kerberos principal name of the brokers.",
         dynamic=PER_BROKER,
         ignored=SASL,
     )
@@ -343,21 +343,21 @@ class SecurityKeys(Keys, title="Security"):
     sasl_kerberos_ticket_renew_window_factor = double(
         "sasl.kerberos.ticket.renew.window.factor",
         0.8,
-        "At what part of its life a Kerberos ticket is renewed.",
+        "The part of its lifetime, from 0 to 1, after which a Kerberos ticket is renewed.",
         dynamic=PER_BROKER,
         ignored=SASL,
     )
     sasl_kerberos_ticket_renew_jitter = double(
         "sasl.kerberos.ticket.renew.jitter",
         0.05,
-        "What part of its life is added at random to when a Kerberos ticket is renewed.",
+        "The maximum random part of its lifetime that is added to the time at which a Kerberos ticket is renewed.",
         dynamic=PER_BROKER,
         ignored=SASL,
     )
     sasl_kerberos_min_time_before_relogin = long(
         "sasl.kerberos.min.time.before.relogin",
         60_000,
-        "The least time between two renewals of a Kerberos ticket.",
+        "The minimum time between two renewals of a Kerberos ticket.",
         unit="ms",
         dynamic=PER_BROKER,
         ignored=SASL,
@@ -365,21 +365,22 @@ class SecurityKeys(Keys, title="Security"):
     sasl_kerberos_principal_to_local_rules = strings(
         "sasl.kerberos.principal.to.local.rules",
         ("DEFAULT",),
-        "How a Kerberos principal becomes a short name: rules tried in turn, or DEFAULT for its first part.",
+        "How a Kerberos principal becomes a short name: a list of rules, the first match counts, or DEFAULT for "
+        "its first part.",
         dynamic=PER_BROKER,
         ignored=SASL,
     )
     sasl_oauthbearer_jwks_endpoint_url = string(
         "sasl.oauthbearer.jwks.endpoint.url",
         None,
-        "Where the keys are that tokens are verified by.",
+        "The address of the keys that verify tokens.",
         since="3.1 (KIP-768)",
         ignored=SASL,
     )
     sasl_oauthbearer_jwks_endpoint_refresh_ms = long(
         "sasl.oauthbearer.jwks.endpoint.refresh.ms",
         3_600_000,
-        "How often the keys that tokens are verified by are fetched anew.",
+        "How often the keys that verify tokens are fetched again.",
         unit="ms",
         importance=LOW,
         since="3.1 (KIP-768)",
@@ -388,7 +389,7 @@ class SecurityKeys(Keys, title="Security"):
     sasl_oauthbearer_jwks_endpoint_retry_backoff_ms = long(
         "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
         100,
-        "How long to wait before the keys are asked for again; doubled every time.",
+        "How long to wait before a failed fetch of the keys is retried; doubled each time.",
         unit="ms",
         importance=LOW,
         since="3.1 (KIP-768)",
@@ -397,7 +398,7 @@ class SecurityKeys(Keys, title="Security"):
     sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms = long(
         "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
         10_000,
-        "What sasl.oauthbearer.jwks.endpoint.retry.backoff.ms grows to at most.",
+        "The maximum that sasl.oauthbearer.jwks.endpoint.retry.backoff.ms grows to.",
         unit="ms",
         importance=LOW,
         since="3.1 (KIP-768)",
@@ -406,14 +407,14 @@ class SecurityKeys(Keys, title="Security"):
     sasl_oauthbearer_token_endpoint_url = string(
         "sasl.oauthbearer.token.endpoint.url",
         None,
-        "Where this broker gets tokens for itself.",
+        "The address at which this broker gets its own tokens.",
         since="3.1 (KIP-768)",
         ignored=SASL,
     )
     sasl_oauthbearer_expected_audience = strings(
         "sasl.oauthbearer.expected.audience",
         (),
-        "Tokens have to be meant for one of these.",
+        "The audiences of which a token must have one.",
         importance=HIGH,
         since="3.1 (KIP-768)",
         ignored=SASL,
@@ -421,7 +422,7 @@ class SecurityKeys(Keys, title="Security"):
     sasl_oauthbearer_expected_issuer = string(
         "sasl.oauthbearer.expected.issuer",
         None,
-        "Tokens have to be issued by this.",
+        "The issuer that tokens must have.",
         importance=HIGH,
         since="3.1 (KIP-768)",
         ignored=SASL,
@@ -429,7 +430,7 @@ class SecurityKeys(Keys, title="Security"):
     sasl_oauthbearer_clock_skew_seconds = integer(
         "sasl.oauthbearer.clock.skew.seconds",
         30,
-        "How far the clocks of this broker and of the issuer may be apart.",
+        "How far the clocks of this broker and the token issuer can differ.",
         unit="s",
         importance=LOW,
         since="3.1 (KIP-768)",
@@ -438,7 +439,7 @@ class SecurityKeys(Keys, title="Security"):
     sasl_oauthbearer_scope_claim_name = string(
         "sasl.oauthbearer.scope.claim.name",
         "scope",
-        "The claim of a token that has its scopes.",
+        "The claim of a token that contains its scopes.",
         importance=LOW,
         since="3.1 (KIP-768)",
         ignored=SASL,
@@ -446,22 +447,22 @@ class SecurityKeys(Keys, title="Security"):
     sasl_oauthbearer_sub_claim_name = string(
         "sasl.oauthbearer.sub.claim.name",
         "sub",
-        "The claim of a token that has its subject.",
+        "The claim of a token that contains its subject.",
         importance=LOW,
         since="3.1 (KIP-768)",
         ignored=SASL,
     )
     principal_builder_class = class_name(
         "principal.builder.class",
-        "A class of your own that makes the principal of a connection. By default it is made from the login, "
-        "the certificate, or ANONYMOUS.",
+        "A class of yours that builds the principal of a connection. By default the principal comes from the "
+        "login or the certificate; without either it is ANONYMOUS.",
         dynamic=PER_BROKER,
         ignored=SASL,
     )
     authorizer_class_name = string(
         "authorizer.class.name",
         "",
-        "What decides whether a principal may do something. Empty: everybody may do everything.",
+        "The class that authorizes requests. Empty means that every principal may do everything.",
         importance=LOW,
         ignored=ACLS,
     )
@@ -475,13 +476,13 @@ class SecurityKeys(Keys, title="Security"):
     )
     delegation_token_secret_key = password(
         "delegation.token.secret.key",
-        "The secret delegation tokens are signed with, the same for all brokers. Without it there are no tokens.",
+        "The secret that delegation tokens are signed with, the same for all brokers. Without it there are no tokens.",
         since="2.8 (KIP-48)",
         ignored=SASL,
     )
     delegation_token_master_key = password(
         "delegation.token.master.key",
-        "delegation.token.secret.key, by its name before Kafka 2.8.",
+        "delegation.token.secret.key under its name before Kafka 2.8.",
         since="1.1 (KIP-48)",
         deprecated="delegation.token.secret.key",
         ignored=SASL,
@@ -489,7 +490,7 @@ class SecurityKeys(Keys, title="Security"):
     delegation_token_max_lifetime_ms = long(
         "delegation.token.max.lifetime.ms",
         604_800_000,
-        "How long a delegation token can be renewed.",
+        "The maximum lifetime of a delegation token, renewals included.",
         at_least=1,
         unit="ms",
         since="1.1 (KIP-48)",
@@ -498,7 +499,7 @@ class SecurityKeys(Keys, title="Security"):
     delegation_token_expiry_time_ms = long(
         "delegation.token.expiry.time.ms",
         86_400_000,
-        "How long a delegation token is valid without being renewed.",
+        "How long a delegation token is valid without a renewal.",
         at_least=1,
         unit="ms",
         since="1.1 (KIP-48)",
@@ -507,7 +508,7 @@ class SecurityKeys(Keys, title="Security"):
     delegation_token_expiry_check_interval_ms = long(
         "delegation.token.expiry.check.interval.ms",
         3_600_000,
-        "How often tokens are looked over for expired ones.",
+        "How often the broker looks for expired tokens.",
         at_least=1,
         unit="ms",
         importance=LOW,

@@ -1,4 +1,4 @@
-"""The keys a topic may have, and the broker's keys they take their defaults from."""
+"""The keys of topics, and the keys of the broker that have their defaults."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ def _throttled_replica(text: str) -> bool:
 
 
 class TopicKeys(Keys, title="Topics"):
-    """The keys a topic may have, and the broker's keys they take their defaults from."""
+    """The keys of topics, and the keys of the broker that have their defaults."""
 
     cleanup_policy = strings(
         "cleanup.policy",
         ("delete",),
-        "What becomes of old records: delete drops them by age and size, compact keeps the newest of each "
-        "key, compact,delete does both. Empty keeps everything.",
+        "How old records are removed: delete removes them by age and size, compact keeps only the newest record "
+        "of each key, and compact,delete does both. Empty keeps all records.",
         allowed=("compact", "delete"),
         ignored_values={"compact": NOT_COMPACTED},
         server="log.cleanup.policy",
@@ -27,15 +27,15 @@ class TopicKeys(Keys, title="Topics"):
     compression_type = string(
         "compression.type",
         "producer",
-        "What records are compressed with in the log: producer keeps what the producer chose, uncompressed "
-        "removes it, a codec's name recompresses whatever comes.",
+        "The compression of records in the log: producer keeps the producer's choice, uncompressed removes "
+        "compression, and the name of a codec recompresses every batch.",
         allowed=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
         server="compression.type",
     )
     compression_gzip_level = integer(
         "compression.gzip.level",
         -1,
-        "The level for compression.type=gzip: 1 fast to 9 small, -1 the codec's own default.",
+        "The level for compression.type=gzip, from 1 (fastest) to 9 (smallest); -1 is the codec's default.",
         besides=(-1,),
         at_least=1,
         at_most=9,
@@ -45,7 +45,7 @@ class TopicKeys(Keys, title="Topics"):
     compression_lz4_level = integer(
         "compression.lz4.level",
         9,
-        "The level for compression.type=lz4: 1 fast to 17 small.",
+        "The level for compression.type=lz4, from 1 (fastest) to 17 (smallest).",
         at_least=1,
         at_most=17,
         since="3.8 (KIP-390)",
@@ -54,7 +54,8 @@ class TopicKeys(Keys, title="Topics"):
     compression_zstd_level = integer(
         "compression.zstd.level",
         3,
-        "The level for compression.type=zstd: 22 is smallest; the lower (also below zero) the faster.",
+        "The level for compression.type=zstd. 22 gives the smallest batches; lower levels, which can be negative, "
+        "are faster.",
         at_least=-131_072,
         at_most=22,
         since="3.8 (KIP-390)",
@@ -63,7 +64,7 @@ class TopicKeys(Keys, title="Topics"):
     delete_retention_ms = long(
         "delete.retention.ms",
         86_400_000,
-        "In a compacted topic, how long the mark that a key was deleted stays.",
+        "How long tombstones stay in a compacted topic.",
         at_least=0,
         unit="ms",
         ignored=COMPACTION,
@@ -72,7 +73,7 @@ class TopicKeys(Keys, title="Topics"):
     file_delete_delay_ms = long(
         "file.delete.delay.ms",
         60_000,
-        "How long a deleted file stays on disk, renamed, for those still reading it.",
+        "How long a deleted segment stays on disk under another name, for requests that still read it.",
         at_least=0,
         unit="ms",
         server="log.segment.delete.delay.ms",
@@ -80,8 +81,8 @@ class TopicKeys(Keys, title="Topics"):
     flush_messages = long(
         "flush.messages",
         MAX_LONG,
-        "How many records may be written to a partition before it is flushed to the disk. By default the "
-        "operating system decides, and replicas keep records safe.",
+        "How many records can be written to a partition before it is flushed to disk. By default the operating "
+        "system decides, and replication keeps records safe.",
         at_least=1,
         unit="records",
         server="log.flush.interval.messages",
@@ -89,7 +90,7 @@ class TopicKeys(Keys, title="Topics"):
     flush_ms = long(
         "flush.ms",
         MAX_LONG,
-        "How long a record may be unflushed.",
+        "How long a record can stay unflushed.",
         at_least=0,
         unit="ms",
         server="log.flush.interval.ms",
@@ -97,7 +98,7 @@ class TopicKeys(Keys, title="Topics"):
     follower_replication_throttled_replicas = strings(
         "follower.replication.throttled.replicas",
         (),
-        "The followers that fetch no faster than follower.replication.throttled.rate, as partition:broker "
+        "The followers whose fetches are throttled to follower.replication.throttled.rate, as partition:broker "
         "separated by commas, or * for all.",
         check=_throttled_replica,
         form="partition:broker pairs separated by commas, or *",
@@ -106,7 +107,7 @@ class TopicKeys(Keys, title="Topics"):
     leader_replication_throttled_replicas = strings(
         "leader.replication.throttled.replicas",
         (),
-        "The replicas whose leader sends to them no faster than leader.replication.throttled.rate, as "
+        "The replicas to which the leader sends records at leader.replication.throttled.rate at most, as "
         "partition:broker separated by commas, or * for all.",
         check=_throttled_replica,
         form="partition:broker pairs separated by commas, or *",
@@ -115,7 +116,7 @@ class TopicKeys(Keys, title="Topics"):
     index_interval_bytes = integer(
         "index.interval.bytes",
         4_096,
-        "About every how many bytes of records the index has an entry.",
+        "The approximate number of bytes of records between two index entries.",
         at_least=0,
         unit="bytes",
         server="log.index.interval.bytes",
@@ -123,7 +124,7 @@ class TopicKeys(Keys, title="Topics"):
     local_retention_bytes = long(
         "local.retention.bytes",
         -2,
-        "What part of a partition stays on the broker's own disks; -2: retention.bytes.",
+        "The maximum size of the part of a partition that stays on the broker's own disks; -2 means retention.bytes.",
         at_least=-2,
         unit="bytes",
         since="3.0 (KIP-405)",
@@ -133,7 +134,7 @@ class TopicKeys(Keys, title="Topics"):
     local_retention_ms = long(
         "local.retention.ms",
         -2,
-        "How long records stay on the broker's own disks; -2: retention.ms.",
+        "How long records stay on the broker's own disks; -2 means retention.ms.",
         at_least=-2,
         unit="ms",
         since="3.0 (KIP-405)",
@@ -143,7 +144,7 @@ class TopicKeys(Keys, title="Topics"):
     max_compaction_lag_ms = long(
         "max.compaction.lag.ms",
         MAX_LONG,
-        "When a record has to be compacted at the latest, however little is new.",
+        "The time after which a record must be compacted, however few records are new.",
         at_least=1,
         unit="ms",
         since="2.3 (KIP-354)",
@@ -153,7 +154,7 @@ class TopicKeys(Keys, title="Topics"):
     max_message_bytes = integer(
         "max.message.bytes",
         1_048_588,
-        "The longest batch of records a producer may send, as compressed by it.",
+        "The maximum size of a batch of records, after compression by the producer.",
         at_least=0,
         unit="bytes",
         server="message.max.bytes",
@@ -161,7 +162,7 @@ class TopicKeys(Keys, title="Topics"):
     message_downconversion_enable = boolean(
         "message.downconversion.enable",
         True,
-        "Whether batches are converted for consumers so old that they cannot read them; if not, their fetches fail.",
+        "Whether batches are converted for old consumers that cannot read them; otherwise their fetches fail.",
         importance=LOW,
         since="2.0 (KIP-283)",
         server="log.message.downconversion.enable",
@@ -170,7 +171,7 @@ class TopicKeys(Keys, title="Topics"):
     message_format_version = string(
         "message.format.version",
         "3.0-IV1",
-        "The format records are stored in, by the Kafka version that brought it.",
+        "The message format of stored records, as the Kafka version that introduced it.",
         since="0.10.0",
         ignored=FORMAT,
         server="log.message.format.version",
@@ -178,7 +179,8 @@ class TopicKeys(Keys, title="Topics"):
     message_timestamp_type = string(
         "message.timestamp.type",
         "CreateTime",
-        "Whose clock stamps records: CreateTime keeps the producer's, LogAppendTime writes the broker's.",
+        "The timestamp of records: CreateTime keeps the producer's timestamp, LogAppendTime replaces it by the "
+        "broker's clock.",
         allowed=("CreateTime", "LogAppendTime"),
         since="0.10.0 (KIP-32)",
         server="log.message.timestamp.type",
@@ -186,7 +188,7 @@ class TopicKeys(Keys, title="Topics"):
     message_timestamp_before_max_ms = long(
         "message.timestamp.before.max.ms",
         MAX_LONG,
-        "How much older than the broker's clock a record's timestamp may be; older ones are refused. Only for "
+        "How far behind the broker's clock the timestamp of a record can be; older records are rejected. Only for "
         "CreateTime.",
         at_least=0,
         unit="ms",
@@ -196,7 +198,8 @@ class TopicKeys(Keys, title="Topics"):
     message_timestamp_after_max_ms = long(
         "message.timestamp.after.max.ms",
         3_600_000,
-        "How far ahead of the broker's clock a record's timestamp may be; later ones are refused. Only for CreateTime.",
+        "How far ahead of the broker's clock the timestamp of a record can be; later records are rejected. Only "
+        "for CreateTime.",
         at_least=0,
         unit="ms",
         since="3.6 (KIP-937)",
@@ -205,7 +208,7 @@ class TopicKeys(Keys, title="Topics"):
     message_timestamp_difference_max_ms = long(
         "message.timestamp.difference.max.ms",
         MAX_LONG,
-        "Both message.timestamp.before.max.ms and message.timestamp.after.max.ms, as the two were one before "
+        "Sets both message.timestamp.before.max.ms and message.timestamp.after.max.ms, which were one key before "
         "Kafka 3.6. Used for each of them that is not set itself.",
         at_least=0,
         unit="ms",
@@ -216,7 +219,7 @@ class TopicKeys(Keys, title="Topics"):
     min_cleanable_dirty_ratio = double(
         "min.cleanable.dirty.ratio",
         0.5,
-        "What part of a compacted log has to be new, from 0 to 1, before it is compacted again.",
+        "The part of a compacted log that must be new, from 0 to 1, before it is compacted again.",
         at_least=0,
         at_most=1,
         ignored=COMPACTION,
@@ -225,7 +228,7 @@ class TopicKeys(Keys, title="Topics"):
     min_compaction_lag_ms = long(
         "min.compaction.lag.ms",
         0,
-        "How long every record stays in a compacted log, for readers that have to see each value.",
+        "How long every record stays in a compacted log, for consumers that must see each value.",
         at_least=0,
         unit="ms",
         since="0.10.1 (KIP-58)",
@@ -235,41 +238,42 @@ class TopicKeys(Keys, title="Topics"):
     min_insync_replicas = integer(
         "min.insync.replicas",
         1,
-        "How many replicas in sync, the leader included, a record of a producer with acks=all needs to be accepted.",
+        "The minimum number of in-sync replicas, including the leader, for a partition to accept records with "
+        "acks=all. With 3 replicas, 2 keeps every acknowledged record if one broker is lost.",
         at_least=1,
         server="min.insync.replicas",
     )
     preallocate = boolean(
         "preallocate",
         False,
-        "Whether a new segment's file takes its whole size at once.",
+        "Whether the file of a new segment is allocated at its full size at once.",
         server="log.preallocate",
     )
     remote_storage_enable = boolean(
         "remote.storage.enable",
         False,
-        "Whether old segments are moved to a cheaper storage.",
+        "Whether old segments move to tiered storage.",
         since="3.0 (KIP-405)",
         ignored=TIERED,
     )
     remote_log_copy_disable = boolean(
         "remote.log.copy.disable",
         False,
-        "Whether segments are no longer moved there.",
+        "Whether no further segments are copied to tiered storage.",
         since="3.9 (KIP-950)",
         ignored=TIERED,
     )
     remote_log_delete_on_disable = boolean(
         "remote.log.delete.on.disable",
         False,
-        "Whether what was moved there is deleted when remote.storage.enable is turned off.",
+        "Whether the segments in tiered storage are deleted when remote.storage.enable is turned off.",
         since="3.9 (KIP-950)",
         ignored=TIERED,
     )
     retention_bytes = long(
         "retention.bytes",
         -1,
-        "The size a partition may have; when it is larger its oldest files are deleted. -1: any.",
+        "The maximum size of a partition. When it is exceeded, the oldest segments are deleted. -1 means no limit.",
         at_least=-1,
         unit="bytes",
         server="log.retention.bytes",
@@ -277,7 +281,7 @@ class TopicKeys(Keys, title="Topics"):
     retention_ms = long(
         "retention.ms",
         604_800_000,
-        "How long records are kept: a file is deleted when its newest record is older. -1: for ever.",
+        "How long records are kept: a segment is deleted when its newest record is older. -1 means for ever.",
         at_least=-1,
         unit="ms",
         server="log.retention.ms",
@@ -285,8 +289,8 @@ class TopicKeys(Keys, title="Topics"):
     segment_bytes = integer(
         "segment.bytes",
         1_073_741_824,
-        "When the file that is written has this size, the next is begun. Records are deleted, and compacted, "
-        "by whole files.",
+        "The maximum size of a segment. When the active segment reaches it, a new one is rolled. Records are "
+        "deleted and compacted by whole segments.",
         at_least=SEGMENT_BYTES_MIN,
         unit="bytes",
         server="log.segment.bytes",
@@ -294,7 +298,7 @@ class TopicKeys(Keys, title="Topics"):
     segment_index_bytes = integer(
         "segment.index.bytes",
         10_485_760,
-        "The size of a segment's index; when it is full the next segment is begun.",
+        "The maximum size of a segment's index. When it is full, a new segment is rolled.",
         at_least=4,
         unit="bytes",
         server="log.index.size.max.bytes",
@@ -302,8 +306,8 @@ class TopicKeys(Keys, title="Topics"):
     segment_jitter_ms = long(
         "segment.jitter.ms",
         0,
-        "Up to this much less than segment.ms is taken, at random, so that not every partition begins a file "
-        "at one moment.",
+        "The maximum random time subtracted from segment.ms, so that partitions do not all roll segments at the "
+        "same time.",
         at_least=0,
         unit="ms",
         server="log.roll.jitter.ms",
@@ -311,8 +315,8 @@ class TopicKeys(Keys, title="Topics"):
     segment_ms = long(
         "segment.ms",
         604_800_000,
-        "When the file that is written is this old, by its records' timestamps, the next is begun, so that "
-        "old records can be deleted though few come.",
+        "The maximum age of the active segment, by the timestamps of its records, before a new one is rolled. It "
+        "makes old records deletable even if few arrive.",
         at_least=1,
         unit="ms",
         server="log.roll.ms",
@@ -320,7 +324,7 @@ class TopicKeys(Keys, title="Topics"):
     unclean_leader_election_enable = boolean(
         "unclean.leader.election.enable",
         False,
-        "Whether a replica that is behind may lead when none in sync is left: available again at the price of "
-        "records that had been acknowledged.",
+        "Whether a replica outside the ISR can become leader if no in-sync replica is left. The partition is "
+        "available again, but acknowledged records can be lost.",
         server="unclean.leader.election.enable",
     )

@@ -12,8 +12,8 @@ class TransactionKeys(Keys, title="Producers and transactions"):
     producer_id_expiration_ms = integer(
         "producer.id.expiration.ms",
         86_400_000,
-        "How long a partition remembers a producer that sends nothing. A retry after it could write a record "
-        "twice: no shorter than the producers' delivery.timeout.ms.",
+        "How long a partition remembers an idle producer. After that, a retry could write a record twice: do not "
+        "set it below the producers' delivery.timeout.ms.",
         at_least=1,
         unit="ms",
         dynamic=CLUSTER_WIDE,
@@ -23,7 +23,7 @@ class TransactionKeys(Keys, title="Producers and transactions"):
     producer_id_expiration_check_interval_ms = integer(
         "producer.id.expiration.check.interval.ms",
         600_000,
-        "How often partitions are looked over for such producers.",
+        "How often the broker looks for expired producers.",
         at_least=1,
         unit="ms",
         importance=LOW,
@@ -42,8 +42,8 @@ class TransactionKeys(Keys, title="Producers and transactions"):
     transaction_max_timeout_ms = integer(
         "transaction.max.timeout.ms",
         900_000,
-        "The longest timeout a transactional producer may ask for; readers of committed records may have to "
-        "wait that long for one that died.",
+        "The longest timeout that a transactional producer may request. Consumers of committed records may have "
+        "to wait this long for a producer that died.",
         at_least=1,
         unit="ms",
         importance=HIGH,
@@ -53,7 +53,7 @@ class TransactionKeys(Keys, title="Producers and transactions"):
     transaction_abort_timed_out_transaction_cleanup_interval_ms = integer(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         10_000,
-        "How often transactions are looked over for those to abort.",
+        "How often the coordinator looks for transactions that have timed out.",
         at_least=1,
         unit="ms",
         importance=LOW,
@@ -63,7 +63,7 @@ class TransactionKeys(Keys, title="Producers and transactions"):
     transaction_remove_expired_transaction_cleanup_interval_ms = integer(
         "transaction.remove.expired.transaction.cleanup.interval.ms",
         3_600_000,
-        "How often transactional ids are looked over for unused ones.",
+        "How often the coordinator looks for expired transactional ids.",
         at_least=1,
         unit="ms",
         importance=LOW,
@@ -73,7 +73,8 @@ class TransactionKeys(Keys, title="Producers and transactions"):
     transaction_partition_verification_enable = boolean(
         "transaction.partition.verification.enable",
         True,
-        "Whether a partition asks the coordinator if a transaction really includes it before it takes records of it.",
+        "Whether a partition asks the coordinator if it belongs to the transaction before it accepts records of "
+        "the transaction.",
         dynamic=CLUSTER_WIDE,
         importance=LOW,
         since="3.6 (KIP-890)",
@@ -82,7 +83,7 @@ class TransactionKeys(Keys, title="Producers and transactions"):
     transaction_two_phase_commit_enable = boolean(
         "transaction.two.phase.commit.enable",
         False,
-        "Whether a producer may leave the end of its transaction to an outside coordinator.",
+        "Whether an external coordinator can end the transactions of a producer.",
         importance=LOW,
         since="4.1 (KIP-939)",
         ignored=TRANSACTIONS,
@@ -90,7 +91,7 @@ class TransactionKeys(Keys, title="Producers and transactions"):
     transaction_state_log_num_partitions = integer(
         "transaction.state.log.num.partitions",
         50,
-        "Partitions of the topic that holds the state of transactions. Only for its creation.",
+        "The number of partitions of the transactions topic. Used only when the topic is created.",
         at_least=1,
         importance=HIGH,
         since="0.11.0 (KIP-98)",
@@ -99,7 +100,7 @@ class TransactionKeys(Keys, title="Producers and transactions"):
     transaction_state_log_replication_factor = short(
         "transaction.state.log.replication.factor",
         3,
-        "Replicas of the transactions topic.",
+        "The replication factor of the transactions topic.",
         at_least=1,
         importance=HIGH,
         since="0.11.0 (KIP-98)",
@@ -117,7 +118,7 @@ class TransactionKeys(Keys, title="Producers and transactions"):
     transaction_state_log_segment_bytes = integer(
         "transaction.state.log.segment.bytes",
         104_857_600,
-        "The size of the transactions topic's segments.",
+        "The segment size of the transactions topic.",
         at_least=1,
         unit="bytes",
         importance=HIGH,
@@ -127,7 +128,7 @@ class TransactionKeys(Keys, title="Producers and transactions"):
     transaction_state_log_load_buffer_size = integer(
         "transaction.state.log.load.buffer.size",
         5_242_880,
-        "How much of the transactions topic is read at a time when a coordinator takes over.",
+        "How many bytes of the transactions topic are read at a time when a coordinator loads it.",
         at_least=1,
         unit="bytes",
         importance=HIGH,
@@ -137,7 +138,7 @@ class TransactionKeys(Keys, title="Producers and transactions"):
     add_partitions_to_txn_retry_backoff_ms = integer(
         "add.partitions.to.txn.retry.backoff.ms",
         20,
-        "How long the coordinator waits before it tries again to add a partition while the previous transaction ends.",
+        "How long the coordinator waits before it retries to add a partition while the previous transaction ends.",
         at_least=1,
         unit="ms",
         importance=HIGH,
@@ -147,7 +148,7 @@ class TransactionKeys(Keys, title="Producers and transactions"):
     add_partitions_to_txn_retry_backoff_max_ms = integer(
         "add.partitions.to.txn.retry.backoff.max.ms",
         100,
-        "What add.partitions.to.txn.retry.backoff.ms grows to at most.",
+        "The maximum that add.partitions.to.txn.retry.backoff.ms grows to.",
         at_least=0,
         unit="ms",
         importance=HIGH,
