@@ -18,8 +18,9 @@ from parley.pipeline.mirror.copying import Anchor, Range, copy
 from parley.pipeline.writing import Producer, Writing
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.compression import Compression
-from tests.support.kafka import KAFKA_3, KafkaWithZooKeeper, kafka_39_zk, run_java
+from tests.support.kafka import KAFKA_3, KafkaWithZooKeeper, kafka_39_zk
 from tests.support.kafka_data import OVERRIDES, Consumed, consume, create, produce, producer, write_everything
+from tests.support.kafka_tools import output_of_tool
 
 pytestmark = pytest.mark.slow
 
@@ -210,7 +211,7 @@ def test_a_throttled_reader_waits_and_loses_nothing(kafka: KafkaWithZooKeeper) -
     def configure(*change: str) -> None:
         entity = ("--entity-type", "clients", "--entity-name", "throttled")
         words = ("--bootstrap-server", kafka.bootstrap_servers, "--alter", *entity, *change)
-        run_java("kafka.admin.ConfigCommand", *words, version=KAFKA_3)
+        output_of_tool("kafka.admin.ConfigCommand", *words, version=KAFKA_3)
 
     # More than what the rate allows for the ten seconds over which Kafka measures it.
     create(kafka, "large")

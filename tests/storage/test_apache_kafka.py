@@ -31,7 +31,7 @@ from parley.storage.log_maintenance import MaintenanceIntervals
 from parley.storage.log_manager import LogManager
 from parley.storage.producer_snapshots import encode_snapshot, read_snapshot
 from parley.storage.transaction_index import AbortedTransaction
-from tests.support.kafka import KAFKA_3, KAFKA_4, kafka_39_zk, run_java
+from tests.support.kafka import KAFKA_3, KAFKA_4, kafka_39_zk
 from tests.support.kafka_data import (
     OVERRIDES,
     TIMESTAMP,
@@ -43,6 +43,7 @@ from tests.support.kafka_data import (
     producer,
     write_everything,
 )
+from tests.support.kafka_tools import output_of_tool
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -251,7 +252,7 @@ def end(log: Log, producer_id: int, kind: ControlType) -> int:
 def dump(version: str, files: list[Path], *options: str) -> str:
     named = ",".join(map(str, sorted(files)))
     # What does not match is told on standard error, and the exit code is 0 all the same.
-    text = run_java(DUMP[version], "--files", named, *options, version=version, with_errors=True)
+    text = output_of_tool(DUMP[version], "--files", named, *options, version=version, with_errors=True)
     # Kafka 4's tool takes the first offset of every segment but the first for a gap after -1.
     text = re.sub(r"Non-consecutive offsets in \S+\n\s+-1 is followed by \d+\n", "", text)
     complaints = [line for line in text.splitlines() if COMPLAINTS.search(line)]

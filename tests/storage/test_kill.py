@@ -166,9 +166,9 @@ def rounds(directory: Path, count: int) -> None:
 
 
 def test_a_few_kills(tmp_path: Path) -> None:
-    rounds(tmp_path, 15)
+    rounds(tmp_path, 30)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_many_kills(tmp_path: Path) -> None:
-    rounds(tmp_path, 240)
+    rounds(tmp_path, 480)

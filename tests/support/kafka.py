@@ -6,10 +6,14 @@ Kafka lies in ``.cache/kafka-<version>`` below the root of the repository, where
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import os
 import queue
+import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -64,8 +68,32 @@ def kafka_libs(version: str = KAFKA_4) -> str:
 
 
 def java_command(main: str, *args: str, version: str = KAFKA_4) -> list[str]:
-    """The command line that runs the class ``main`` of Apache Kafka ``version``."""
-    return ["java", *_SMALL_JVM, _logging(version), "-cp", kafka_libs(version), main, *args]
+    """The command line that runs the class ``main`` of Apache Kafka ``version``, or a program in a ``.java`` file."""
+    path = kafka_libs(version)
+    if main.endswith(".java"):
+        path = f"{path}:{_compiled(Path(main), version)}"
+        main = Path(main).stem
+    return ["java", *_SMALL_JVM, _logging(version), "-cp", path, main, *args]
+
+
+@functools.cache
+def _compiled(source: Path, version: str) -> Path:
+    """The folder of the program's classes. They are kept: compiling takes longer than most programs run."""
+    text = source.read_bytes()
+    folder = ROOT / ".cache" / "java-classes" / f"{source.stem}-{version}-{hashlib.sha256(text).hexdigest()[:16]}"
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(dir=folder.parent))
+        jars = ":".join(map(str, Path(kafka_libs(version)).parent.glob("*.jar")))  # the module expands no *
+        command = ["java", *_SMALL_JVM, "-m", "jdk.compiler/com.sun.tools.javac.Main", "-cp", jars]
+        done = subprocess.run([*command, "-d", str(made), str(source)], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise JavaFailed(f"{source} is not compiled:\n{done.stderr}{done.stdout}")
+        try:
+            made.rename(folder)
+        except OSError:  # another process has compiled it meanwhile
+            shutil.rmtree(made)
+    return folder
 
 
 def run_java(

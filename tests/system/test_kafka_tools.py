@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from tests.support.kafka import KAFKA_3, KAFKA_4, java_command, run_java
+from tests.support.kafka import KAFKA_3, KAFKA_4, run_java
+from tests.support.kafka_tools import Typed, run_tool
 from tests.system.running import BrokerProcess
 
-PROGRAM = Path(__file__).with_name("KafkaTools.java")
 PACKAGE = "org.apache.kafka.tools"
 CLASSES = {
     "topics": f"{PACKAGE}.TopicCommand",
@@ -43,18 +41,6 @@ MakeName = Callable[..., str]
 MakeTopic = Callable[..., str]
 
 
-class Typed(NamedTuple):
-    """What a tool answered."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def lines(self) -> list[str]:
-        return [line.rstrip() for line in self.out.splitlines()]
-
-
 class Tools:
     """Kafka's tools of one version, pointed at a broker."""
 
@@ -64,19 +50,11 @@ class Tools:
         self.reader_property = "--reader-property" if version == KAFKA_4 else "--property"
         self.formatter_property = "--formatter-property" if version == KAFKA_4 else "--property"
         self._classes = {**CLASSES, **OTHER_CLASSES[version]}
-        command = java_command(str(PROGRAM), version=version)
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def __call__(self, tool: str, *args: str, stdin: str = "", connect: bool = True) -> Typed:
         """Run a tool to its end, with ``--bootstrap-server`` unless not to ``connect``."""
         where = ("--bootstrap-server", self.bootstrap_servers) if connect else ()
-        words = [stdin, self._classes[tool], *where, *args]
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(" ".join(base64.b64encode(word.encode()).decode() for word in words) + "\n")
-        self._process.stdin.flush()
-        code, out, err = self._process.stdout.readline().rstrip("\n").split(" ")
-        return Typed(int(code), base64.b64decode(out).decode(), base64.b64decode(err).decode())
+        return run_tool(self._classes[tool], *where, *args, version=self.version, stdin=stdin)
 
     def ok(self, tool: str, *args: str, stdin: str = "", connect: bool = True) -> Typed:
         """Run a tool that must succeed."""
@@ -84,16 +62,10 @@ class Tools:
         assert typed.code == 0, typed
         return typed
 
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
 
 @pytest.fixture(scope="module", params=[KAFKA_4, pytest.param(KAFKA_3, marks=pytest.mark.soak)])
-def tools(request: pytest.FixtureRequest, broker: BrokerProcess) -> Iterator[Tools]:
-    made = Tools(request.param, broker.bootstrap_servers)
-    yield made
-    made.close()
+def tools(request: pytest.FixtureRequest, broker: BrokerProcess) -> Tools:
+    return Tools(request.param, broker.bootstrap_servers)
 
 
 def test_topics(tools: Tools, new_name: MakeName) -> None:

@@ -10,7 +10,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from parley import Broker
-from tests.support.kafka import JavaFailed, run_java
+from tests.support.kafka import JavaFailed
+from tests.support.kafka_tools import output_of_tool
 from tests.tools.conftest import Parley
 
 pytestmark = pytest.mark.system
@@ -42,7 +43,7 @@ def kept() -> Iterator[Broker]:
 
 
 def kafka(broker: Broker, tool: str, *words: str) -> list[str]:
-    return run_java(f"{TOOLS}.{tool}", "--bootstrap-server", broker.bootstrap_servers, *words).splitlines()
+    return output_of_tool(f"{TOOLS}.{tool}", "--bootstrap-server", broker.bootstrap_servers, *words).splitlines()
 
 
 def at(broker: Broker) -> tuple[str, str]:
@@ -158,4 +159,4 @@ def test_files(parley: Parley, tmp_path: Path) -> None:
     ):
         typed = parley("dump-log", *words)
         assert typed.code == 0, typed.err
-        assert typed.lines == run_java(f"{TOOLS}.DumpLogSegments", *words).splitlines()
+        assert typed.lines == output_of_tool(f"{TOOLS}.DumpLogSegments", *words).splitlines()

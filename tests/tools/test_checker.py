@@ -205,7 +205,7 @@ def test_names_of_producers() -> None:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("idempotent", [True, False])
+@pytest.mark.parametrize("idempotent", [True, pytest.param(False, marks=pytest.mark.soak)])
 def test_apache_kafka_passes(tmp_path_factory: pytest.TempPathFactory, idempotent: bool) -> None:
     try:
         kafka_libs(KAFKA_3)

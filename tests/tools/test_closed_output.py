@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -94,9 +96,22 @@ def test_every_command_is_tried() -> None:
     assert tried - {"--help"} <= set(COMMANDS)
 
 
-@pytest.mark.parametrize("output", ["pipe", "closed", "shared"])
-@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
-@pytest.mark.parametrize("name", [*NEEDS_NO_BROKER, *(name for name in COMMANDS if name not in NEEDS_NO_BROKER)])
+def ways(of_all: Sequence[str]) -> Iterator[object]:
+    """Each command in one of the six ways, by turns; in all of them if it is tried with more than ``--help``, or in
+    ``make soak``: what writes help is the same code for all.
+    """
+    everything = list(itertools.product(["pipe", "closed", "shared"], ["", "1"]))
+    for number, name in enumerate(of_all):
+        for way, (output, unbuffered) in enumerate(everything):
+            in_test = name in NEEDS_NO_BROKER or way == number % len(everything)
+            called = f"{name}-{'unbuffered' if unbuffered else 'buffered'}-{output}"
+            yield pytest.param(name, unbuffered, output, id=called, marks=() if in_test else pytest.mark.soak)
+
+
+@pytest.mark.parametrize(
+    ("name", "unbuffered", "output"),
+    list(ways([*NEEDS_NO_BROKER, *(name for name in COMMANDS if name not in NEEDS_NO_BROKER)])),
+)
 def test_without_a_broker(name: str, unbuffered: str, output: str, files: dict[str, Path]) -> None:
     words = NEEDS_NO_BROKER.get(name, (name, "--help"))
     if name == "docs":

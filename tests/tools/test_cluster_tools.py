@@ -16,7 +16,8 @@ from parley.protocol.client import Client
 from parley.protocol.messages.elections import AlterPartitionReassignmentsRequest
 from parley.tools.cli.metadata import BrokerView
 from parley.tools.cli.metadata import warnings_for as metadata_warnings
-from tests.support.kafka import JavaFailed, run_java
+from tests.support.kafka import JavaFailed
+from tests.support.kafka_tools import output_of_tool
 from tests.tools.conftest import Parley, Typed
 
 TOOLS = "org.apache.kafka.tools"
@@ -48,7 +49,7 @@ def kafka(cluster: Cluster) -> Kafka:
     def typed(tool: str, *words: str) -> list[str]:
         command, *first = tool.split()
         name = command if "." in command else f"{TOOLS}.{command}"
-        return run_java(name, *first, "--bootstrap-server", cluster.bootstrap_servers, *words).splitlines()
+        return output_of_tool(name, *first, "--bootstrap-server", cluster.bootstrap_servers, *words).splitlines()
 
     return typed
 

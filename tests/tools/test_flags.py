@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
 
 import pytest
 
 from parley.tools.cli.docs import help_of
-from tests.support.kafka import KAFKA_3, KAFKA_4, java_command
+from tests.support.kafka import KAFKA_3, KAFKA_4
+from tests.support.kafka_tools import run_tool
 
 pytestmark = pytest.mark.system
 
@@ -59,10 +59,9 @@ def options_of(tool: str, version: str) -> set[str]:
     """The options in the help of one of Kafka's tools, which ends with an exit code of 1."""
     # EndToEndLatency takes a single word for the first of its positional arguments.
     first = ("--bootstrap-server", "a:1") if "EndToEnd" in tool else ()
-    command = java_command(tool, *first, "--help", version=version)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    found = set(re.findall(r"^ *(--[a-z](?:[a-z.-]*[a-z])?)(?= |$)", done.stdout + done.stderr, re.MULTILINE))
-    assert "--help" in found or "--topic" in found, done.stderr
+    typed = run_tool(tool, *first, "--help", version=version)
+    found = set(re.findall(r"^ *(--[a-z](?:[a-z.-]*[a-z])?)(?= |$)", typed.out + typed.err, re.MULTILINE))
+    assert "--help" in found or "--topic" in found, typed.err
     return found
 
 

@@ -177,8 +177,8 @@ async def _recorded(client: Backend, rng: random.Random, key: str, keys: list[st
 
 
 @_role
-async def lead(client: Backend, say: Say, name: str, ttl_ms: int) -> None:
-    """Stand for election for ever; as the leader say the epoch and write it under the guard as fast as possible."""
+async def lead(client: Backend, say: Say, name: str, ttl_ms: int, pause_s: float = 0.0) -> None:
+    """Stand for election for ever. The leader reports its epoch and writes it under the guard, at once or at a pace."""
     say(["ready"])
     while True:
         session: Session | None = None
@@ -188,7 +188,7 @@ async def lead(client: Backend, say: Say, name: str, ttl_ms: int) -> None:
             say(["leading", leadership.epoch, name])
             while not leadership.lost.is_set():
                 await client.txn([leadership.guard()], [Put("log", f"{leadership.epoch} {name}".encode())])
-                await asyncio.sleep(0)
+                await asyncio.sleep(pause_s)
         except Fenced:
             say(["fenced"])
         except (Retriable, Lost):

@@ -1,13 +1,42 @@
-"""Where the kit's stores keep their data: in memory, where there is enough of it."""
+"""The kit's stores keep their data in memory if there is enough of it; how much of the kit ``make test`` runs.
+
+``make test`` tries a quarter of the model's examples on every store, and kills a hundred candidates on the embedded
+store only. ``make soak`` runs all of both on each.
+"""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
+from parley.consensus.conformance import machine
+from tests.support.proportion import examples
 from tests.support.stores.servers import data_place
+
+_KILLS = "[election-hundred-kills]"
+_MODEL = "[model-agreement]"
+_KILLS_IN_TEST = ("TestLocal", "TestMemory")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.parent != here:
+            continue
+        if item.name.endswith(_MODEL):
+            item.add_marker("hypothesis")
+        if item.name.endswith(_KILLS) and item.parent is not None and item.parent.name not in _KILLS_IN_TEST:
+            item.add_marker(pytest.mark.soak)
+
+
+@pytest.fixture(autouse=True)
+def _examples_in_proportion(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.node.name.endswith(_MODEL):
+        monkeypatch.setattr(machine, "SETTINGS", settings(machine.SETTINGS, max_examples=examples(100)))
 
 
 @pytest.fixture(scope="module", autouse=True)

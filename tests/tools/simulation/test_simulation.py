@@ -105,9 +105,13 @@ def test_a_seed_replays_exactly() -> None:
     assert digests == {f"{simulate(4, Settings(seconds=5.0)).digest}\n"}
 
 
+SEEDS = range(1, 5)
+SOAK_SEEDS = range(5, 101)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 51))
-def test_fifty_seeds(seed: int) -> None:
+@pytest.mark.parametrize("seed", [*SEEDS, *(pytest.param(seed, marks=pytest.mark.soak) for seed in SOAK_SEEDS)])
+def test_the_brokers_keep_their_promises_for_long(seed: int) -> None:
     outcome = simulate(seed)
     assert outcome.passed, "\n".join(map(str, outcome.violations))
 

@@ -151,7 +151,7 @@ async def _wall_clock(lab: Lab) -> None:
     limits = client.capabilities
     held_ms, ttl_ms = limits.ttl(5000), limits.ttl(1500)
     holder = await lab.peer("hold", key="held", ttl_ms=held_ms)
-    leader = await lab.peer("lead", name="leader", ttl_ms=LONG_TTL_MS)
+    leader = await lab.peer("lead", name="leader", ttl_ms=LONG_TTL_MS, pause_s=0.05)
     clock = await lab.peer("tell_time")
     await lab.said(holder, "ready")
     await lab.said(leader, "ready")
