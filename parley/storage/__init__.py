@@ -1,1 +1,1 @@
-"""The logs of partitions on disk, in Kafka's own layout: segments, indexes, recovery, retention, producer state."""
+"""The logs of partitions on disk, in Kafka's own layout. docs/storage.md has the rules."""

@@ -1,12 +1,12 @@
-"""The small text files that remember offsets: a version line, a count line, then one entry on each line.
+"""Checkpoint files: small text files with offsets. A version line, a count line, then one entry per line.
 
 Rules:
 
-1. A checkpoint is replaced whole: written beside the old one, synced, renamed over it, and the directory synced. A
-   crash leaves the old file or the new one, never a mixture.
-2. A file that cannot be understood is worth nothing in part. It is treated as missing, with one line in the log: what
-   it would have said is found again by reading the log (recovery points, leader epochs) or is safe to lose.
-3. An error of the disk is not a malformed file: ``OSError`` is passed on, so that the directory goes offline.
+1. A checkpoint is replaced as a whole: written beside the old file, synced, renamed over it, and the directory synced.
+   A crash leaves the old file or the new one, never a mixture.
+2. A malformed file is treated as missing, with a warning. What it would have said is found again by reading the log
+   (recovery points, leader epochs) or is safe to lose.
+3. A disk error does not make a file malformed: ``OSError`` is passed on, so that the directory goes offline.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Entry = TypeVar("Entry")
 TopicPartition = tuple[str, int]
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
-"""Up to which offset each log is known to be on disk: recovery after a crash begins there."""
+"""The offset up to which each log is known to be on disk. Recovery after a crash begins there."""
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 """The last known high watermark of each replica."""
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
@@ -38,14 +38,14 @@ _log = logging.getLogger(__name__)
 
 
 class MalformedCheckpoint(ValueError):
-    """A checkpoint file whose text is not what the format says."""
+    """A checkpoint file that breaks the format."""
 
 
 def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
-    """Replace the file at ``path`` with ``data`` so that a crash leaves either the old content or the new.
+    """Replace the file at ``path`` with ``data``; a crash leaves either the old content or the new.
 
-    Blocks for two syncs. With ``sync=False`` for none: then it withstands the death of the process, not that of the
-    machine. Raises ``OSError``; the old file is then still whole.
+    Blocks for two syncs. With ``sync=False`` it does not sync, and the file survives the death of the process but
+    perhaps not of the machine. Raises ``OSError``, and then the old file is intact.
     """
     temporary = path.with_name(path.name + ".tmp")
     with open(temporary, "wb") as file:
@@ -59,7 +59,7 @@ def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names created, renamed or removed in the directory ``path`` durable. Raises ``OSError``."""
+    """Make names that were created, renamed or removed in the directory ``path`` durable. Raises ``OSError``."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -68,22 +68,22 @@ def sync_directory(path: Path) -> None:
 
 
 def whole_number(text: str, maximum: int) -> int:
-    """The decimal number ``text`` stands for. Raises :class:`MalformedCheckpoint` beyond 0 to ``maximum``."""
+    """Parse a decimal number from 0 to ``maximum``. Raises ``MalformedCheckpoint`` for anything else."""
     if not _DIGITS.fullmatch(text) or (number := int(text)) > maximum:
         raise MalformedCheckpoint(f"{text[:40]!r} is not a whole number from 0 to {maximum}")
     return number
 
 
 def encode(lines: Iterable[str]) -> bytes:
-    """The bytes of a checkpoint file with one entry on each of ``lines``."""
+    """The bytes of a checkpoint file with one entry per line."""
     entries = list(lines)
     return "".join(f"{line}\n" for line in (str(_VERSION), str(len(entries)), *entries)).encode()
 
 
 def decode(data: bytes, entry: Callable[[list[str]], Entry]) -> list[Entry]:
-    """The entries of a checkpoint file, each made by ``entry`` from the words of its line.
+    """The entries of a checkpoint file; ``entry`` makes each from the words of its line.
 
-    An empty file has no entries: Kafka creates its checkpoints so. Raises :class:`MalformedCheckpoint`.
+    An empty file has no entries, because Kafka creates its checkpoints that way. Raises ``MalformedCheckpoint``.
     """
     try:
         lines = data.decode("utf-8").replace("\r\n", "\n").removesuffix("\n").split("\n")
@@ -97,14 +97,14 @@ def decode(data: bytes, entry: Callable[[list[str]], Entry]) -> list[Entry]:
         return []
     count = whole_number(lines[1], INT32_MAX)
     if count != len(lines) - 2:
-        raise MalformedCheckpoint(f"{len(lines) - 2} entries where {count} were announced")
+        raise MalformedCheckpoint(f"{len(lines) - 2} entries instead of the {count} that it announces")
     return [entry(line.split()) for line in lines[2:]]
 
 
 def read(path: Path, entry: Callable[[list[str]], Entry]) -> list[Entry]:
-    """The entries of the checkpoint file at ``path``: none when it is missing or (rule 2) malformed.
+    """The entries of the checkpoint file at ``path``; none if it is missing or malformed (rule 2).
 
-    Raises ``OSError`` when the disk fails.
+    Raises ``OSError`` if the disk fails.
     """
     try:
         data = path.read_bytes()
@@ -113,22 +113,22 @@ def read(path: Path, entry: Callable[[list[str]], Entry]) -> list[Entry]:
     try:
         return decode(data, entry)
     except MalformedCheckpoint as error:
-        _log.warning("%s is malformed (%s): going on as if it were missing", path, error)
+        _log.warning("%s is malformed (%s): continuing as if it were missing", path, error)
         return []
 
 
 class OffsetCheckpoint:
-    """A file of ``topic partition offset`` lines, such as :data:`RECOVERY_POINTS`, in one log directory."""
+    """A file of ``topic partition offset`` lines in one log directory, such as ``RECOVERY_POINTS``."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def read(self) -> dict[TopicPartition, int]:
-        """What the file says; empty when it is missing or malformed. Raises ``OSError`` when the disk fails."""
+        """The offsets in the file; empty if it is missing or malformed. Raises ``OSError`` if the disk fails."""
         return dict(read(self.path, _partition_offset))
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Replace the file. Blocks until it is on disk; raises ``OSError``."""
+        """Replace the file. Blocks until it is on disk. Raises ``OSError``."""
         write_atomically(self.path, encode(f"{topic} {index} {offset}" for (topic, index), offset in offsets.items()))
 
 

@@ -1,12 +1,12 @@
-"""Opening all logs of one directory at a start, in several threads.
+"""Opens all logs of one directory at a start, in several threads.
 
 Rules:
 
-1. What the last broker left is read once, before any log is opened: whether it stopped in order, and the checkpoints.
-2. Logs are opened in no order, by as many threads as call :meth:`DirectoryLoader.work`. An ``OSError`` of the disk ends
-   the work on the directory: it is offline. Anything else stops the start.
-3. Two directories may have a log of one partition where its topic was deleted and made anew while one was offline:
-   their ids tell them apart. Where they do not, the start is refused.
+1. The state that the last broker left (clean shutdown, checkpoints) is read once, before any log is opened.
+2. Logs are opened in no particular order, by as many threads as call ``DirectoryLoader.work``. A disk's ``OSError``
+   takes the directory offline and ends the work on it. Any other error fails the start.
+3. Two directories may have logs of one partition, if its topic was deleted and created again while one directory was
+   offline. Their topic ids tell them apart; if they do not, the start is refused.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _log = logging.getLogger(__name__)
 
 
 class TwinLogs(RuntimeError):
-    """Two directories have a log of the same partition of the same topic."""
+    """Two directories have logs of the same partition of the same topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """What a log is opened with."""
+    """What every log is opened with."""
 
     config: LogConfig
     now_ms: Callable[[], int]
@@ -53,7 +53,7 @@ class LogSettings:
         known: LastKnown,
         on_io_error: Callable[[OSError], None],
     ) -> Log:
-        """Open the log in ``path``. Blocks, perhaps for long; raises ``OSError``."""
+        """Open the log in ``path``. Blocks, perhaps for long. Raises ``OSError``."""
         return Log.open(
             path,
             *partition,
@@ -68,17 +68,17 @@ class LogSettings:
 
 
 class DirectoryLoader:
-    """The opening of the logs in one directory. Every method blocks."""
+    """Opens the logs in one directory. Every method blocks."""
 
     def __init__(self, directory: LogDirectory, settings: LogSettings, on_io_error: Callable[[OSError], None]) -> None:
         self.directory = directory
         self.logs: dict[TopicPartition, Log] = {}
         self.partitions: list[TopicPartition] = []
-        """Those that have a log here, opened or not."""
+        """The partitions that have a log here, opened or not."""
         self.deleted: list[Path] = []
-        """Partitions that were deleted before, and are still to be removed."""
+        """The directories of deleted partitions that still have to be removed."""
         self.copies: dict[TopicPartition, Path] = {}
-        """Copies that were being made here, to take the place of logs elsewhere (``parley.storage.future_log``)."""
+        """Unfinished copies of logs in other directories (``parley.storage.future_log``)."""
         self._settings = settings
         self._on_io_error = on_io_error
         self._waiting: deque[tuple[TopicPartition, Path]] = deque()
@@ -108,10 +108,10 @@ class DirectoryLoader:
         self.partitions = list(contents.partitions)
         self._waiting.extend(contents.partitions.items())
         if self.partitions and not self._clean:
-            _log.warning("%s was not closed in order: recovering its %d logs", directory, len(self.partitions))
+            _log.warning("%s was not shut down cleanly: recovering its %d logs", directory, len(self.partitions))
 
     def work(self) -> None:
-        """Open logs until none waits. Several threads may do so."""
+        """Open logs until none is left. Several threads may call this."""
         while self.directory.online:
             try:
                 partition, path = self._waiting.popleft()
@@ -123,21 +123,21 @@ class DirectoryLoader:
                 self._failed(error)
 
     def give_way(self, partition: TopicPartition, random: Random) -> None:
-        """The log of a partition is out of date, as another directory has its successor. Blocks."""
+        """Set aside the log of a partition because another directory has its successor. Blocks."""
         path = self.directory.path / partition_name(*partition)
         self.deleted.append(self.directory.set_aside(path, random, Mark.DELETE))
         self.partitions.remove(partition)
         self._waiting.remove((partition, path))
 
     def release(self) -> None:
-        """Give back what was opened, as it is; after a start that failed."""
+        """Close everything as it is, after a start that failed."""
         for log in self.logs.values():
             log.release()
         self.directory.close()
 
     def _open(self, partition: TopicPartition, path: Path) -> Log:
         topic_id = _topic_id(path)
-        (path / REPLACES).unlink(missing_ok=True)  # whatever it replaced is out of the way by now
+        (path / REPLACES).unlink(missing_ok=True)  # the log that it replaced no longer exists
         known = LastKnown(self._clean, self._recovery_points.get(partition, 0), self._log_starts.get(partition, 0))
         log = self._settings.open(path, partition, topic_id, known, self._on_io_error)
         log.high_watermark = self._high_watermarks.get(partition, 0)
@@ -154,13 +154,15 @@ def _topic_id(path: Path) -> UUID | None:
     try:
         return read_topic_id(path)
     except MalformedIdentity as error:
-        _log.warning("%s; going on as if it were missing", error)
+        _log.warning("%s; continuing as if it were missing", error)
         return None
 
 
 def refuse_twins(loaders: Sequence[DirectoryLoader], random: Random) -> None:
-    """Let a log give way that has been moved, and raise :class:`TwinLogs` where nobody could tell which of two logs of
-    a partition is right. Blocks."""
+    """Set aside logs that have a successor in another directory. Blocks.
+
+    Raises ``TwinLogs`` if a partition has several logs and neither a successor nor topic ids tell which one is right.
+    """
     seen: dict[TopicPartition, list[DirectoryLoader]] = {}
     for loader in loaders:
         for partition in loader.partitions if loader.directory.online else ():
@@ -182,7 +184,7 @@ def refuse_twins(loaders: Sequence[DirectoryLoader], random: Random) -> None:
 
 
 def report(loaders: Sequence[DirectoryLoader]) -> None:
-    """Say how far the opening is."""
+    """Log the progress of the opening."""
     for loader in loaders:
         opened, total = len(loader.logs), len(loader.partitions)
         if opened < total and loader.directory.online:

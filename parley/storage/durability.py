@@ -1,11 +1,11 @@
-"""What of a log is on disk: the recovery point, and what must be synced to move it.
+"""What part of a log is on disk: the recovery point, and what must be synced to advance it.
 
 Rules:
 
-1. Everything below ``recovery_point`` is on disk: batches, and of sealed segments the indexes too. After a crash,
-   recovery believes what lies below and scans the rest.
-2. Syncing runs beside appends, in another thread and without the log's lock. Where batches or segments were removed
-   meanwhile, what it synced is no longer what the log holds: then the recovery point stays, and it is done again.
+1. Everything below ``recovery_point`` is on disk: batches, and the indexes of sealed segments. After a crash, recovery
+   trusts what lies below and scans the rest.
+2. A sync runs in another thread, beside appends and without the log's lock. If batches or segments are removed
+   meanwhile, it proves nothing about the current log: the recovery point stays, and the caller repeats it.
 """
 
 from __future__ import annotations
@@ -22,49 +22,49 @@ from parley.storage.segment import Segment
 
 
 class Durability:
-    """The recovery point of one log. ``lock`` is the log's: held by the caller of everything but :meth:`sync`."""
+    """The recovery point of one log. ``lock`` is the log's; the caller holds it for every method except ``sync``."""
 
     def __init__(self, recovery_point: int, unsynced: Iterable[Segment], lock: RLock, now_ms: int) -> None:
         self.recovery_point = recovery_point
         self.checkpointed = recovery_point
-        """What the checkpoint says at least: where recovery believes holes between batches after a crash."""
+        """A lower bound of the checkpoint's offset. Below it, recovery accepts gaps between batches after a crash."""
         self.removals = 0
-        """How often batches or segments were removed. Counted before their files change."""
+        """How often batches or segments were removed. It is incremented before their files change."""
         self._unsynced = list(unsynced)
         self._lock = lock
         self._synced_ms = now_ms
         self._new_names = True
 
     def sealed(self, segment: Segment) -> None:
-        """The segment takes no more appends; another was begun."""
+        """Note that the segment takes no more appends because another has begun."""
         self._unsynced.append(segment)
         self._new_names = True
 
     def removed(self, segments: Iterable[Segment]) -> None:
-        """The segments are going away."""
+        """Note that the segments are about to be removed."""
         self.removals += 1
         for segment in segments:
             if segment in self._unsynced:
                 self._unsynced.remove(segment)
 
     def cut(self, end_offset: int, active: Segment) -> None:
-        """The log was cut to ``end_offset``, inside of ``active``."""
+        """Note that the log was cut to ``end_offset``, inside ``active``."""
         self.removed([active])
         self.recovery_point = min(self.recovery_point, end_offset)
         self.checkpointed = min(self.checkpointed, end_offset)
 
     def restart(self, offset: int) -> None:
-        """The log is empty and begins at ``offset``."""
+        """Note that the log is empty and begins at ``offset``."""
         self.recovery_point = offset
         self.checkpointed = min(self.checkpointed, offset)
         self._new_names = True
 
     def written(self, offset: int) -> None:
-        """The checkpoint says ``offset``, which was the recovery point a moment ago."""
+        """Note that the checkpoint has ``offset``, which was the recovery point a moment ago."""
         self.checkpointed = min(offset, self.recovery_point)
 
     def due(self, end_offset: int, config: LogConfig, now_ms: int) -> bool:
-        """Whether ``flush.messages`` or ``flush.ms`` wants the log synced up to ``end_offset`` now."""
+        """True if ``flush.messages`` or ``flush.ms`` requires a flush up to ``end_offset`` now."""
         unsynced = end_offset - self.recovery_point
         return unsynced >= config.flush_messages or (unsynced > 0 and now_ms - self._synced_ms >= config.flush_ms)
 
@@ -79,13 +79,13 @@ class Durability:
     ) -> bool:
         """Bring everything below ``end_offset`` to disk and move the recovery point there. Blocks.
 
-        ``active`` is the active segment as of that offset. False when something was removed meanwhile: the caller looks
-        where the log ends now and tries again. Raises ``OSError``.
+        ``active`` is the active segment as of that offset. Returns False if something was removed meanwhile: the caller
+        reads the log end again and repeats the call. Raises ``OSError``.
         """
         with self._lock:
             sealed, removals, new_names = list(self._unsynced), self.removals, self._new_names
         try:
-            # Before the recovery point passes them: what recovery does not learn again from the batches.
+            # First, because recovery learns nothing from batches below the recovery point.
             producers.flush()
             epochs.flush()
             if end_offset <= self.recovery_point:
@@ -98,7 +98,7 @@ class Durability:
                 sync_directory(directory)
         except OSError:
             if removals != self.removals:
-                return False  # a file was removed under our hands
+                return False  # another thread removed a file meanwhile
             raise
         with self._lock:
             if removals != self.removals:

@@ -1,9 +1,9 @@
-"""A copy of a log in another directory, made to take the log's place (KIP-113).
+"""A future log: a copy of a log in another directory, made to replace the log (KIP-113).
 
-The copy follows the log as a follower follows its leader: batch by batch, and cut where the two have parted, since the
-log may be cut meanwhile. Its directory is called ``topic-partition.<unique>-future``, as Kafka's. When it has all there
-is, it is given the log's name, and the log is set aside after that: in between, both directories hold a log of the
-partition, and :data:`REPLACES` in the copy's says to whoever finds them that the other one is out of date.
+The copy follows the log as a follower follows its leader: batch by batch, and truncated where the two diverge. Its
+directory is called ``topic-partition.<unique>-future``, as in Kafka. Once it is complete it takes the log's name, and
+then the log is set aside. In between, both directories have a log of the partition; the file ``REPLACES`` in the copy's
+directory says that the other log is out of date.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ REPLACES = "replaces-other"
 
 
 def future_name(topic: str, partition: int, random: Random) -> str:
-    """What the directory of a copy is called."""
+    """The name of a copy's directory."""
     return f"{partition_name(topic, partition)}.{random.getrandbits(128):032x}-future"
 
 
 def copy_some(log: Log, copy: Log, max_bytes: int) -> int:
-    """Bring the copy nearer to the log, by up to ``max_bytes`` or one batch; the bytes copied, 0 if it has all.
+    """Copy up to ``max_bytes``, or one batch. Returns the bytes copied, 0 if the copy is complete.
 
     Blocks. Raises ``KafkaError`` KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE.
     """
@@ -37,7 +37,7 @@ def copy_some(log: Log, copy: Log, max_bytes: int) -> int:
 
 
 def cut_like(log: Log, copy: Log) -> None:
-    """Cut the copy to what it shares with the log. Blocks."""
+    """Truncate the copy to what it shares with the log. Blocks."""
     last = copy.leader_epochs.latest_epoch
     if copy.log_end_offset < log.log_start_offset:
         copy.truncate_fully_and_start_at(log.log_start_offset)
@@ -52,7 +52,7 @@ def cut_like(log: Log, copy: Log) -> None:
 
 
 def _take_over_facts(log: Log, copy: Log) -> None:
-    """What no batch tells: epochs without records, how far it is committed, records deleted meanwhile."""
+    """Copy what no batch contains: epochs without records, the high watermark, the log start offset."""
     for entry in log.leader_epochs.entries:
         if entry.epoch > (copy.leader_epochs.latest_epoch or -1):
             copy.leader_epochs.assign(entry.epoch, entry.start_offset)
@@ -62,7 +62,7 @@ def _take_over_facts(log: Log, copy: Log) -> None:
 
 
 def mark_successor(copy: Log) -> None:
-    """Bring a copy to disk, with the note that it replaces another log. Blocks.
+    """Flush a copy and mark it as the successor of another log. Blocks.
 
     Raises ``OSError``, ``KafkaError`` KAFKA_STORAGE_ERROR.
     """
@@ -72,5 +72,5 @@ def mark_successor(copy: Log) -> None:
 
 
 def unmark_successor(directory: Path) -> None:
-    """The other one is out of the way. Blocks. Raises ``OSError``."""
+    """Remove the mark, because the replaced log has been set aside. Blocks. Raises ``OSError``."""
     (directory / REPLACES).unlink(missing_ok=True)

@@ -1,19 +1,12 @@
-"""The two indexes beside each segment, memory-mapped: where an offset is, and from which offset on a time is reached.
+"""What the offset index and the time index of a segment share: a memory-mapped file of entries of a fixed size.
 
-Rules:
+Rules (docs/storage.md has them all):
 
-1. Entries are Kafka's, big-endian. ``.index``: offset relative to the segment's base (i32), position in the ``.log``
-   file (i32); the batch at that position ends with that offset. ``.timeindex``: the largest timestamp so far (i64), the
-   relative offset of the batch that has it (i32). Both rise from entry to entry.
-2. The index of the segment that takes appends is preallocated to ``segment.index.bytes`` (a hole, so it costs no disk)
-   and is trimmed to its entries when the segment is sealed. How many entries a preallocated file holds is known only
-   in memory: after a crash it is rebuilt from the log.
-3. An index is a hint. What it says is checked against the batch header it leads to, and a file that cannot be right
-   is rebuilt; so a damaged index costs time, and no answer is wrong unless the damage happens to agree with a batch.
-4. Nothing is opened before it is needed: an idle log maps nothing. Blocks are allocated before they are written
-   through the map, so that a full disk is an ``OSError`` here and not a SIGBUS.
-5. One thread appends and truncates; any thread looks up at the same time, on the entries it saw when it began. A map is
-   dropped, never closed, so a lookup under way keeps its own.
+1. The index of the active segment is preallocated and is trimmed to its entries when the segment is sealed.
+2. An index is a hint: its entries are checked against the batches they lead to, and an impossible file is rebuilt.
+3. Blocks are allocated before they are written through the map, so a full disk raises ``OSError`` instead of SIGBUS.
+4. One thread appends and truncates, any thread may look up. A map is dropped, never closed, so a lookup in progress
+   keeps its own.
 """
 
 from __future__ import annotations
@@ -30,11 +23,11 @@ _MORE_BLOCKS: Final = 65536
 
 
 class CorruptIndex(ValueError):
-    """The file cannot be what was written; the caller rebuilds it from the segment."""
+    """The file is damaged; the caller rebuilds it from the segment."""
 
 
 class MappedIndex:
-    """What both indexes share: the file, its map, its growth and its trimming."""
+    """The file, its map, its growth and its trimming."""
 
     ENTRY: ClassVar[struct.Struct]
     __slots__ = ("_allocated", "_map", "_max_entries", "base_offset", "count", "path", "writable")
@@ -44,32 +37,32 @@ class MappedIndex:
         self.base_offset = base_offset
         self.count = count
         self.writable = False
-        """Whether :meth:`resize` made room for entries, and :meth:`seal` did not end that."""
+        """True from ``resize``, which makes room for entries, until ``seal``."""
         self._max_entries = count
         self._map: mmap.mmap | None = None
         self._allocated = 0
 
     @classmethod
     def create(cls, path: Path, base_offset: int) -> Self:
-        """A new, empty index, in place of whatever file was there. Raises ``OSError``."""
+        """Create an empty index, replacing any existing file. Raises ``OSError``."""
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
         return cls(path, base_offset, 0)
 
     @property
     def full(self) -> bool:
-        """Whether the segment must be rolled because this index takes no more entries."""
+        """True if the segment must be rolled because this index has no room for another entry."""
         return self.count >= self._max_entries
 
     def reset(self) -> None:
-        """Forget every entry, before they are found again by reading the segment."""
+        """Remove every entry; the caller reads the segment to find them again."""
         self.count = 0
 
     def resize(self, max_bytes: int) -> None:
-        """Make room for ``max_bytes`` of entries: the segment takes appends. Raises ``OSError``."""
+        """Make room for ``max_bytes`` of entries, because the segment takes appends. Raises ``OSError``."""
         self._max_entries = max(max_bytes // self.ENTRY.size, self.count)
         fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            # Cut first: what lies behind the valid entries must read as zeros.
+            # Cut first, so that the bytes behind the valid entries read as zeros.
             os.ftruncate(fd, self.count * self.ENTRY.size)
             os.ftruncate(fd, self._max_entries * self.ENTRY.size)
         finally:
@@ -79,14 +72,14 @@ class MappedIndex:
         self.writable = True
 
     def seal(self) -> None:
-        """Trim the file to its entries: the segment takes no more appends. Idempotent; raises ``OSError``."""
+        """Trim the file to its entries, because the segment takes no more appends. Idempotent. Raises ``OSError``."""
         if self.writable:
             os.truncate(self.path, self.count * self.ENTRY.size)
             self.writable = False
             self._map = None
 
     def sync(self) -> None:
-        """Bring the entries to disk. Blocks; raises ``OSError``."""
+        """Bring the entries to disk. Blocks. Raises ``OSError``."""
         fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -110,7 +103,7 @@ class MappedIndex:
         return mapped
 
     def _room(self) -> mmap.mmap:
-        """The map, with blocks on disk below the next entry."""
+        """The map, with disk blocks allocated for the next entry."""
         end = (self.count + 1) * self.ENTRY.size
         if end > self._allocated:
             self._allocate(end)
@@ -134,7 +127,8 @@ class MappedIndex:
 
 
 def entries_in(path: Path, entry_size: int) -> int:
+    """The number of entries in the file. Raises ``CorruptIndex`` if it ends inside one, ``OSError``."""
     size = os.stat(path).st_size
     if size % entry_size:
-        raise CorruptIndex(f"{path}: {size} bytes are no whole number of entries")
+        raise CorruptIndex(f"{path}: {size} bytes are not a whole number of entries")
     return size // entry_size

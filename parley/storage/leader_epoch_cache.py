@@ -1,14 +1,13 @@
 """Which leader epoch began at which offset, in one log (KIP-101, KIP-279).
 
-A follower, or a consumer after a rebalance, asks where an epoch ended; the answer tells it where its own log parted
-from the leader's. Rules:
+A follower, or a consumer after a rebalance, asks where an epoch ended and learns where its own log diverged. Rules:
 
-1. Epochs and start offsets both rise from entry to entry. An entry that breaks this is newer than what it
-   contradicts: the contradicted entries go.
-2. An epoch is known from its first record, or from the moment its leader begins.
-3. The table lives in memory; :meth:`LeaderEpochCache.flush` writes it to ``leader-epoch-checkpoint``. It must run
-   before the log's recovery point moves past an epoch's first record: recovery learns later epochs from the batches
-   again. Entries are replaced, never changed, so flushes may run in other threads.
+1. Epochs and start offsets both rise from entry to entry. An entry that contradicts older ones is newer: they are
+   removed.
+2. An epoch is known from its first record, or from the moment its leader takes over.
+3. The table is in memory; ``LeaderEpochCache.flush`` writes it to ``leader-epoch-checkpoint``. That must happen before
+   the recovery point passes an epoch's first record; recovery learns later epochs from the batches. Entries are
+   replaced, never changed, so other threads may flush.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ _start = attrgetter("start_offset")
 
 @dataclass(frozen=True, slots=True)
 class EpochStart:
-    """The offset of the first record that a leader of this epoch wrote, or will write."""
+    """A leader epoch, and the offset of the first record written in it."""
 
     epoch: int
     start_offset: int
 
 
 class LeaderEpochCache:
-    """The epochs of one log, oldest first. Reads the checkpoint at ``path`` if there is one."""
+    """The leader epochs of one log, oldest first. Reads the checkpoint at ``path`` if it exists."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -62,20 +61,20 @@ class LeaderEpochCache:
 
     @property
     def entries(self) -> tuple[EpochStart, ...]:
-        """All epochs known, oldest first."""
+        """All known epochs, oldest first."""
         return self._entries
 
     @property
     def latest_epoch(self) -> int | None:
-        """The newest epoch known, or None in a log that has none."""
+        """The newest known epoch, or None if the log has none."""
         return self._latest if self._latest != NO_EPOCH else None
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Note that ``epoch`` begins at ``start_offset``; nothing to do when it is the newest already.
+        """Note that ``epoch`` begins at ``start_offset``; does nothing if it is the newest epoch already.
 
-        Every batch appended may be passed in: one comparison where nothing changes. Recovery, whose checkpoint may know
-        later epochs than the batch it reads, passes in only those above :attr:`latest_epoch`. An epoch below zero
-        (batches written before leader epochs, KIP-101) is ignored.
+        Every appended batch may be passed in; that costs one comparison if nothing changes. Recovery passes in only
+        epochs above ``latest_epoch``, because the checkpoint may know later epochs than the batch being read. An epoch
+        below zero (batches written before KIP-101) is ignored.
         """
         if (epoch == self._latest and start_offset >= self._latest_start) or epoch < 0:
             return
@@ -88,10 +87,10 @@ class LeaderEpochCache:
         self._set((*kept, EpochStart(epoch, start_offset)))
 
     def end_offset_for(self, epoch: int, log_end: int) -> tuple[int, int]:
-        """Where ``epoch`` ended: (the largest known epoch not above it, the start of the next one, or ``log_end``).
+        """The largest known epoch not above ``epoch``, and where it ended: the start of the next epoch, or ``log_end``.
 
-        An epoch older than all that are known ends where the first known one starts. (-1, -1) when there is no
-        answer: the epoch is undefined, or newer than any here.
+        An epoch older than all known ones ends where the first known one starts. Returns (-1, -1) if the epoch is
+        undefined or newer than all known ones.
         """
         if epoch == NO_EPOCH or epoch > self._latest:
             return NO_EPOCH, NO_OFFSET
@@ -103,29 +102,29 @@ class LeaderEpochCache:
         return found, entries[following].start_offset
 
     def epoch_at(self, offset: int) -> int | None:
-        """The epoch that the record at ``offset`` was written in, or None before the first one known."""
+        """The epoch in which the record at ``offset`` was written, or None before the first known epoch."""
         following = bisect_right(self._entries, offset, key=_start)
         return self._entries[following - 1].epoch if following else None
 
     def truncate_from_end(self, offset: int) -> None:
-        """Forget the epochs that begin at ``offset`` or later: the log now ends there."""
+        """Remove the epochs that begin at ``offset`` or later, because the log now ends there."""
         kept = bisect_left(self._entries, offset, key=_start)
         if kept < len(self._entries):
             self._set(self._entries[:kept])
 
     def truncate_from_start(self, offset: int) -> None:
-        """Forget the epochs that ended at ``offset`` or before; the one in force there now starts there."""
+        """Remove the epochs that ended at ``offset`` or before; the epoch of ``offset`` now starts there."""
         in_force = bisect_right(self._entries, offset, key=_start) - 1
         if in_force > 0 or (in_force == 0 and self._entries[0].start_offset < offset):
             first = EpochStart(self._entries[in_force].epoch, offset)
             self._set((first, *self._entries[in_force + 1 :]))
 
     def clear(self) -> None:
-        """Forget every epoch: the log starts anew."""
+        """Remove every epoch, because the log was emptied."""
         self._set(())
 
     def flush(self) -> None:
-        """Write the checkpoint if it no longer says what is known. Blocks for the disk; raises ``OSError``."""
+        """Write the checkpoint if it is out of date. Blocks for the disk. Raises ``OSError``."""
         with self._flushing:
             entries = self._entries
             if entries != self._flushed:

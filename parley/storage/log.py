@@ -1,15 +1,12 @@
-"""The log of one partition: a row of segments that grows at one end, is cut at both, and is read anywhere.
+"""The log of one partition: segments that grow at one end, are truncated at both, and are read anywhere.
 
-Rules:
+Rules (docs/storage.md has them all):
 
-1. ``log_start_offset <= high_watermark <= log_end_offset``; ``last_stable_offset`` is at most the high watermark. What
-   lies below the log start is not read, though its segment may still be there.
-2. An append writes whole batches or nothing: a write that fails is cut off again. Every failure of the disk is told
-   to ``on_io_error`` and raised as KAFKA_STORAGE_ERROR.
-3. Nothing waits for the disk but what says "Blocks", which belongs in a thread. ``recovery_point`` is the offset up to
-   which everything is on disk; ``flush_due`` says when the configuration wants it moved.
-4. Any thread may call. Changes take the lock; :meth:`Log.read` does not.
-5. Deleted segments are renamed at once; the caller removes the files after ``file.delete.delay.ms``.
+1. ``log_start_offset <= high_watermark <= log_end_offset``; the last stable offset is at most the high watermark.
+2. An append writes whole batches or nothing. Every disk failure is reported to ``on_io_error`` and raised as
+   KAFKA_STORAGE_ERROR.
+3. Only methods whose docstring says "Blocks" wait for the disk; call them in a thread.
+4. Any thread may call any method. Changes take the lock; ``Log.read`` does not.
 """
 
 from __future__ import annotations
@@ -55,7 +52,7 @@ __all__ = ["AppendInfo", "FoundRecord", "LastKnown", "Log", "LogRead", "Origin"]
 
 
 class Log:
-    """A partition's log, made by :meth:`open`. ``config`` may be assigned at any time."""
+    """A partition's log, made by ``open``. ``config`` may be assigned at any time."""
 
     def __init__(
         self,
@@ -105,10 +102,10 @@ class Log:
         producer_expiration_ms: int = 86_400_000,
         on_io_error: Callable[[OSError], None] = lambda error: None,
     ) -> Log:
-        """The log in ``directory``, which exists; an empty one becomes an empty log.
+        """Open the log in ``directory``, which exists; an empty directory becomes an empty log.
 
-        ``known`` is what the last broker left: whether it closed the log, and its checkpoints. Blocks; after a crash
-        as long as it takes to scan what was not flushed. Raises ``OSError``.
+        ``known`` is what the last broker left: whether it shut down cleanly, and its checkpoints. Blocks; after a
+        crash, as long as it takes to scan what was not flushed. Raises ``OSError``.
         """
         producers = ProducerState(directory, expiration_ms=producer_expiration_ms)
         epochs = LeaderEpochCache(directory / CHECKPOINT)
@@ -128,10 +125,10 @@ class Log:
     def __repr__(self) -> str:
         return f"Log({self.topic}-{self.partition}, {self.log_start_offset} to {self.log_end_offset})"
 
-    # What it is
+    # --- Properties ---
 
     def checkpointed(self, recovery_point: int) -> None:
-        """The checkpoint of recovery points says this, which was the log's a moment ago."""
+        """Note that the checkpoint has ``recovery_point``, which was the log's a moment ago."""
         with self._lock:
             self._durability.written(recovery_point)
 
@@ -142,7 +139,7 @@ class Log:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of all segments, without indexes."""
+        """The size of all segments, without indexes."""
         return sum(segment.size for segment in self.segments)
 
     @property
@@ -164,13 +161,13 @@ class Log:
 
     @property
     def last_stable_offset(self) -> int:
-        """What read_committed consumers read up to: the first undecided transaction, or the high watermark."""
+        """Where read_committed consumers stop: the first undecided transaction, or the high watermark."""
         unstable = self.producers.first_unstable_offset
         if unstable is None or unstable >= self._high_watermark:
             return self._high_watermark
         return max(unstable, self.log_start_offset)
 
-    # Appending
+    # --- Appending ---
 
     def append_as_leader(
         self,
@@ -211,7 +208,8 @@ class Log:
             return self._write(batches, placed, now_ms, NO_TIMESTAMP if append_time is None else append_time)
 
     def _recalls(self, error: KafkaError, header: BatchHeader) -> bool:
-        """Whether more is known of the producer now of a batch that was refused."""
+        """True if recovery has now learned more of the producer whose batch was refused, so that the check can be
+        repeated."""
         if error.code != ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER or not self.producers.lacks_batches(header):
             return False
         with self._disk():
@@ -219,11 +217,11 @@ class Log:
         return True
 
     def append_as_follower(self, batches: Buffer) -> AppendInfo:
-        """Append what a leader answered to a fetch from ``log_end_offset``; a batch cut off at the end is left out.
+        """Append a leader's response to a fetch from ``log_end_offset``, without a batch that is cut off at its end.
 
-        The batches, of any magic, go in as they are. Raises ``KafkaError``: CORRUPT_MESSAGE (a wrong checksum, or
-        offsets that do not rise from the log's end), KAFKA_STORAGE_ERROR. Where an answer fills more than one segment,
-        what came before the failure is in the log.
+        Appends batches of any magic unchanged. Raises ``KafkaError``: CORRUPT_MESSAGE (a wrong checksum, or offsets
+        that do not rise from the log end), KAFKA_STORAGE_ERROR. If a response fills more than one segment, the batches
+        before the failure are in the log.
         """
         now_ms = self._now_ms()
         with self._lock:
@@ -242,7 +240,7 @@ class Log:
             return AppendInfo(first, last, largest, NO_TIMESTAMP, self.log_start_offset, False, count, size)
 
     def _write(self, batches: Buffer, found: list[PlacedBatch], now_ms: int, append_time: int) -> AppendInfo:
-        """Write batches whose offsets are assigned, in a new segment if they do not fit, and note what they change."""
+        """Write batches with assigned offsets, in a new segment if they do not fit, and update the producers."""
         placed = [header for _, header in found]
         last = placed[-1].last_offset
         largest = max([header.max_timestamp for header in placed])
@@ -273,7 +271,7 @@ class Log:
             segments.active.reopen(config)
         return segments.active
 
-    # Segments
+    # --- Segments ---
 
     def roll(self) -> None:
         """Begin a new segment, unless the active one is empty. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""
@@ -286,29 +284,29 @@ class Log:
         self._segments.roll(base_offset, self.config, self._now_ms())
 
     def replace_segments(self, new: Segment, old: Sequence[Segment]) -> list[Path]:
-        """Put one ``.cleaned`` segment, complete and synced, in the place of sealed ones next to each other.
+        """Replace adjacent sealed segments with one ``.cleaned`` segment that is complete and synced.
 
-        They lie below the recovery point, and its checkpoint has been written since: above it recovery takes what
-        compaction leaves out for what a crash has lost. Answers the renamed files of the old ones, to be removed later.
-        Blocks. Raises ``KafkaError`` KAFKA_STORAGE_ERROR: what was done by then is finished or undone by recovery.
+        They lie below the recovery point, and its checkpoint has been written since: above it, recovery takes the gaps
+        that compaction leaves for losses in a crash. Returns the renamed files of the old segments, to be removed
+        later. Blocks. Raises ``KafkaError`` KAFKA_STORAGE_ERROR; recovery then finishes or undoes the work.
         """
         with self._lock, self._disk():
             return self._segments.replace(new, old)
 
     def delete_old_segments(self, now_ms: int) -> list[Path]:
-        """Take out the segments that retention lets go (``parley.storage.retention``).
+        """Delete the segments that retention no longer keeps (``parley.storage.retention``).
 
-        Answers their renamed files, to be removed after ``file.delete.delay.ms``. Blocks. Raises ``KafkaError``
+        Returns their renamed files, to be removed after ``file.delete.delay.ms``. Blocks. Raises ``KafkaError``
         KAFKA_STORAGE_ERROR.
         """
         with self._disk():
-            if not self._expired(now_ms):  # first without the lock: what it looks up in files is kept
+            if not self._expired(now_ms):  # first without the lock; it caches what it reads from files
                 return []
             with self._lock:
                 count = self._expired(now_ms)
                 if count == len(self.segments):
                     self._roll(self.log_end_offset)
-                # The start first: a reader that no longer finds a segment must see that its offset is gone.
+                # The log start first, so that a reader that misses a segment sees that its offset was deleted.
                 first = self.segments[count].base_offset
                 self._start_at(max(self.log_start_offset, first))
                 self.producers.remove_snapshots_before(first)
@@ -325,10 +323,11 @@ class Log:
         )
 
     def advance_log_start(self, offset: int) -> int:
-        """Delete the records below ``offset`` (DeleteRecords), at most up to the high watermark; the log start now.
+        """Delete the records below ``offset`` (DeleteRecords), at most up to the high watermark; return the log start
+        offset.
 
-        Their segments go at the next :meth:`delete_old_segments`. The start is remembered by the checkpoint of log
-        start offsets alone. Raises ``KafkaError`` OFFSET_OUT_OF_RANGE.
+        The next ``delete_old_segments`` deletes their segments. Only the checkpoint of log start offsets makes the
+        start durable. Raises ``KafkaError`` OFFSET_OUT_OF_RANGE.
         """
         with self._lock:
             if offset > self._high_watermark:
@@ -344,17 +343,17 @@ class Log:
         self.leader_epochs.truncate_from_start(offset)
         self.producers.on_log_start_advanced(offset)
 
-    # Reading
+    # --- Reading ---
 
     def read(
         self, offset: int, max_bytes: int, *, up_to: int, min_one_batch: bool = True, nowait: bool = False
     ) -> LogRead:
-        """Whole batches from the one that holds ``offset`` to before ``up_to`` (``parley.storage.log_reader`` has the
-        rules).
+        """Plan a read of whole batches, from the one that holds ``offset`` to before ``up_to``
+        (``parley.storage.log_reader``).
 
-        Nothing is read yet, and as a rule no file touched. With ``nowait`` it raises ``BlockingIOError`` where the disk
-        must be waited for to find the place: then call it without, in a thread. Raises ``KafkaError``:
-        OFFSET_OUT_OF_RANGE (``offset`` below the log's start or above its end), CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR.
+        Reads nothing yet, and usually touches no file. With ``nowait`` it raises ``BlockingIOError`` if finding the
+        place must wait for the disk: call it again in a thread, without ``nowait``. Raises ``KafkaError``:
+        OFFSET_OUT_OF_RANGE (``offset`` below the log start or above the log end), CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR.
         """
         if self._closed:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self!r} is closed")
@@ -370,7 +369,7 @@ class Log:
                 if removals == self._durability.removals:
                     raise self._failed(error) from error
                 continue  # a segment was removed between finding and opening it
-            if offset < self.log_start_offset:  # asked last: the start may have moved meanwhile
+            if offset < self.log_start_offset:  # checked last: the log start may have moved meanwhile
                 raise self._outside(offset)
             return read
 
@@ -380,7 +379,7 @@ class Log:
     def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
         """The aborted transactions with records from ``start`` to before ``end``, for a read_committed fetch.
 
-        Reads a file where a segment has aborted transactions. Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
+        Reads the transaction index of each segment that has one. Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
         """
         found: list[AbortedTransaction] = []
         with self._lock, self._disk():
@@ -401,7 +400,7 @@ class Log:
         )
 
     def max_timestamp(self) -> FoundRecord | None:
-        """The first record with the largest timestamp (KIP-734), or None where no record has one. Blocks.
+        """The first record with the largest timestamp (KIP-734), or None if no record has one. Blocks.
 
         Raises ``KafkaError`` CORRUPT_MESSAGE, INVALID_RECORD, KAFKA_STORAGE_ERROR.
         """
@@ -417,31 +416,31 @@ class Log:
                     raise self._failed(error) from error
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Where a leader epoch ended here: (the largest epoch known up to it, its end offset); (-1, -1) if unknown."""
+        """The largest known epoch up to ``epoch``, and its end offset; (-1, -1) if there is none."""
         return self.leader_epochs.end_offset_for(epoch, self.log_end_offset)
 
-    # Truncating
+    # --- Truncating ---
 
     def truncate_to(self, offset: int) -> None:
-        """Remove what lies at ``offset`` and after it, as a follower does when its log parted from the leader's.
+        """Remove everything from ``offset`` on, as a follower does when its log diverged from the leader's.
 
-        A batch that begins before ``offset`` and reaches it goes too; the log ends with the last one left. Blocks. The
-        recovery point goes back: write its checkpoint before the next append. Raises ``KafkaError``
+        A batch that begins before ``offset`` and reaches it is removed too; the log then ends after the batch before
+        it. Blocks. The recovery point moves back: write its checkpoint before the next append. Raises ``KafkaError``
         KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE.
         """
         with self._lock, self._disk():
             if offset >= self.log_end_offset:
                 self.leader_epochs.truncate_from_end(offset)
             elif offset < self.segments[0].base_offset:
-                self._start_anew(offset)
+                self._restart_at(offset)
             else:
                 self._cut(offset)
             self.leader_epochs.flush()
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Remove everything; the log is empty and begins at ``offset``. Blocks, as :meth:`truncate_to`."""
+        """Remove everything; the log is then empty and begins at ``offset``. Blocks; otherwise as ``truncate_to``."""
         with self._lock, self._disk():
-            self._start_anew(offset)
+            self._restart_at(offset)
             self.leader_epochs.flush()
 
     def _cut(self, offset: int) -> None:
@@ -455,27 +454,28 @@ class Log:
         for segment in self._segments.reader.view.from_offset(replay_from):
             recovery.replay(segment, replay_from, self.producers, now_ms)
 
-    def _start_anew(self, offset: int) -> None:
+    def _restart_at(self, offset: int) -> None:
         self._segments.restart(offset, self.config, self._now_ms())
         self.log_start_offset = self.log_end_offset = self._high_watermark = offset
         self.leader_epochs.clear()
         self.producers.truncate_fully(offset)
 
     def expire_producers(self, now_ms: int) -> int:
-        """Forget the producers not heard of for ``producer.id.expiration.ms``; how many they were."""
+        """Remove the producers that have not written for ``producer.id.expiration.ms``, and return their number."""
         with self._lock:
             return self.producers.expire(now_ms)
 
-    # Bringing to disk, closing
+    # --- Flushing and closing ---
 
     def flush_due(self, now_ms: int) -> bool:
-        """Whether ``flush.messages`` or ``flush.ms`` wants a flush now; with ``flush.messages=1`` after each append."""
+        """True if ``flush.messages`` or ``flush.ms`` requires a flush now; with ``flush.messages=1``, after each
+        append."""
         return self._durability.due(self.log_end_offset, self.config, now_ms)
 
     def flush(self, up_to: int | None = None) -> None:
-        """Bring everything below ``up_to`` (as a rule: below the log's end) to disk and move the recovery point.
+        """Bring everything below ``up_to`` (default: the log end) to disk and move the recovery point there.
 
-        Blocks, without holding up appends and reads. Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
+        Blocks, but does not hold up appends and reads. Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
         """
         synced = False
         while not synced:
@@ -488,9 +488,9 @@ class Log:
                 )
 
     def close(self) -> None:
-        """Flush, remember the producers, trim the files and give them back, so that the next start scans nothing.
+        """Flush, write a producer snapshot, trim and close the files, so that the next start scans nothing.
 
-        Blocks. Idempotent. Raises ``KafkaError`` KAFKA_STORAGE_ERROR: then the log was not closed cleanly.
+        Blocks. Idempotent. Raises ``KafkaError`` KAFKA_STORAGE_ERROR, and then the log was not closed cleanly.
         """
         with self._lock:
             if self._closed:
@@ -506,7 +506,7 @@ class Log:
                 self.release()
 
     def release(self) -> None:
-        """Give back the files as they are, as after a failure of the disk. Idempotent."""
+        """Close the files as they are, for example after a disk failure. Idempotent."""
         with self._lock:
             self._closed = True
             self._segments.release()
@@ -520,14 +520,14 @@ class Log:
 
     @contextmanager
     def _disk(self) -> Iterator[None]:
-        """A failure of the disk inside is told and raised as KAFKA_STORAGE_ERROR."""
+        """Report a disk failure inside the block and raise it as KAFKA_STORAGE_ERROR."""
         try:
             yield
         except OSError as error:
             raise self._failed(error) from error
 
     def _failed(self, error: OSError) -> KafkaError:
-        # Files that were given back, and a process that has too many open, say nothing of the disk.
+        # Errors about closed files, or about too many open files, say nothing about the disk.
         if not self._closed and error.errno not in (errno.EMFILE, errno.ENFILE):
             self._on_io_error(error)
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self!r}: {error}")

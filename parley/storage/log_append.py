@@ -1,4 +1,4 @@
-"""What is appended to a log: where it comes from, what is checked before it is written, and what the caller is told."""
+"""What an append to a log checks before it writes, and what it reports to its caller."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from parley.storage.producer_state import Duplicate
 LOG_APPEND_TIME: Final = "LogAppendTime"
 
 PlacedBatch = tuple[int, BatchHeader]
-"""Where a batch is in a buffer, and its header."""
+"""The position of a batch in a buffer, and its header."""
 
 
 class Origin(Enum):
-    """Who made the batches of an append."""
+    """The author of the batches in an append."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
-    """The broker itself: group and transaction state, offset commits, end markers."""
+    """This broker itself: group and transaction state, offset commits, end markers."""
 
 
 class AppendInfo(NamedTuple):
-    """What an append did, or, for a ``duplicate``, what the first append of the same batch did.
+    """What an append did; for a ``duplicate``, what the first append of the same batch did.
 
-    ``log_append_time_ms`` is -1 where records keep their own timestamps. After an append of nothing (a follower's fetch
-    that held no whole batch) ``record_count`` is 0 and the last offset lies before the first.
+    ``log_append_time_ms`` is -1 if records keep their own timestamps. If nothing was appended (a follower's fetch
+    without a whole batch), ``record_count`` is 0 and the last offset is lower than the first.
     """
 
     first_offset: int
@@ -54,7 +54,8 @@ def place(
     leader_epoch: int,
     append_time: int | None,
 ) -> list[PlacedBatch]:
-    """Patch offsets from ``offset`` on, leader epoch and, if given, the time into the batches; where they are now."""
+    """Assign offsets from ``offset`` on, the leader epoch and, if given, the append time; return the batches with their
+    new headers."""
     placed = []
     for at, header in found:
         assigned = assign(batches, at, header, offset, leader_epoch, append_time)
@@ -64,7 +65,7 @@ def place(
 
 
 def first_append(known: Duplicate, header: BatchHeader, config: LogConfig, log_start_offset: int) -> AppendInfo:
-    """What to tell of a batch that is in the log already."""
+    """The result for a batch that is already in the log."""
     own_time = config.message_timestamp_type != LOG_APPEND_TIME
     return AppendInfo(
         first_offset=known.first_offset,
@@ -79,7 +80,8 @@ def first_append(known: Duplicate, header: BatchHeader, config: LogConfig, log_s
 
 
 def whole_batches(buffer: Buffer, first: BatchHeader | None = None) -> list[PlacedBatch]:
-    """The batches that fill the buffer exactly, all of magic 2. ``first`` is the first one's header, if it is known.
+    """The batches that fill the buffer exactly, all of magic 2. ``first`` is the header of the first one, if it is
+    known.
 
     Raises ``CorruptRecord`` if the buffer is empty or ends inside a batch, ``InvalidRecord`` for another magic.
     """
@@ -94,7 +96,7 @@ def whole_batches(buffer: Buffer, first: BatchHeader | None = None) -> list[Plac
 
 
 def check_sizes(found: Sequence[PlacedBatch], total_bytes: int, config: LogConfig) -> None:
-    """Raises ``KafkaError`` MESSAGE_TOO_LARGE or RECORD_LIST_TOO_LARGE where a limit of the topic is exceeded."""
+    """Raise ``KafkaError`` MESSAGE_TOO_LARGE or RECORD_LIST_TOO_LARGE if the batches exceed a limit of the topic."""
     limit = config.max_message_bytes
     for _, header in found:
         if header.size_bytes > limit:
@@ -109,9 +111,9 @@ def check_sizes(found: Sequence[PlacedBatch], total_bytes: int, config: LogConfi
 
 
 def fetched_batches(buffer: Buffer, log_end_offset: int) -> list[PlacedBatch]:
-    """The whole batches in what a leader answered to a fetch from ``log_end_offset``.
+    """The whole batches in a leader's response to a fetch from ``log_end_offset``.
 
-    Raises ``CorruptRecord`` for a wrong checksum, and where the offsets do not rise from there.
+    Raises ``CorruptRecord`` for a wrong checksum, or if the offsets do not rise from the log end offset.
     """
     found, expected = [], log_end_offset
     for at, header in headers(buffer):
@@ -124,7 +126,7 @@ def fetched_batches(buffer: Buffer, log_end_offset: int) -> list[PlacedBatch]:
 
 
 def runs(found: Sequence[PlacedBatch], segment_bytes: int) -> Iterator[list[PlacedBatch]]:
-    """The batches in groups, each of which fits in one segment; a batch larger than that comes alone."""
+    """Split the batches into groups that each fit in one segment; a batch larger than that is its own group."""
     run: list[PlacedBatch] = []
     size = 0
     for at, header in found:

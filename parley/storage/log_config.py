@@ -1,8 +1,8 @@
 """The settings of one log: Kafka's topic configuration, in Kafka's units, with Kafka's defaults.
 
-Sizes are bytes, times milliseconds; -1 means "no limit" where a limit may be lifted. The broker makes one value per
-topic from its own configuration and the topic's overrides, and assigns a new one to a running log when they change;
-a log reads it at each decision, so that a change counts from the next roll, flush or clean.
+Sizes are bytes, times milliseconds; -1 means "no limit" for a limit that can be lifted. The broker makes one value per
+topic from its own configuration and the topic's overrides, and assigns a new value to a running log when they change. A
+log reads it for each decision, so a change takes effect at the next roll, flush or clean.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ NEVER: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """What governs one partition's log. Attribute names are Kafka's topic config keys with underscores."""
+    """The settings of one partition's log. Attribute names are Kafka's topic configuration keys with underscores."""
 
-    # Segments: when the active one is closed and a new one begun.
+    # When the active segment is sealed and a new one begins.
     segment_bytes: int = 1 << 30
     segment_ms: int = 7 * DAY_MS
     segment_jitter_ms: int = 0
@@ -27,7 +27,7 @@ class LogConfig:
     index_interval_bytes: int = 4096
     preallocate: bool = False
 
-    # What is kept.
+    # Retention.
     cleanup_policy: frozenset[str] = frozenset({"delete"})
     retention_bytes: int = UNLIMITED
     retention_ms: int = 7 * DAY_MS
@@ -39,7 +39,7 @@ class LogConfig:
     max_compaction_lag_ms: int = NEVER
     min_cleanable_dirty_ratio: float = 0.5
 
-    # When the log is forced to disk, besides at each roll.
+    # When the log is flushed to disk, besides at each roll.
     flush_messages: int = NEVER
     flush_ms: int = NEVER
 
@@ -59,10 +59,10 @@ class LogConfig:
 
     @property
     def delete(self) -> bool:
-        """Whether old segments are deleted by age and size."""
+        """True if old segments are deleted by age and size."""
         return "delete" in self.cleanup_policy
 
     @property
     def compact(self) -> bool:
-        """Whether only the last value of each key is kept."""
+        """True if only the last value of each key is kept."""
         return "compact" in self.cleanup_policy

@@ -1,18 +1,13 @@
-"""One of the broker's log directories (``log.dirs``): its lock, its owner, what lies in it, whether its disk works.
+"""One of the broker's log directories (``log.dirs``): its lock, its owner, its contents, and whether its disk works.
 
-Rules:
+Rules (docs/storage.md has them all):
 
-1. A directory belongs to one broker of one cluster (``meta.properties``) and to one process at a time (``.lock``,
-   which Apache Kafka locks too).
-2. ``.kafka_cleanshutdown`` says that every log was closed in order. It counts once: it is taken away before the first
-   append, so that a later crash is not mistaken for an orderly end.
-3. A partition's directory is ``topic-partition``. A deleted one is renamed ``topic-partition.<unique>-delete``, which
-   is done at once, and is removed later; after a restart too. One that nobody asked to delete, but that belongs to no
-   partition of this broker any more, becomes ``-stray`` and stays, as in Kafka: what made it a stray may have been a
-   mistake. Everything else in the directory is left alone, whatever it is called: the directories of other brokers
-   (``broker-1``) above all.
-4. An ``OSError`` takes a directory offline, with all its logs, until the broker starts again. The others go on. But
-   that the process has too many files open says nothing of the disk (:func:`is_of_disk`).
+1. A directory belongs to one broker of one cluster (``meta.properties``) and to one process at a time (``.lock``).
+2. A partition's directory is ``topic-partition``. Deleting it renames it to ``topic-partition.<unique>-delete`` at
+   once; its files are removed later. A log that belongs to no partition becomes ``-stray`` and is kept.
+3. Everything else in the directory is left alone, whatever its name.
+4. An ``OSError`` takes the directory offline with all its logs until the broker restarts, except if the process has too
+   many open files (``is_of_disk``).
 """
 
 from __future__ import annotations
@@ -46,7 +41,7 @@ LOCK_FILE = ".lock"
 NAME_MAX = 255
 
 _OF_LOG = re.compile(r"\d{20}\..+|(leader-epoch-checkpoint|partition\.metadata)(\..+)?", re.ASCII)
-"""Files that lie in a partition's directory."""
+"""The names of files in a partition's directory."""
 _PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})", re.ASCII)
 _MARKED = re.compile(r"[a-zA-Z0-9._-]+-[0-9]+\.[0-9a-f]{32}-(delete|future|stray)", re.ASCII)
 _NOT_LOGS = {
@@ -55,18 +50,18 @@ _NOT_LOGS = {
     "coordination": "the embedded coordination store",
 }
 _FLOCK = struct.Struct("hhqqi0q")
-"""type, whence, start, length (0: to the end), pid (0 for a lock of the open file) of C's ``struct flock``"""
+"""Type, whence, start, length (0: to the end), pid (0 for a lock of the open file) of C's ``struct flock``."""
 
 _log = logging.getLogger(__name__)
 
 
 class DirectoryInUse(RuntimeError):
-    """Another process, or another broker in this one, has the directory."""
+    """Another process, or another broker in this process, uses the directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The partitions in a directory, the deleted ones that are still to be removed, and copies begun (KIP-113)."""
+    """The partitions in a directory, the deleted ones whose files still exist, and unfinished copies (KIP-113)."""
 
     partitions: dict[tuple[str, int], Path]
     deleted: list[Path]
@@ -74,7 +69,7 @@ class Contents:
 
 
 def parse_partition_name(name: str) -> tuple[str, int] | None:
-    """Topic and partition of a directory called ``name``, or None if it is not called as one of a partition."""
+    """The topic and partition of a directory called ``name``, or None if it is not a partition's name."""
     match = _PARTITION.fullmatch(name)
     if match is None or match[1] in (".", "..") or int(match[2]) > INT32_MAX:
         return None
@@ -82,42 +77,43 @@ def parse_partition_name(name: str) -> tuple[str, int] | None:
 
 
 def partition_name(topic: str, partition: int) -> str:
-    """What the directory of a partition is called."""
+    """The name of a partition's directory."""
     return f"{topic}-{partition}"
 
 
 def _is_log(path: Path) -> bool:
-    """Whether a directory may be a partition's: one of its files lies in it, or nothing yet; and no broker owns it."""
+    """True if a directory may be a partition's: it is empty or has a file of a log, and it is not a broker's own
+    directory."""
     names = os.listdir(path)
     is_ours = not names or any(_OF_LOG.fullmatch(name) for name in names)
     return is_ours and LOCK_FILE not in names and DIRECTORY_FILE not in names
 
 
 class Mark(Enum):
-    """Why a partition's directory was set aside, as the end of its name says."""
+    """Why a partition's directory was set aside; the suffix of its name."""
 
     DELETE = "delete"
     STRAY = "stray"
 
 
 def set_aside_name(name: str, random: Random, mark: Mark) -> str:
-    """What a partition's directory called ``name`` is called once it is set aside; a long topic's name is cut."""
+    """The name under which a partition's directory called ``name`` is set aside; a long topic name is cut."""
     topic, _, partition = name.rpartition("-")
     suffix = f"-{partition}.{random.getrandbits(128):032x}-{mark.value}"
     return topic[: NAME_MAX - len(suffix)] + suffix
 
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""What there is to hear when a directory may take no more."""
+"""The errors that mean that the disk has no room."""
 
 
 def is_of_disk(error: OSError) -> bool:
-    """Whether the directory that met ``error`` is to be given up."""
+    """True if ``error`` is a fault of the disk, so that its directory must go offline."""
     return error.errno not in (errno.EMFILE, errno.ENFILE)
 
 
 class LogDirectory:
-    """The directory at ``path``. :meth:`open` it before anything else. All methods block for the disk."""
+    """The log directory at ``path``. Call ``open`` before anything else. Every method blocks for the disk."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -125,7 +121,7 @@ class LogDirectory:
         self.high_watermarks = OffsetCheckpoint(path / HIGH_WATERMARKS)
         self.log_start_offsets = OffsetCheckpoint(path / LOG_START_OFFSETS)
         self.error: OSError | None = None
-        """Why the directory is offline, or None while it works."""
+        """Why the directory is offline, or None if it is online."""
         self._lock_fd = -1
         self._renames = 0
         self._synced = 0
@@ -136,7 +132,7 @@ class LogDirectory:
 
     @property
     def online(self) -> bool:
-        """Whether the directory may be used."""
+        """True if the directory can be used."""
         return self.error is None
 
     def open(self, cluster_id: str, broker_id: int) -> None:
@@ -180,20 +176,20 @@ class LogDirectory:
         self._lock_fd = fd
 
     def close(self) -> None:
-        """Give the directory to others. Idempotent."""
+        """Release the lock. Idempotent."""
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
 
     def fail(self, error: OSError) -> bool:
-        """Take the directory offline because of ``error``; False if it is already."""
+        """Take the directory offline because of ``error``. Returns False if it was offline already."""
         if self.error is not None:
             return False
         self.error = error
         return True
 
     def contents(self) -> Contents:
-        """The partitions that lie in the directory, and what is left of deleted ones. Raises ``OSError``."""
+        """The partitions in the directory, and the leftovers of deleted ones. Raises ``OSError``."""
         found = Contents({}, [], {})
         with os.scandir(self.path) as entries:
             for entry in sorted((entry for entry in entries if entry.is_dir()), key=lambda entry: entry.name):
@@ -210,16 +206,16 @@ class LogDirectory:
         elif mark is not None and mark[1] == "future" and (partition := parse_partition_name(name.rpartition(".")[0])):
             found.copies[partition] = path
         elif mark is not None:
-            _log.warning("%s is left alone: a %s replica that was set aside; nothing needs it", path, mark[1])
+            _log.warning("%s is left alone: a %s replica that was set aside", path, mark[1])
         elif (partition := parse_partition_name(name)) is None:
-            _log.warning("%s is left alone: its name is not that of a partition", path)
+            _log.warning("%s is left alone: its name is not a partition's", path)
         elif _is_log(path):
             found.partitions[partition] = path
         else:
-            _log.warning("%s is left alone: it is called as a partition, but what lies in it is no log", path)
+            _log.warning("%s is left alone: it has the name of a partition but does not contain a log", path)
 
     def create(self, name: str, topic_id: UUID | None) -> Path:
-        """Make the directory of a partition unless it is there; :meth:`sync` makes that durable. Raises ``OSError``."""
+        """Create the directory of a partition if it does not exist; ``sync`` makes that durable. Raises ``OSError``."""
         path = self.path / name
         path.mkdir(exist_ok=True)
         if topic_id is not None:
@@ -227,14 +223,14 @@ class LogDirectory:
         return path
 
     def set_aside(self, path: Path, random: Random, mark: Mark) -> Path:
-        """Rename a partition's directory, durably; where it is now. Raises ``OSError``."""
+        """Rename a partition's directory durably and return its new path. Raises ``OSError``."""
         target = path.with_name(set_aside_name(path.name, random, mark))
         path.rename(target)
         self._sync_names()
         return target
 
     def sync(self) -> None:
-        """Make every change of a name in the directory durable. Raises ``OSError``."""
+        """Make all changes of names in the directory durable. Raises ``OSError``."""
         self._sync_names()
 
     def _sync_names(self) -> None:
@@ -248,7 +244,7 @@ class LogDirectory:
                 self._synced = covered
 
     def remove(self, path: Path) -> None:
-        """Remove a directory that was set aside, with all in it. Raises ``OSError``."""
+        """Remove a directory that was set aside, with its contents. Raises ``OSError``."""
         shutil.rmtree(path, onerror=_unless_missing)
 
 

@@ -1,14 +1,12 @@
-"""What is done to all logs from time to time: retention, flushing, checkpoints, expiry of producers, late removal.
+"""Periodic log maintenance: retention, flushing, checkpoints, expiry of producers, removal of deleted files.
 
 Rules:
 
-1. Every kind of work in every directory is one loop: it waits its interval, does one round over the logs there, and
-   only then waits again. So there is never more than one round of a kind, however slow a disk is, and no disk waits
-   for another.
-2. A round goes through the logs of a directory in chunks, each one job in the executor: neither the loop nor one
-   thread is held for long.
-3. A checkpoint is written from what the logs say at that moment, unless that is what it says already. Who asks for one
-   while it is being written waits for the next, which serves all who wait.
+1. Each kind of work in each directory is one loop: wait for the interval, do one round over the logs, wait again. So
+   there is at most one round of a kind at a time, and no disk waits for another.
+2. A round visits the logs in chunks, each of which is one job in the executor.
+3. A checkpoint is written from what the logs report at that moment, unless the file already says the same. Callers that
+   ask for one while it is being written share the next one.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceIntervals:
-    """How often each kind of work is done, in milliseconds, with Kafka's defaults; NEVER leaves it out."""
+    """How often each kind of work is done, in milliseconds, with Kafka's defaults. NEVER disables it."""
 
     retention_check_ms: int = 300_000
     """``log.retention.check.interval.ms``"""
@@ -52,23 +50,24 @@ class MaintenanceIntervals:
 
 
 class StartTask(Protocol):
-    """Whoever makes the tasks: runs ``work`` in the background under ``name``, and logs its failure."""
+    """Starts ``work`` as a background task called ``name``, and logs its failure."""
 
     def __call__(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]: ...
 
 
 class Owner(Protocol):
-    """What the upkeep needs of the one whose logs it keeps."""
+    """What the maintenance needs of the owner of the logs."""
 
     def logs_in(self, directory: LogDirectory) -> list[Log]:
-        """The logs in a directory, none if it is offline."""
+        """The logs in a directory; none if it is offline."""
 
     async def run(self, directory: LogDirectory, work: Callable[..., T], *args: Any) -> T:
-        """``work(*args)`` in the executor; an ``OSError`` is a ``KafkaError`` and takes the directory offline."""
+        """Return ``work(*args)``, run in the executor. An ``OSError`` takes the directory offline and is raised as
+        ``KafkaError``."""
 
 
 class Checkpoint:
-    """One checkpoint file of one directory, written from its logs."""
+    """One checkpoint file of one directory, written from the directory's logs."""
 
     def __init__(
         self,
@@ -82,21 +81,21 @@ class Checkpoint:
         self._file = file
         self._offsets = offsets
         self._writing = asyncio.Lock()
-        self._asked = 0
-        self._answered = 0
+        self._requested = 0
+        self._served = 0
         self._written: dict[TopicPartition, int] | None = None
 
     async def write(self) -> None:
-        """Return once the file says what the logs said at the time of the call, or later.
+        """Return once the file says what the logs reported at the time of the call, or later.
 
         Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
         """
-        self._asked += 1
-        mine = self._asked
+        self._requested += 1
+        mine = self._requested
         async with self._writing:
-            if self._answered >= mine:
+            if self._served >= mine:
                 return
-            answering = self._asked
+            serving = self._requested
             logs = self._owner.logs_in(self._directory)
             offsets = self._offsets(logs)
             if offsets != self._written:
@@ -105,37 +104,37 @@ class Checkpoint:
             if self._offsets is recovery_points:
                 for log in logs:
                     log.checkpointed(offsets[log.topic, log.partition])
-            self._answered = answering
+            self._served = serving
 
 
 class DirectorySync:
-    """Makes names in one directory durable: all of those that wait, with one sync."""
+    """Makes names in one directory durable: one sync serves all callers that wait."""
 
     def __init__(self, owner: Owner, directory: LogDirectory) -> None:
         self._owner = owner
         self._directory = directory
         self._syncing = asyncio.Lock()
-        self._asked = 0
-        self._answered = 0
+        self._requested = 0
+        self._served = 0
 
     async def sync(self) -> None:
-        """Return once what was made before the call is durable. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""
-        self._asked += 1
-        mine = self._asked
+        """Return once everything created before the call is durable. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""
+        self._requested += 1
+        mine = self._requested
         async with self._syncing:
-            if self._answered < mine:
-                answering = self._asked
+            if self._served < mine:
+                serving = self._requested
                 await self._owner.run(self._directory, self._directory.sync)
-                self._answered = answering
+                self._served = serving
 
 
 def recovery_points(logs: Iterable[Log]) -> dict[TopicPartition, int]:
-    """Up to where each log is on disk."""
+    """The recovery point of each log."""
     return {(log.topic, log.partition): log.recovery_point for log in logs}
 
 
 def log_start_offsets(logs: Iterable[Log]) -> dict[TopicPartition, int]:
-    """The log start offsets that the first segment does not tell."""
+    """The log start offsets that differ from the first segment's base offset."""
     return {
         (log.topic, log.partition): log.log_start_offset
         for log in logs
@@ -165,7 +164,7 @@ class LogMaintenance:
         self._timers: set[asyncio.TimerHandle] = set()
 
     def start(self, directories: Sequence[LogDirectory]) -> None:
-        """Begin the rounds."""
+        """Start the loops."""
         for directory in directories:
             self._recovery_points[directory] = Checkpoint(
                 self._owner, directory, directory.recovery_points, recovery_points
@@ -196,7 +195,7 @@ class LogMaintenance:
         task.add_done_callback(self._tasks.pop)
 
     async def stop(self) -> None:
-        """End the rounds, wait for the work under way, and leave the removals to the next start. Idempotent."""
+        """End the loops and wait for the work in progress; the next start does the pending removals. Idempotent."""
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
@@ -211,7 +210,7 @@ class LogMaintenance:
             await kind[directory].write()
 
     def remove_later(self, directory: LogDirectory, paths: Sequence[Path], delay_ms: int) -> None:
-        """Remove renamed files, or a renamed directory of a partition, after ``delay_ms``."""
+        """Remove renamed files, or a partition's renamed directory, after ``delay_ms``."""
         if not paths:
             return
 
@@ -230,9 +229,9 @@ class LogMaintenance:
             try:
                 await work(directory)
             except KafkaError as error:
-                _log.warning("%s in %s ends early: %s", name, directory, error)
+                _log.warning("%s in %s ended early: %s", name, directory, error)
             except Exception:
-                _log.exception("%s in %s failed; it is tried again in %d ms", name, directory, interval_ms)
+                _log.exception("%s in %s failed; the next attempt is in %d ms", name, directory, interval_ms)
             await asyncio.sleep(interval_ms / 1000)
 
     async def _remove(self, directory: LogDirectory, paths: Sequence[Path]) -> None:
@@ -240,7 +239,7 @@ class LogMaintenance:
             try:
                 await self._owner.run(directory, _remove, directory, paths)
             except KafkaError as error:
-                _log.warning("Cannot remove what was deleted: %s", error)
+                _log.warning("cannot remove deleted files: %s", error)
 
     async def _in_chunks(self, directory: LogDirectory, work: Callable[[Log], None]) -> None:
         logs = self._owner.logs_in(directory)

@@ -1,20 +1,12 @@
-"""All logs of a broker, over all its log directories (``log.dirs``): opening, creating, deleting, closing them.
+"""All logs of a broker, in all its log directories (``log.dirs``): opening, creating, deleting and closing them.
 
-Rules:
+Rules (docs/storage.md has them all):
 
-1. Everything that may wait for a disk runs in the loop's executor; the tables here are changed on the loop only.
-2. A directory whose disk fails goes offline with all its logs, once, and is not used again until the broker starts
-   anew; the others go on. With the last one the broker must stop.
-3. Checkpoints follow what they speak of: a deleted log's entries are gone before its name is free again, so that a new
-   log of that name never inherits them.
-4. What is deleted is renamed at once and removed after ``file.delete.delay.ms``; a stop forgets nothing, as the next
-   start finds the renamed files.
-5. Nothing of a log that was found on disk is let go before :meth:`LogManager.get_or_create` has told its topic's
-   configuration.
-6. A log is made, given its topic's id, and deleted by one at a time: who deletes it while it is made waits.
-7. Work in the executor is never left alone: who is cancelled while waiting for it ends when it does.
-8. Where two directories have a log of one partition, of topics with different ids, the one of the topic that is asked
-   for counts. The other, and every log of a topic that no longer exists, is a stray: renamed, and kept.
+1. Work that may wait for a disk runs in the executor; the tables here change on the event loop only.
+2. A directory whose disk fails goes offline with all its logs until the broker restarts. If it was the last one, the
+   broker must stop.
+3. A deleted log's checkpoint entries are removed before its name is free again.
+4. Only one task at a time creates, identifies or deletes the log of a partition.
 """
 
 from __future__ import annotations
@@ -51,11 +43,11 @@ _log = logging.getLogger(__name__)
 
 
 class NoLogDirectory(RuntimeError):
-    """None of the log directories can be used."""
+    """No log directory can be used."""
 
 
 class LogManager:
-    """The logs of one broker, on one event loop: :meth:`open` first, :meth:`close` at the end."""
+    """The logs of one broker, on one event loop. Call ``open`` first and ``close`` last."""
 
     def __init__(
         self,
@@ -72,11 +64,11 @@ class LogManager:
         on_all_offline: Callable[[], None] = lambda: None,
         executor: Executor | None = None,
     ) -> None:
-        """``default_config`` is for topics that no configuration is given for; ``start_task`` runs the upkeep.
+        """``default_config`` is for topics without a configuration of their own; ``start_task`` runs the maintenance.
 
-        ``on_offline`` hears of each directory that fails, with its logs, which must not be used any more;
-        ``on_all_offline`` when it was the last one. What waits for a disk is done in ``executor``, or the loop's own.
-        Raises ``ValueError`` when a directory is named twice.
+        Calls ``on_offline`` for each directory that fails, with its logs, which must not be used any more, and
+        ``on_all_offline`` after the last one. Work that waits for a disk runs in ``executor``, or in the loop's own.
+        Raises ``ValueError`` if a directory is named twice.
         """
         resolved = [path.resolve() for path in directories]
         for path in resolved:
@@ -101,20 +93,21 @@ class LogManager:
         self._preferred: dict[TopicPartition, LogDirectory] = {}
         self._copies: dict[TopicPartition, tuple[Log, LogDirectory]] = {}
         self.copies_begun: dict[TopicPartition, LogDirectory] = {}
-        """Copies that the last broker did not finish, and to where; what it had copied is thrown away."""
+        """Copies that the last broker did not finish, and their directories. The copied data is discarded."""
         self.was_deleted: Callable[[UUID], bool] = lambda topic_id: False
-        """True for the id of a topic that is known to have been deleted. A log of another unknown topic is a stray."""
+        """Returns True for the id of a topic that was certainly deleted. A log of any other unknown topic is a stray.
+        """
         self._loop: asyncio.AbstractEventLoop | None = None
         self._open = False
 
-    # Opening and closing
+    # --- Opening and closing ---
 
     async def open(self, cluster_id: str, broker_id: int) -> None:
-        """Take the directories over and open every log in them.
+        """Lock the directories and open every log in them.
 
-        Recovers after a crash, however long it takes, and says how far it is. Raises :class:`NoLogDirectory`, and what
-        :meth:`LogDirectory.open <parley.storage.log_directory.LogDirectory.open>` raises to stop the broker, and
-        ``OSError`` when the process may not have so many files open; then everything is given back.
+        Recovers after a crash, however long it takes, and logs its progress. Raises ``NoLogDirectory``, what
+        ``LogDirectory.open`` raises to stop the broker, and ``OSError`` if the process has too many open files. After a
+        failure everything is closed again.
         """
         self._loop = asyncio.get_running_loop()
         settings = replace(self._settings, config=replace(self._settings.config, cleanup_policy=frozenset()))
@@ -132,7 +125,7 @@ class LogManager:
             raise
         self._open = True
         self._maintenance.start(self.directories)
-        for loader in sorted(loaders, key=lambda each: each.directory.online):  # what is online counts
+        for loader in sorted(loaders, key=lambda each: each.directory.online):  # so that online ones win
             self._adopt(loader)
 
     def _adopt(self, loader: DirectoryLoader) -> None:
@@ -148,11 +141,11 @@ class LogManager:
                 self.copies_begun[partition] = directory
                 loader.deleted.append(path)
             else:
-                _log.warning("%s is left alone: a copy of a log that is not there", path)
+                _log.warning("%s is left alone: a copy of a log that does not exist", path)
         self._maintenance.remove_later(directory, loader.deleted, 0)
 
     async def close(self) -> None:
-        """Flush and close every log, and note in each directory that it was closed in order. Idempotent."""
+        """Flush and close every log, and mark each directory as cleanly shut down. Idempotent."""
         if not await self._end():
             return
         closing = [DirectoryCloser(directory, self._locations.logs_in(directory)) for directory in self.online()]
@@ -163,17 +156,17 @@ class LogManager:
                     await self._maintenance.checkpoint(each.directory)
                     await self.run(each.directory, write_marker, each.directory.path)
                 except KafkaError as error:
-                    _log.error("%s is not closed in order: %s", each.directory, error)
+                    _log.error("%s cannot be shut down cleanly: %s", each.directory, error)
         self._forget()
 
     async def abandon(self) -> None:
-        """Give the files back as a process that is killed does: nothing is flushed, no directory noted as closed."""
+        """Close the files as if the process were killed: flush nothing and mark no directory as cleanly shut down."""
         if await self._end():
             await self._release(self.logs)
             self._forget()
 
     async def _end(self) -> bool:
-        """Let what is under way come to its end, and nothing begin; False where that was done before."""
+        """Wait for the work in progress and let no other begin. Returns False if that was done before."""
         if not self._open:
             return False
         self._open = False
@@ -186,30 +179,30 @@ class LogManager:
             directory.close()
         self._locations.clear()
 
-    # The logs
+    # --- The logs ---
 
     def get(self, topic: str, partition: int) -> Log | None:
-        """The log of a partition, or None where there is none.
+        """The log of a partition, or None if it has none.
 
-        Raises :class:`KafkaError` KAFKA_STORAGE_ERROR when it lies in a directory that is offline.
+        Raises ``KafkaError`` KAFKA_STORAGE_ERROR if it lies in a directory that is offline.
         """
         return self._locations.get((topic, partition))
 
     @property
     def logs(self) -> list[Log]:
-        """Every log that can be used."""
+        """Every log that is available."""
         return self._locations.logs
 
     def online(self) -> list[LogDirectory]:
-        """The directories that work."""
+        """The directories that are online."""
         return [directory for directory in self.directories if directory.online]
 
     def logs_in(self, directory: LogDirectory) -> list[Log]:
-        """The logs in a directory, none if it is offline."""
+        """The logs in a directory; none if it is offline."""
         return list(self._locations.logs_in(directory).values())
 
     def directory_of(self, log: Log) -> LogDirectory:
-        """Where the log lies."""
+        """The directory of the log."""
         return self._locations.home_of((log.topic, log.partition))
 
     async def get_or_create(
@@ -221,11 +214,11 @@ class LogManager:
         config: LogConfig | None = None,
         is_new: bool = True,
     ) -> Log:
-        """The log of a partition, made in the directory with the fewest partitions if there is none.
+        """The log of a partition. If it has none, create it in the directory with the fewest partitions.
 
-        ``is_new`` is False for a replica that was here before: then none is made while a directory is offline, for the
-        log may be in it. Raises :class:`KafkaError`: KAFKA_STORAGE_ERROR, INCONSISTENT_TOPIC_ID when the log is that of
-        an earlier topic of the name (delete it first).
+        ``is_new`` is False for a replica that existed before: then the log is not created while a directory is offline,
+        because that directory may have it. Raises ``KafkaError``: KAFKA_STORAGE_ERROR; INCONSISTENT_TOPIC_ID if the log
+        belongs to an earlier topic of the name (delete it first).
         """
         key = (topic, partition)
         if topic_id is not None:
@@ -241,16 +234,17 @@ class LogManager:
         return log
 
     def prefer(self, topic: str, partition: int, directory: LogDirectory) -> None:
-        """Make the log of a partition that has none yet in this directory, should one be made (KIP-113)."""
+        """Create the log of a partition in this directory if it has none yet (KIP-113)."""
         self._preferred[topic, partition] = directory
 
     async def _create(self, key: TopicPartition, topic_id: UUID | None, config: LogConfig, is_new: bool) -> Log:
-        if len(partition_name(*key)) > NAME_MAX:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition_name(*key)} is too long for a directory")
+        name = partition_name(*key)
+        if len(name) > NAME_MAX:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is too long for a directory name")
         online = self.online()
         if not online or (not is_new and len(online) < len(self.directories)):
             offline = ", ".join(str(each) for each in self.directories if not each.online)
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition_name(*key)} may be in {offline}: offline")
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{name} may be in {offline}, which is offline")
         preferred = self._preferred.pop(key, None)
         directory = min(
             online, key=lambda each: (each is not preferred, len(self._locations.logs_in(each)) + self._reserved[each])
@@ -285,10 +279,10 @@ class LogManager:
             log.topic_id = topic_id
 
     async def delete(self, topic: str, partition: int, *, topic_id: UUID | None = None) -> bool:
-        """Delete the log of a partition; False if there is none. Its name is free when this returns.
+        """Delete the log of a partition. Returns False if it has none. The name is free when this returns.
 
-        With a ``topic_id`` only a log of that topic is, not that of another topic of the name; one that does not say
-        whose it is may be. Raises :class:`KafkaError` KAFKA_STORAGE_ERROR.
+        With a ``topic_id``, deletes only a log of that topic, or one without a topic id. Raises ``KafkaError``
+        KAFKA_STORAGE_ERROR.
         """
         key = (topic, partition)
         await self._locations.free(key)
@@ -309,11 +303,14 @@ class LogManager:
         log.moved(aside)
         return aside
 
-    # Strays
+    # --- Strays ---
 
     async def set_strays_aside(self, is_wanted: Callable[[Log], bool]) -> None:
-        """Rename the logs, twins included, that are not wanted: those of topics that were deleted while this broker was
-        away, or of partitions that were moved. To be called once the metadata is known."""
+        """Set aside the logs for which ``is_wanted`` returns False, and all twins; call this once the metadata is
+        known.
+
+        A log is deleted if ``was_deleted`` returns True for its topic; otherwise it is renamed to ``-stray`` and kept.
+        """
         for directory in self.online():
             for log in self.logs_in(directory):
                 key = (log.topic, log.partition)
@@ -321,7 +318,7 @@ class LogManager:
                     await self._set_stray_aside(key, log, directory)
 
     async def _choose_twin(self, key: TopicPartition, topic_id: UUID) -> None:
-        """Of several logs of a partition, the one of this topic counts from now on; if there is one."""
+        """If the partition has several logs, make the one of this topic the current one and set the others aside."""
         twins = self._locations.twins(key)
         right = next((twin for twin in twins if twin[1].topic_id == topic_id), None)
         if right is not None:
@@ -354,42 +351,42 @@ class LogManager:
             _log.warning("a stray log is set aside: remove it if its records are not needed", extra=facts)
 
     async def checkpoint(self, log: Log) -> None:
-        """Write the checkpoints of the log's directory now: after its end or start went back.
+        """Write the checkpoints of the log's directory now, after its end or start moved back.
 
-        Raises :class:`KafkaError` KAFKA_STORAGE_ERROR.
+        Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
         """
         await self._maintenance.checkpoint(self.directory_of(log))
 
     async def cut(self, log: Log, cut: Callable[[Log], None]) -> None:
-        """Let ``cut`` take records off the log's end, and write its checkpoints: nothing may be appended before.
+        """Let ``cut`` truncate the log, then write its checkpoints; only then may the caller append again.
 
-        Raises :class:`KafkaError`: KAFKA_STORAGE_ERROR, also where the log was deleted meanwhile; CORRUPT_MESSAGE.
+        Raises ``KafkaError``: KAFKA_STORAGE_ERROR, also if the log was deleted meanwhile; CORRUPT_MESSAGE.
         """
         key = (log.topic, log.partition)
         await self._locations.free(key)
         if not self._locations.is_current(key, log):
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} is no longer there")
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} no longer exists")
         with self._locations.busy(key):
             directory = self.directory_of(log)
             await self.run(directory, cut, log)
             await self._maintenance.checkpoint(directory)
 
-    # Moving logs between directories (``parley.storage.future_log``)
+    # --- Moving logs between directories (``parley.storage.future_log``) ---
 
     @property
     def copies(self) -> Mapping[TopicPartition, tuple[Log, LogDirectory]]:
-        """The copies that are being made, and where."""
+        """The copies in progress, and their directories."""
         return self._copies
 
     async def begin_copy(self, log: Log, directory: LogDirectory) -> Log:
-        """An empty copy of a log, in another directory. One at a time is made of each.
+        """Create an empty copy of a log in another directory. Each log has at most one copy.
 
-        Raises :class:`KafkaError` KAFKA_STORAGE_ERROR; INVALID_TOPIC_EXCEPTION where its name would be too long.
+        Raises ``KafkaError`` KAFKA_STORAGE_ERROR; INVALID_TOPIC_EXCEPTION if its name would be too long.
         """
         key = (log.topic, log.partition)
         name = future_name(*key, self._settings.random)
         if len(name) > NAME_MAX:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is too long for a directory")
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is too long for a directory name")
         copy = await self.run(directory, self._begin_copy_in, log, directory, name)
         await self._syncs[directory].sync()
         self._copies[key] = (copy, directory)
@@ -404,7 +401,7 @@ class LogManager:
         return copy
 
     async def drop_copy(self, copy: Log) -> None:
-        """Give a copy up, and remove it."""
+        """Abandon a copy and remove it."""
         key = (copy.topic, copy.partition)
         known = self._copies.get(key)
         if known is not None and known[0] is copy:
@@ -414,26 +411,26 @@ class LogManager:
                 self._maintenance.remove_later(known[1], [copy.directory], 0)
 
     def leave_copy(self, copy: Log) -> None:
-        """Stop making a copy: the next start finds it among :attr:`copies_begun`."""
+        """Stop making a copy; the next start finds it in ``copies_begun``."""
         del self._copies[copy.topic, copy.partition]
         copy.release()
 
     async def prepare_copy(self, copy: Log) -> None:
-        """Bring a copy that is about to replace the log to disk, with a note that it does.
+        """Flush a copy that is about to replace the log, and mark it as the successor.
 
-        Raises :class:`KafkaError` KAFKA_STORAGE_ERROR.
+        Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
         """
         await self.run(self._copies[copy.topic, copy.partition][1], mark_successor, copy)
 
     def replace_log(self, log: Log, copy: Log) -> None:
-        """Let a copy, which was prepared and is complete, be the partition's log from now on; :meth:`retire` follows.
+        """Make a prepared and complete copy the partition's log; the caller calls ``retire`` next.
 
-        On the loop, in one go with the last bytes copied. Raises :class:`KafkaError` KAFKA_STORAGE_ERROR, also where
-        the log is being deleted or cut: then all is as it was.
+        Runs on the event loop, in one step with copying the last bytes. Raises ``KafkaError`` KAFKA_STORAGE_ERROR, also
+        if the log is being deleted or truncated; then nothing has changed.
         """
         key = (log.topic, log.partition)
         if self._locations.is_busy(key) or not self._locations.is_current(key, log):
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} cannot be replaced now")
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} is being changed and cannot be replaced now")
         _, directory = self._copies[key]
         target = directory.path / partition_name(*key)
         try:
@@ -447,9 +444,9 @@ class LogManager:
         self._locations.add(key, copy, directory)
 
     async def retire(self, log: Log, directory: LogDirectory) -> None:
-        """Set the log aside that a copy has replaced, which was in ``directory``, and remove it later.
+        """Set aside the log in ``directory`` that a copy has replaced, and remove it later.
 
-        Raises :class:`KafkaError` KAFKA_STORAGE_ERROR.
+        Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
         """
         key = (log.topic, log.partition)
         await self._locations.free(key)
@@ -465,10 +462,11 @@ class LogManager:
             if home is not None:
                 await self.run(home, unmark_successor, self._locations.logs_in(home)[key].directory)
 
-    # Disks that fail
+    # --- Failing disks ---
 
     async def run(self, directory: LogDirectory, work: Callable[..., T], *args: Any) -> T:
-        """``work(*args)`` in the executor; an ``OSError`` is a ``KafkaError`` and takes the directory offline."""
+        """Return ``work(*args)``, run in the executor. An ``OSError`` takes the directory offline and is raised as
+        ``KafkaError``."""
         try:
             return await self._threads.run(work, *args)
         except OSError as error:
@@ -477,7 +475,7 @@ class LogManager:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{directory}: {error}") from error
 
     def _on_io_error(self, directory: LogDirectory, error: OSError) -> None:
-        """A log in ``directory`` met ``error``; called in any thread."""
+        """Take the directory offline because one of its logs met ``error``; called in any thread."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._fail, directory, error)
 

@@ -1,16 +1,13 @@
-"""Reading a log: which bytes of which file answer a fetch, and how they are read.
+"""Plans and executes reads: which bytes of which segment file answer a fetch.
 
-Rules:
+Rules (docs/storage.md has them all):
 
-1. A read answers whole batches of one segment, beginning with the batch that holds the offset asked for, ending at or
-   before ``up_to`` (the high watermark, the last stable offset or the log's end) and within ``max_bytes``; only the
-   first batch may be larger, when the caller wants at least one. A batch with ``up_to`` in its middle is left out.
-2. Planning a read touches no file as a rule: consumers ask where they stopped, and followers at the end, and these
-   boundaries are remembered. Where they are not, the index and a short walk along batch headers find them.
-3. A read keeps its file open, so the bytes stay there when the segment is deleted meanwhile.
-4. Any thread may read while another appends: segments are seen through an immutable tuple, and the end of the active
-   one through :class:`LogEnd`, which is replaced whole.
-5. A log keeps the files of a few sealed segments open, and opens others as they are read.
+1. A read returns whole batches of one segment, from the one that holds the requested offset, below ``up_to`` and within
+   ``max_bytes``; only the first batch may be larger.
+2. Planning a read usually touches no file, because the log remembers the boundaries where consumers and followers
+   stopped.
+3. A read keeps its file open, so its bytes stay readable if the segment is deleted meanwhile.
+4. Any thread may read while another appends. ``LogEnd`` and the tuple of segments are replaced as a whole.
 """
 
 from __future__ import annotations
@@ -29,11 +26,11 @@ _REMEMBERED: Final = 16
 _SEALED_OPEN: Final = 8
 
 Failed = Callable[[OSError], KafkaError]
-"""Tells of a failure of the disk, and answers what to raise."""
+"""Reports a failure of the disk, and returns the error to raise."""
 
 
 class LogEnd(NamedTuple):
-    """Where the log ends: its next offset, the active segment and how much of that holds whole batches."""
+    """Where the log ends: its next offset, the active segment, and the bytes of whole batches in that segment."""
 
     offset: int
     segment: Segment
@@ -41,11 +38,11 @@ class LogEnd(NamedTuple):
 
 
 class LogRead:
-    """Bytes of a log to be sent: ``size`` bytes at ``position`` of ``fd``. May be empty, in which case ``fd`` is -1.
+    """Bytes of a log to be sent: ``size`` bytes at ``position`` of ``fd``. May be empty, and then ``fd`` is -1.
 
-    Either :meth:`try_read` and then, where the disk has to be waited for, :meth:`read` in a thread; or ``os.sendfile``
-    with ``fd``, which stays open as long as this value lives. ``next_offset`` is where the next read goes on, or None
-    where only the batches can tell.
+    Call ``try_read`` and then, if that must wait for the disk, ``read`` in a thread; or ``os.sendfile`` with ``fd``,
+    which stays open as long as this object lives. ``next_offset`` is where the next read continues, or None if only the
+    batches can tell.
     """
 
     __slots__ = ("_failed", "_file", "next_offset", "offset", "position", "segment_base_offset", "size")
@@ -70,17 +67,17 @@ class LogRead:
 
     @property
     def fd(self) -> int:
-        """The open segment file, for ``os.sendfile``; -1 when there is nothing to send."""
+        """The open segment file, for ``os.sendfile``; -1 if there is nothing to send."""
         return self._file.fd if self._file is not None else -1
 
     def try_read(self) -> bytearray:
-        """The bytes, if they are in memory. Raises ``BlockingIOError`` if not, else as :meth:`read`."""
+        """The bytes, if they are in memory. Raises ``BlockingIOError`` if not; otherwise as ``read``."""
         return self._read(nowait=True)
 
     def read(self) -> bytearray:
-        """The bytes. Waits for the disk.
+        """The bytes. Blocks for the disk.
 
-        Raises ``KafkaError``: KAFKA_STORAGE_ERROR, or CORRUPT_MESSAGE where the log was cut meanwhile.
+        Raises ``KafkaError``: KAFKA_STORAGE_ERROR, or CORRUPT_MESSAGE if the log was truncated meanwhile.
         """
         return self._read(nowait=False)
 
@@ -99,10 +96,10 @@ class LogRead:
 
 
 class Boundaries:
-    """The places where batches begin that were appended or read last: offset -> (segment, position).
+    """The boundaries between batches that were appended or read last: offset -> (segment, position).
 
-    Two generations of a fixed size, so that old ones go without being counted; an entry of a segment says also that
-    nothing before its position has that offset or a later one.
+    Two generations of a fixed size, so old entries disappear without being counted. An entry also says that no earlier
+    byte of the segment belongs to that offset or a later one.
     """
 
     __slots__ = ("_older", "_recent")
@@ -112,7 +109,7 @@ class Boundaries:
         self._older: dict[int, tuple[Segment, int]] = {}
 
     def remember(self, offset: int, segment: Segment, position: int) -> None:
-        """Note that the first batch at ``offset`` or later begins, or will begin, at ``position`` of ``segment``."""
+        """Remember that the first batch at ``offset`` or later begins, or will begin, at ``position`` of ``segment``."""
         recent = self._recent
         if len(recent) >= _REMEMBERED:
             self._older = recent
@@ -120,12 +117,12 @@ class Boundaries:
         recent[offset] = (segment, position)
 
     def get(self, offset: int) -> tuple[Segment, int] | None:
-        """Where ``offset`` begins, if it is remembered."""
+        """The place where ``offset`` begins, if it is remembered."""
         return self._recent.get(offset) or self._older.get(offset)
 
 
 class View(NamedTuple):
-    """The segments of a log between two changes of their list, and what is remembered of them."""
+    """The segments of a log between two changes of their list, and the boundaries remembered in them."""
 
     segments: tuple[Segment, ...]
     bases: list[int]
@@ -133,7 +130,7 @@ class View(NamedTuple):
 
     @classmethod
     def of(cls, segments: tuple[Segment, ...]) -> View:
-        """A view in which nothing is remembered yet."""
+        """A view without remembered boundaries."""
         return cls(segments, [segment.base_offset for segment in segments], Boundaries())
 
     def from_offset(self, offset: int) -> tuple[Segment, ...]:
@@ -142,7 +139,7 @@ class View(NamedTuple):
 
 
 class LogReader:
-    """Plans the reads of one log over ``view`` and up to ``end``; the log replaces both."""
+    """Plans the reads of one log, over ``view`` and up to ``end``; the log replaces both."""
 
     __slots__ = ("_failed", "_opened", "end", "view")
 
@@ -152,21 +149,21 @@ class LogReader:
         self.show(segments, end_offset)
 
     def show(self, segments: tuple[Segment, ...], end_offset: int) -> None:
-        """Plan over these segments from now on; every boundary remembered is forgotten."""
+        """Plan over these segments from now on, and forget every boundary."""
         self.view = View.of(segments)
         self.end = LogEnd(end_offset, segments[-1], segments[-1].size)
         self._opened = [segment for segment in self._opened if segment in segments[:-1]]
 
     def appended(self, end: LogEnd) -> None:
-        """The active segment grew."""
+        """Note that the active segment grew."""
         self.end = end
         self.view.boundaries.remember(*end)
 
     def plan(self, offset: int, max_bytes: int, up_to: int, *, min_one_batch: bool, nowait: bool) -> LogRead:
         """The read that begins with the batch holding ``offset``, by the rules above.
 
-        ``offset`` must lie in the log. Raises ``CorruptRecord``, ``OSError``; with ``nowait`` ``BlockingIOError`` where
-        finding the place must wait for the disk: plan again in a thread, without it.
+        ``offset`` must lie in the log. Raises ``CorruptRecord``, ``OSError``; with ``nowait`` it raises
+        ``BlockingIOError`` if finding the place must wait for the disk: plan again in a thread, without ``nowait``.
         """
         view, end = self.view, self.end
         up_to = min(up_to, end.offset)
@@ -186,7 +183,7 @@ class LogReader:
         return LogRead(offset, following, segment.base_offset, segment.file, start, limit - start, self._failed)
 
     def _note_opened(self, segment: Segment) -> None:
-        """Rule 5: the sealed segment read longest ago gives back its files."""
+        """Close the files of the sealed segment that was read longest ago, if too many are open."""
         opened = self._opened
         if segment in opened:
             return
@@ -196,7 +193,7 @@ class LogReader:
 
 
 def _locate(view: View, end: LogEnd, offset: int, nowait: bool) -> tuple[Segment, int] | None:
-    """Where the first batch that ends at ``offset`` or later begins, or None at the end of the log."""
+    """Where the first batch that ends at ``offset`` or later begins, or None at the log end."""
     place = view.boundaries.get(offset)
     if place is not None:
         segment, position = place
@@ -234,7 +231,7 @@ def _limit(view: View, end: LogEnd, segment: Segment, up_to: int, nowait: bool) 
 def _cut(
     segment: Segment, start: int, wanted: int, limit: int, min_one_batch: bool, nowait: bool
 ) -> tuple[int, int | None]:
-    """The last known boundary at or before ``wanted``; the end of the first batch where that is larger already."""
+    """The last known boundary at or before ``wanted``; the end of the first batch if that is larger already."""
     boundary, following = segment.boundary(start, wanted, nowait=nowait)
     if boundary == start and min_one_batch:
         first = next(segment.batches(start, chunk=HEADER_SIZE, nowait=nowait), None)

@@ -1,11 +1,8 @@
-"""Whose data this is: ``meta.properties`` of a log directory and ``partition.metadata`` of a partition in it.
+"""``meta.properties`` of a log directory: the cluster and the broker that the directory belongs to.
 
-``meta.properties`` names the cluster and the broker that the directory belongs to. Version 0 is that of brokers with a
-coordination store beside them (``broker.id``; Apache Kafka up to 3.9 with ZooKeeper, and Parley); version 1 is Apache
-Kafka's without one (``node.id``, KIP-631). Both are read; what is there is kept.
-
-``partition.metadata`` holds the topic's id (KIP-516), so that a topic deleted and created again under its name is not
-taken for the old one.
+Version 0 is written by brokers with a separate coordination store (``broker.id``: Parley, and Apache Kafka up to 3.9
+with ZooKeeper), version 1 by Apache Kafka in KRaft mode (``node.id``, KIP-631). Parley reads both and keeps the version
+it finds.
 """
 
 from __future__ import annotations
@@ -24,11 +21,11 @@ _KEY_END = re.compile(r"(?<!\\)(?:\s*[=:]\s*|\s+)")
 
 
 class MalformedIdentity(ValueError):
-    """A file of this module whose text cannot be understood, or that lacks what it must say."""
+    """A ``meta.properties`` or ``partition.metadata`` file that cannot be parsed or lacks a required key."""
 
 
 class InconsistentIdentity(ValueError):
-    """A directory that belongs to somebody else. The text says to whom, and what to do."""
+    """The directory belongs to another owner. The text names the owner and what to do."""
 
 
 class InconsistentClusterId(InconsistentIdentity):
@@ -41,7 +38,7 @@ class InconsistentBrokerId(InconsistentIdentity):
 
 @dataclass(frozen=True, slots=True)
 class DirectoryIdentity:
-    """What ``meta.properties`` says. ``cluster_id`` is None in directories older than Kafka 0.10.1."""
+    """The contents of ``meta.properties``. ``cluster_id`` is None in directories older than Kafka 0.10.1."""
 
     cluster_id: str | None
     broker_id: int
@@ -50,9 +47,9 @@ class DirectoryIdentity:
 
     @classmethod
     def read(cls, directory: Path) -> DirectoryIdentity | None:
-        """The identity of ``directory``, or None where no broker has been yet.
+        """The identity of ``directory``, or None if no broker has used it yet.
 
-        Raises :class:`MalformedIdentity`, and ``OSError`` when the disk fails.
+        Raises ``MalformedIdentity``, and ``OSError`` if the disk fails.
         """
         path = directory / DIRECTORY_FILE
         try:
@@ -63,15 +60,15 @@ class DirectoryIdentity:
             return cls._parse(parse_properties(text))
         except (MalformedIdentity, MalformedCheckpoint) as error:
             raise MalformedIdentity(
-                f"{path} is malformed: {error}. Restore it from a backup; or, if you know that the directory belongs "
-                "to this broker, remove the file, and it is written again"
+                f"{path} is malformed: {error}. Restore it from a backup; or, if the directory certainly belongs to "
+                "this broker, remove the file: the broker writes it again"
             ) from None
 
     @classmethod
     def _parse(cls, properties: dict[str, str]) -> DirectoryIdentity:
         version = whole_number(properties.get("version", "").strip(), INT32_MAX)
         if version not in _ID_KEYS:
-            raise MalformedIdentity(f"version {version} is not known")
+            raise MalformedIdentity(f"version {version} is unknown")
         key = _ID_KEYS[version]
         if key not in properties:
             raise MalformedIdentity(f"{key} is missing")
@@ -82,7 +79,7 @@ class DirectoryIdentity:
         return cls(cluster_id, broker_id, version, properties.get("directory.id") or None)
 
     def write(self, directory: Path) -> None:
-        """Write ``meta.properties``. Blocks until it is on disk; raises ``OSError``."""
+        """Write ``meta.properties``. Blocks until it is on disk. Raises ``OSError``."""
         properties = {"version": str(self.version), _ID_KEYS[self.version]: str(self.broker_id)}
         if self.cluster_id is not None:
             properties["cluster.id"] = self.cluster_id
@@ -92,7 +89,7 @@ class DirectoryIdentity:
         write_atomically(directory / DIRECTORY_FILE, text.encode("latin-1"))
 
     def require(self, directory: Path, cluster_id: str, broker_id: int) -> None:
-        """Raise :class:`InconsistentIdentity` unless ``directory`` belongs to this broker of this cluster."""
+        """Raise ``InconsistentIdentity`` unless ``directory`` belongs to this broker of this cluster."""
         if self.cluster_id not in (None, cluster_id):
             raise InconsistentClusterId(
                 f"{directory} belongs to cluster {self.cluster_id}, but the coordination store is that of cluster "
@@ -107,7 +104,7 @@ class DirectoryIdentity:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """The keys and values of a Java properties file, except values continued over several lines."""
+    """The keys and values of a Java properties file. Values that continue over several lines are not supported."""
     properties = {}
     for line in re.split(r"\r\n|\r|\n", text):
         stripped = line.lstrip(" \t\f")

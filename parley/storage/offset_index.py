@@ -1,4 +1,8 @@
-"""The offset index of a segment (``.index``): offset -> position in the ``.log`` file."""
+"""The offset index of a segment (``.index``): offset -> position in the ``.log`` file.
+
+An entry is the offset relative to the segment's base (int32) and the position (int32). The batch at that position ends
+with that offset. Both rise from entry to entry.
+"""
 
 from __future__ import annotations
 
@@ -15,23 +19,24 @@ _INT: Final = struct.Struct(">i")
 
 
 class OffsetPosition(NamedTuple):
-    """An entry of the offset index: the batch that ends with ``offset`` begins at byte ``position``."""
+    """An entry: the batch that ends with ``offset`` begins at byte ``position``."""
 
     offset: int
     position: int
 
 
 class OffsetIndex(MappedIndex):
-    """Offset -> position. At most one entry per ``index.interval.bytes`` of log, so it is followed by a short walk."""
+    """The offset index. It has at most one entry per ``index.interval.bytes`` of log, so a short walk follows each
+    lookup."""
 
     ENTRY = _OFFSET_ENTRY
     __slots__ = ()
 
     @classmethod
     def open(cls, path: Path, base_offset: int, log_bytes: int) -> OffsetIndex:
-        """An index whose segment was sealed or closed, with ``log_bytes`` of records.
+        """Open the index of a segment that was sealed or closed and has ``log_bytes`` of records.
 
-        Raises :class:`CorruptIndex` where its size or its last entry is impossible, ``FileNotFoundError``.
+        Raises ``CorruptIndex`` if its size or last entry is impossible, ``FileNotFoundError``.
         """
         count = entries_in(path, cls.ENTRY.size)
         index = cls(path, base_offset, count)
@@ -44,19 +49,19 @@ class OffsetIndex(MappedIndex):
 
     @property
     def last(self) -> OffsetPosition:
-        """The last entry; the beginning of the segment when there is none."""
+        """The last entry; the beginning of the segment if there is none."""
         if not self.count:
             return OffsetPosition(self.base_offset, 0)
         relative, position = self._entry(self.count - 1)
         return OffsetPosition(self.base_offset + relative, position)
 
     def append(self, offset: int, position: int) -> None:
-        """Note that the batch ending with ``offset`` begins at ``position``. Raises ``OSError`` on a full disk."""
+        """Note that the batch ending with ``offset`` begins at ``position``. Raises ``OSError`` if the disk is full."""
         _OFFSET_ENTRY.pack_into(self._room(), self.count * 8, self._check_relative(offset), position)
         self.count += 1
 
     def lookup(self, offset: int) -> OffsetPosition:
-        """The last entry not after ``offset``, or the beginning of the segment: where to walk from."""
+        """The last entry not after ``offset``, or the beginning of the segment: where to start the walk."""
         count = self.count
         if not count:
             return OffsetPosition(self.base_offset, 0)
@@ -65,7 +70,7 @@ class OffsetIndex(MappedIndex):
         return self._at(entries, found - 1)
 
     def lookup_position(self, position: int) -> OffsetPosition:
-        """The last entry at or before byte ``position``, or the beginning of the segment: a batch boundary."""
+        """The last entry at or before byte ``position``, or the beginning of the segment; always a batch boundary."""
         count = self.count
         if not count:
             return OffsetPosition(self.base_offset, 0)
@@ -78,7 +83,7 @@ class OffsetIndex(MappedIndex):
         return [OffsetPosition(self.base_offset + o, p) for o, p in map(self._entry, range(self.count))]
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the entries of batches that end at ``offset`` or later."""
+        """Remove the entries of batches that end at ``offset`` or later."""
         relative = offset - self.base_offset
         self.count = bisect_right(range(self.count), relative - 1, key=lambda at: self._entry(at)[0])
 

@@ -1,6 +1,6 @@
 """``partition.metadata``: the id of the topic that a partition's directory belongs to (KIP-516).
 
-By the id, a topic that was deleted and created again under the same name is told from the old one.
+The id distinguishes a topic from an earlier, deleted topic of the same name.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ _PARTITION = re.compile(r"version: ?([0-9]+)\s+topic_id: ?([A-Za-z0-9_-]{22})\s*
 
 
 def encode_id(value: UUID) -> str:
-    """The id as Kafka writes it in text: base64url of the 16 bytes, without padding."""
+    """The id in Kafka's text form: base64url of the 16 bytes, without padding."""
     return base64.urlsafe_b64encode(value.bytes).decode("ascii").rstrip("=")
 
 
 def decode_id(text: str) -> UUID:
-    """The id that :func:`encode_id` wrote. Raises :class:`MalformedIdentity`."""
+    """The inverse of ``encode_id``. Raises ``MalformedIdentity``."""
     try:
         data = base64.b64decode(text + "==", altchars=b"-_", validate=True)
         return UUID(bytes=data)
     except (binascii.Error, ValueError):
-        raise MalformedIdentity(f"{text[:40]!r} is not an id of 22 base64url characters") from None
+        raise MalformedIdentity(f"{text[:40]!r} is not a topic id of 22 base64url characters") from None
 
 
 def read_topic_id(partition_directory: Path) -> UUID | None:
-    """The topic id in ``partition.metadata``; None where the file is missing (topics older than Kafka 2.8).
+    """The topic id in ``partition.metadata``; None if the file is missing (topics older than Kafka 2.8).
 
-    Raises :class:`MalformedIdentity`, and ``OSError`` when the disk fails.
+    Raises ``MalformedIdentity``, and ``OSError`` if the disk fails.
     """
     path = partition_directory / PARTITION_FILE
     try:
@@ -47,11 +47,11 @@ def read_topic_id(partition_directory: Path) -> UUID | None:
     if match is None:
         raise MalformedIdentity(f"{path} is malformed: it must have a version and a topic_id")
     if match[1] != "0":
-        raise MalformedIdentity(f"{path} has version {match[1]}, which is not known")
+        raise MalformedIdentity(f"{path} has version {match[1]}, which is unknown")
     return decode_id(match[2])
 
 
 def write_topic_id(partition_directory: Path, topic_id: UUID) -> None:
-    """Write ``partition.metadata``, without waiting for the disk: it is written again if it is lost. ``OSError``."""
+    """Write ``partition.metadata`` without a sync: the broker writes it again if it is lost. Raises ``OSError``."""
     text = f"version: 0\ntopic_id: {encode_id(topic_id)}"
     write_atomically(partition_directory / PARTITION_FILE, text.encode(), sync=False)

@@ -1,10 +1,11 @@
-"""The files that hold a log's producers as they were at one offset: ``<offset>.snapshot``, Kafka's version 1.
+"""Producer snapshots: the files that hold a log's producers as they were at one offset (``<offset>.snapshot``, version
+1).
 
-Snapshots taken while appends go on are written later, by :meth:`SnapshotFiles.flush` in another thread; a crash before
-it loses nothing, as the recovery point waits for it.
+A snapshot taken while appends continue is written later, by ``SnapshotFiles.flush`` in another thread. A crash before
+that loses nothing, because the recovery point waits for it.
 
-Layout, big endian: version int16, CRC-32C uint32 of all that follows it, number of entries int32, then the entries of
-46 bytes. A file is written once and never changed; whatever a crash makes of it fails the checksum.
+Layout, big-endian: version int16, CRC-32C uint32 of everything after it, number of entries int32, then entries of 46
+bytes. A file is written once and never changed, so the checksum reveals any damage.
 """
 
 from __future__ import annotations
@@ -29,18 +30,19 @@ _ENTRY = struct.Struct(">qhiqiqiq")
 _NAME = re.compile(r"([0-9]{20})\.snapshot", re.ASCII)
 
 WAITING_PRODUCERS_MAX: Final = 200_000
-"""Producers in all snapshots of a log that wait to be written. Beyond it the oldest of these are not written at all."""
+"""The most producers in all unwritten snapshots of a log. Beyond it, the oldest of these snapshots are not written at
+all."""
 
 
 class CorruptSnapshot(ValueError):
-    """The file is not a whole snapshot of a version known here."""
+    """The file is not a whole snapshot of a supported version."""
 
 
 class ProducerEntry(NamedTuple):
-    """What is known of one producer. Offsets and sequences are -1 where there is none.
+    """The state of one producer. Offsets and sequence numbers are -1 if there are none.
 
-    ``last_sequence``, ``last_offset`` and ``timestamp`` (ms) are those of its last batch, ``offset_delta`` that batch's
-    last offset less its first; ``timestamp`` is the marker's if that came later. ``transaction_first_offset`` is where
+    ``last_sequence``, ``last_offset`` and ``timestamp`` (ms) are those of its last batch, or ``timestamp`` is that of a
+    later marker. ``offset_delta`` is that batch's last offset minus its first. ``transaction_first_offset`` is where
     its open transaction begins.
     """
 
@@ -74,9 +76,9 @@ def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
 
 
 def decode_snapshot(data: bytes) -> list[ProducerEntry]:
-    """The producers of a snapshot file. Raises :class:`CorruptSnapshot`."""
+    """The producers in a snapshot file's bytes. Raises ``CorruptSnapshot``."""
     if len(data) < _HEAD.size:
-        raise CorruptSnapshot(f"{len(data)} bytes are too few")
+        raise CorruptSnapshot(f"{len(data)} bytes are too few for a snapshot")
     version, checksum, count = _HEAD.unpack_from(data)
     if version != _VERSION:
         raise CorruptSnapshot(f"version {version} instead of {_VERSION}")
@@ -88,7 +90,7 @@ def decode_snapshot(data: bytes) -> list[ProducerEntry]:
 
 
 def read_snapshot(path: Path) -> list[ProducerEntry]:
-    """The producers in the file at ``path``. Raises :class:`CorruptSnapshot`, or ``OSError``."""
+    """The producers in the snapshot file at ``path``. Raises ``CorruptSnapshot``, ``OSError``."""
     return decode_snapshot(path.read_bytes())
 
 
@@ -99,15 +101,15 @@ class _Waiting(NamedTuple):
 
 
 class SnapshotFiles:
-    """The snapshots of the log in ``directory``, those included that are still to be written.
+    """The snapshots of the log in ``directory``, including those still to be written.
 
-    One thread at a time may call, but :meth:`flush` runs beside it in any number of threads. What removes files waits
-    for a flush under way, what adds them does not.
+    One thread at a time may call, except that ``flush`` may run beside it in any number of threads. Methods that remove
+    files wait for a flush in progress; methods that add files do not.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        """Where the files lie; assign the new place when the log's directory is renamed."""
+        """The directory of the files. Assign the new path when the log's directory is renamed."""
         self._offsets = snapshot_offsets(directory)
         self._waiting: deque[_Waiting] = deque()
         self._writing = threading.Lock()
@@ -122,13 +124,13 @@ class SnapshotFiles:
         return snapshot_path(self.directory, offset)
 
     def write(self, offset: int, entries: Iterable[ProducerEntry]) -> None:
-        """Write a snapshot and bring it to disk, unless there is one at ``offset``. Blocks; raises ``OSError``."""
+        """Write a snapshot and bring it to disk, unless one exists at ``offset``. Blocks. Raises ``OSError``."""
         if offset not in self._offsets:
             self._write(offset, entries)
             self._add(offset)
 
     def write_later(self, offset: int, producers: int, entries: Callable[[], Iterable[ProducerEntry]]) -> None:
-        """Have the next :meth:`flush` write what ``entries()`` says by then: as many ``producers``, as they are now."""
+        """Let the next ``flush`` write ``entries()``, which has this number of ``producers``, as they are now."""
         if offset in self._offsets:
             return
         self._waiting.append(_Waiting(offset, producers, entries))
@@ -140,7 +142,7 @@ class SnapshotFiles:
                 return
 
     def flush(self) -> None:
-        """Write what waits, and bring it to disk. Blocks; raises ``OSError``."""
+        """Write the snapshots that wait and bring them to disk. Blocks. Raises ``OSError``."""
         with self._writing:
             while self._waiting:
                 try:
@@ -150,10 +152,10 @@ class SnapshotFiles:
                 try:
                     self._write(waiting.offset, waiting.entries())
                 except FileNotFoundError:
-                    return  # the log was deleted meanwhile, its directory renamed or gone
+                    return  # the log was deleted meanwhile, and its directory renamed or removed
 
     def remove(self, offsets: Collection[int]) -> None:
-        """Delete snapshots, or do not write them after all. Blocks; raises ``OSError``."""
+        """Delete snapshots, or cancel their writing. Blocks. Raises ``OSError``."""
         if not offsets:
             return
         with self._writing:

@@ -1,25 +1,12 @@
 """What one log knows of the producers that write to it: idempotence, fencing, transactions (KIP-98, KIP-360).
 
-Rules:
+Rules (docs/storage.md has them all):
 
-1. A producer (its id) writes with an epoch and consecutive sequence numbers, counted per record from 0 to 2**31 - 1 and
-   around again. A batch that does not continue the last one is refused, unless nothing is known of the producer: it may
-   have been forgotten, so any sequence is taken (KIP-360).
-2. A batch with the first and last sequence of one of the last five is a retry: it is answered with the first append's
-   offsets and not written again. A snapshot has but the last one; the others are looked up in the log once a batch
-   comes that may be one of them (:meth:`ProducerState.recall`).
-3. A newer epoch begins at sequence 0 and fences the older ones for good. A coordinator's epoch fences likewise.
-4. The first transactional batch begins a transaction, a marker ends it. Records from the first offset of the earliest
-   open transaction on are unstable, and so are those of a completed one until its marker is replicated.
-5. The table at any offset follows from the batches before it. Snapshots only save reading them all: one is taken when
-   a segment begins and when the log closes. An unreadable one is deleted, and an older one serves. Those are kept that
-   were taken where a segment begins, and the latest.
-6. A producer not heard of for the expiration time is forgotten, unless its transaction is open. Appends count from the
-   wall clock, what a snapshot says from the timestamp of the last batch.
-7. Of more than :data:`PRODUCERS_MAX` producers, the one not heard of for longest is forgotten early.
-8. A row that a waiting snapshot shares is copied before it changes: taking a snapshot costs no pass over the rows.
-
-The log calls from one thread at a time; only :meth:`ProducerState.flush` may run beside it, in any number of threads.
+1. A batch that does not continue its producer's last one is refused, unless the producer is unknown (KIP-360). A batch
+   equal to one of the last five is a retry.
+2. A newer epoch begins at sequence 0 and fences all older epochs for good.
+3. The table at any offset follows from the batches before it; snapshots only save reading them all.
+4. One thread at a time may call, except that ``ProducerState.flush`` may run beside it in any number of threads.
 """
 
 from __future__ import annotations
@@ -47,14 +34,14 @@ MAX_SEQUENCE = (1 << 31) - 1
 BATCHES_KEPT = 5
 """An idempotent client has at most five requests in flight, so no retry can be older."""
 PRODUCERS_MAX = 100_000
-"""Producers that one log knows: 40 MB. Whoever makes up producer ids must not fill the memory with them."""
+"""The most producers that one log keeps (40 MB). A client that invents producer ids must not exhaust the memory."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """Where a batch that is sent again was written the first time, and with which maximum timestamp (ms)."""
+    """The first append of a batch that was sent again: its offsets, and its maximum timestamp (ms)."""
 
     first_offset: int
     last_offset: int
@@ -65,8 +52,8 @@ class Duplicate:
 class CompletedTransaction:
     """A transaction whose marker was appended.
 
-    ``first_offset`` is its first record, ``last_offset`` the marker; ``last_stable_offset`` is where the log is stable
-    up to once the marker is replicated: the start of the next open transaction, or the end.
+    ``first_offset`` is its first record, ``last_offset`` the marker. ``last_stable_offset`` is that of the log once the
+    marker is replicated: the start of the next open transaction, or the log end.
     """
 
     producer_id: int
@@ -85,9 +72,10 @@ class _Batch(NamedTuple):
 
 
 class _Producer:
-    """One row of the table. ``seen_ms`` is when it was last heard of, for expiry.
+    """One row of the table. ``seen_ms`` is when the producer last wrote, for its expiry.
 
-    ``lacks_batches``: there may have been batches before the first of ``batches`` that were retried if they came again.
+    ``lacks_batches`` is True if there may be earlier batches than the first in ``batches`` that count as retries when
+    they are sent again.
     """
 
     __slots__ = (
@@ -103,7 +91,7 @@ class _Producer:
     )
 
     def __init__(self, snapshots: int = 0) -> None:
-        self.snapshots = snapshots  # how many had been taken when the row was made: later ones share it
+        self.snapshots = snapshots  # number of snapshots when the row was made; later snapshots share it
         self.epoch = NO_EPOCH
         self.batches: list[_Batch] = []
         self.lacks_batches = False
@@ -114,6 +102,7 @@ class _Producer:
         self.transaction_first_offset = NO_OFFSET
 
     def copied(self, snapshots: int) -> _Producer:
+        """A copy for the table, while ``snapshots`` keep this row."""
         copy = _Producer(snapshots)
         copy.epoch = self.epoch
         copy.batches = self.batches.copy()
@@ -184,18 +173,19 @@ def _entries(rows: Iterable[tuple[int, _Producer]]) -> list[ProducerEntry]:
 
 
 def advance(sequence: int, by: int) -> int:
-    """The sequence number ``by`` places after ``sequence``, wrapping at both ends; the one after none is 0."""
+    """The sequence number ``by`` places after ``sequence``; it wraps at both ends, and the one after -1 is 0."""
     return (sequence + by) & MAX_SEQUENCE
 
 
 class ProducerState:
-    """The producers of the log in ``directory``. Knows nothing until :meth:`load`."""
+    """The producers of the log in ``directory``. It is empty until ``load``."""
 
     def __init__(self, directory: Path, *, expiration_ms: int = 86_400_000) -> None:
         self.expiration_ms = expiration_ms
         self.first_unstable_offset: int | None = None
-        """The first offset of the earliest transaction that is open, or completed but not replicated."""
-        self._producers: OrderedDict[int, _Producer] = OrderedDict()  # least recently heard of first
+        """The first offset of the earliest transaction that is open, or completed but not replicated; None if there is
+        none."""
+        self._producers: OrderedDict[int, _Producer] = OrderedDict()  # the one silent for longest comes first
         self._open: dict[int, int] = {}  # first offset -> producer id, lowest offset first
         self._unreplicated: dict[int, int] = {}  # first offset -> marker's offset, lowest marker first
         self._files = SnapshotFiles(directory)
@@ -208,12 +198,12 @@ class ProducerState:
 
     @property
     def entries(self) -> list[ProducerEntry]:
-        """What is known of each producer now."""
+        """The current state of each producer."""
         return _entries(self._producers.items())
 
     @property
     def directory(self) -> Path:
-        """Where the snapshots lie; assign the new place when the log's directory is renamed."""
+        """The directory of the snapshots. Assign the new path when the log's directory is renamed."""
         return self._files.directory
 
     @directory.setter
@@ -222,23 +212,24 @@ class ProducerState:
 
     @property
     def snapshots(self) -> tuple[int, ...]:
-        """The offsets of the snapshots, lowest first; the latest may be still to be written (:meth:`flush`)."""
+        """The offsets of the snapshots, lowest first; the latest may not be written yet (``flush``)."""
         return self._files.offsets
 
-    # Appending
+    # --- Appending ---
 
     def check_append(
         self, header: BatchHeader, *, from_client: bool, now_ms: int, control: ControlMarker | None = None
     ) -> Duplicate | None:
-        """Whether the batch may be appended: None if so; a :class:`Duplicate` if it was already, and must not be again.
+        """Return None if the batch may be appended, or a ``Duplicate`` if it was appended already and must not be
+        again.
 
-        ``from_client`` is False for what coordinators write: offset commits have no sequence numbers, and markers
-        (``control``) come from a coordinator. Batches of a leader are not checked by its followers. Changes nothing,
-        but that a producer past its expiration is forgotten.
+        ``from_client`` is False for batches of coordinators: offset commits have no sequence numbers, and markers
+        (``control``) come from a coordinator. Followers do not check the batches of their leader. Changes nothing,
+        except that an expired producer is removed.
 
-        Raises :class:`KafkaError`: OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH,
-        TRANSACTION_COORDINATOR_FENCED, INVALID_TXN_STATE (records outside the producer's open transaction),
-        INVALID_RECORD (no sequence or no epoch).
+        Raises ``KafkaError``: OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED,
+        INVALID_TXN_STATE (records outside the producer's open transaction), INVALID_RECORD (no sequence number or no
+        epoch).
         """
         producer_id = header.producer_id
         if producer_id < 0:
@@ -268,19 +259,20 @@ class ProducerState:
         return None
 
     def expects(self, header: BatchHeader) -> bool:
-        """Whether the batch follows the last one known of its producer and epoch, or is a retry of one known."""
+        """True if the batch continues the last known one of its producer and epoch, or is a retry of a known one."""
         producer = self._producers.get(header.producer_id)
         if producer is None or producer.epoch != header.producer_epoch:
             return False
         return header.base_sequence == producer.next_sequence or producer.first_append_of(header) is not None
 
     def lacks_batches(self, header: BatchHeader) -> bool:
-        """Whether a batch that seems out of order may be a retry of one not known: :meth:`recall` those."""
+        """True if a batch that seems out of order may be a retry of one that is not known; ``recall`` then learns the
+        batches."""
         producer = self._producers.get(header.producer_id)
         return producer is not None and producer.lacks_batches and producer.epoch == header.producer_epoch
 
     def recall(self, producer_id: int, batches: Iterable[BatchHeader]) -> None:
-        """These are the last batches of a producer in the log, in its order."""
+        """Learn the last batches of a producer; ``batches`` are those found in the log, in its order."""
         producer = self._row(producer_id)
         known = producer.batches
         earlier = [
@@ -294,10 +286,10 @@ class ProducerState:
     def append(
         self, header: BatchHeader, *, now_ms: int, control: ControlMarker | None = None
     ) -> CompletedTransaction | None:
-        """Note a batch that is in the log, with its offsets; in the order of the log, live or when it is read again.
+        """Learn a batch that is in the log; call this in the order of the log, live or during recovery.
 
-        ``control`` is the marker in a control batch; None there means one that compaction emptied, which says nothing.
-        Returns the transaction that the marker ended, if it was open: the caller indexes it when it was aborted.
+        ``control`` is the marker in a control batch; None there means a batch that compaction emptied, which is
+        ignored. Returns the transaction that the marker ended, if it was open; the caller indexes it if it was aborted.
         """
         producer_id = header.producer_id
         if producer_id < 0 or (header.is_control and control is None):
@@ -325,7 +317,7 @@ class ProducerState:
         return None
 
     def on_high_watermark(self, high_watermark: int) -> None:
-        """Completed transactions whose markers lie below ``high_watermark`` are stable."""
+        """Completed transactions whose markers lie below ``high_watermark`` become stable."""
         if not self._unreplicated:
             return
         stable = [first for first, marker in self._unreplicated.items() if marker < high_watermark]
@@ -334,7 +326,8 @@ class ProducerState:
         self._find_first_unstable()
 
     def _row(self, producer_id: int) -> _Producer:
-        """The producer's row, to be changed; that of the one not heard of for longest gives way if there are many."""
+        """The producer's row, ready to be changed. If there are too many rows, the producer silent for longest is
+        removed."""
         producers = self._producers
         producer = producers.get(producer_id)
         if producer is None:
@@ -354,19 +347,19 @@ class ProducerState:
                 return
 
     def expire(self, now_ms: int) -> int:
-        """Forget the producers not heard of for the expiration time; how many they were."""
+        """Remove the producers that have not written for the expiration time, and return their number."""
         expired = [key for key, producer in self._producers.items() if self._is_expired(producer, now_ms)]
         for producer_id in expired:
             del self._producers[producer_id]
         return len(expired)
 
-    # Snapshots, and the ends of the log
+    # --- Snapshots and truncation ---
 
     def load(self, log_start: int, log_end: int, now_ms: int) -> int:
-        """Know the producers again after a start or :meth:`truncate`, from the newest snapshot inside the log.
+        """Restore the table from the newest snapshot inside the log, after a start or ``truncate``.
 
-        Returns the offset from which the caller must pass every batch to :meth:`append`, up to ``log_end``: that is
-        ``log_end`` itself if the table is right already. Snapshots outside the log are deleted. Raises ``OSError``.
+        Returns the offset from which the caller must pass every batch to ``append``, up to ``log_end``; that is
+        ``log_end`` itself if the table is up to date. Deletes snapshots outside the log. Raises ``OSError``.
         """
         self._files.flush()
         self._files.remove([offset for offset in self.snapshots if not log_start <= offset <= log_end])
@@ -381,7 +374,7 @@ class ProducerState:
             try:
                 entries = read_snapshot(path)
             except (CorruptSnapshot, FileNotFoundError) as error:
-                _log.warning("Cannot use the producer snapshot %s: %s", path, error)
+                _log.warning("cannot use the producer snapshot %s: %s", path, error)
                 self._files.remove([offset])
                 continue
             self._restore(entries, now_ms)
@@ -391,10 +384,10 @@ class ProducerState:
         return self._end
 
     def take_snapshot(self, offset: int, *, sync: bool = True) -> None:
-        """Write the table to disk as it is now, at ``offset``, where every batch before it has been appended.
+        """Write the table to disk as it is now, at ``offset``; every batch before ``offset`` has been appended.
 
-        With ``sync=False`` :meth:`flush` writes it later, as it is now. Nothing to do when there is a snapshot at
-        ``offset``. Raises ``OSError``.
+        With ``sync=False``, ``flush`` writes it later, as it is now. Does nothing if a snapshot exists at ``offset``.
+        Raises ``OSError``.
         """
         if sync:
             self._files.flush()
@@ -405,36 +398,38 @@ class ProducerState:
             self._files.write_later(offset, len(rows), partial(_entries, rows))
 
     def flush(self) -> None:
-        """Write the snapshots that wait, and bring them to disk. Blocks; raises ``OSError``."""
+        """Write the snapshots that wait and bring them to disk. Blocks. Raises ``OSError``."""
         self._files.flush()
 
     def truncate(self, offset: int) -> None:
-        """The log now ends at ``offset``: call :meth:`load` next. Later snapshots are deleted. Raises ``OSError``."""
+        """Delete the snapshots after ``offset``, where the log now ends; the caller calls ``load`` next. Raises
+        ``OSError``."""
         self._files.remove([snapshot for snapshot in self.snapshots if snapshot > offset])
         if self._end > offset:
             self._forget()
             self._loaded = False
 
     def truncate_fully(self, offset: int) -> None:
-        """The log is empty and begins at ``offset``: nobody is known, all snapshots go. Raises ``OSError``."""
+        """Remove all producers and snapshots, because the log is empty and begins at ``offset``. Raises ``OSError``."""
         self._files.remove(self.snapshots)
         self._forget()
         self._end = offset
         self._loaded = True
 
     def on_log_start_advanced(self, offset: int) -> None:
-        """The log begins at ``offset``. Its producers stay known, those of deleted records too (KIP-360)."""
+        """Note that the log begins at ``offset``. Producers stay known even if all their records were deleted
+        (KIP-360)."""
         self.on_high_watermark(offset)
 
     def remove_snapshots_before(self, offset: int) -> None:
-        """Delete the snapshots below ``offset``, once the segments that they begin are gone. Raises ``OSError``."""
+        """Delete the snapshots below ``offset``, once the segments that begin there are deleted. Raises ``OSError``."""
         self._files.remove([snapshot for snapshot in self.snapshots if snapshot < offset])
 
     def remove_stray_snapshots(self, bases: Collection[int]) -> None:
-        """Delete the snapshots where no segment begins, but the latest of all. Raises ``OSError``."""
+        """Delete the snapshots at which no segment begins, except the latest. Raises ``OSError``."""
         self._files.remove([snapshot for snapshot in self.snapshots[:-1] if snapshot not in bases])
 
-    # Inside
+    # --- Internals ---
 
     def _complete(
         self, producer_id: int, producer: _Producer, marker: int, control: ControlMarker

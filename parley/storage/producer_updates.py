@@ -1,6 +1,6 @@
-"""What a batch changes beside its segment's bytes: the table of producers, and the index of aborted transactions.
+"""What a batch changes besides the segment: the producer state and the transaction index.
 
-The same for a batch being appended, one fetched from the leader and one read again at a start.
+The same code serves a batch that is appended, one that is fetched from the leader, and one that recovery reads again.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from parley.storage.producer_state import ProducerState
 from parley.storage.segment import Segment
 from parley.storage.transaction_index import AbortedTransaction
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 def marker_of(header: BatchHeader, buffer: Buffer, position: int) -> ControlMarker | None:
     """The marker that ends a transaction in the batch at ``position``; None for any other batch.
 
-    A control batch that cannot be read says nothing: refusing it here would not undo it at the leader.
+    A control batch that cannot be read is ignored: refusing it here would not undo it at the leader.
     """
     if not header.is_control or header.producer_id < 0:
         return None
     try:
         return read_marker(buffer, position)
     except KafkaError as error:
-        _logger.error("A control batch of producer %d at %d is passed over: %s", header.producer_id, header[0], error)
+        _log.error("ignoring a control batch of producer %d at offset %d: %s", header.producer_id, header[0], error)
         return None
 
 
 def note(
     header: BatchHeader, marker: ControlMarker | None, producers: ProducerState, segment: Segment, now_ms: int
 ) -> None:
-    """The batch is in ``segment``: its producer is known by it, the transaction it aborts is indexed.
+    """Update the producer state and, if the batch aborts a transaction, the transaction index of ``segment``.
 
-    Raises ``OSError`` when the index cannot be written.
+    Raises ``OSError`` if the index cannot be written.
     """
     completed = producers.append(header, now_ms=now_ms, control=marker)
     if completed is not None and completed.aborted:

@@ -1,18 +1,11 @@
-"""Opening a log: from the files in its directory to segments whose batches, indexes, epochs and producers agree.
+"""Opens a log: from the files in its directory to segments whose batches, indexes, epochs and producers agree.
 
-Rules:
+Rules (docs/storage.md has them all):
 
-1. What an interrupted deletion or replacement left is settled first (``parley.storage.swap_recovery``).
-2. After a clean stop nothing is scanned: index files are checked by their size and last entry, the last segment by
-   its batch headers from the last index entry on.
-3. After a crash, every segment that reaches beyond the recovery point is scanned: each batch's checksum, and offsets
-   that rise. So is any segment with an index missing or impossible. Scanning rebuilds the indexes.
-4. At the first bad batch a segment is cut. Where that is the work of the crash, above the recovery point, the log ends
-   there, and later segments are deleted; an older segment that was damaged otherwise takes no other with it. It ends
-   there as well where a segment does not go on where the one before ends: systems bring files to disk in any order.
-   (Compaction makes such holes too, but only below the recovery point that the checkpoint has.)
-5. Epochs and producers are learned from the batches again, from the first scanned segment on and from the newest
-   snapshot before it.
+1. After a clean shutdown nothing is scanned. After a crash, every segment that reaches beyond the recovery point is,
+   and so is any segment with a missing or impossible index. A scan rebuilds the indexes.
+2. A segment is cut at its first bad batch. Above the recovery point the log ends there, and later segments are deleted.
+3. Leader epochs and producers are learned from the batches again.
 """
 
 from __future__ import annotations
@@ -27,7 +20,15 @@ from typing import Final
 
 from crc32c import crc32c
 
-from parley.protocol.records.batch_header import HEADER_SIZE, MAGIC_V2, BatchHeader, Buffer, read_header
+from parley.protocol.records.batch_header import (
+    ATTRIBUTES_AT,
+    HEADER_SIZE,
+    MAGIC_AT,
+    MAGIC_V2,
+    BatchHeader,
+    Buffer,
+    read_header,
+)
 from parley.protocol.records.crc import verify_crc
 from parley.protocol.records.errors import CorruptRecord
 from parley.storage.index import MAX_RELATIVE_OFFSET, CorruptIndex
@@ -41,17 +42,18 @@ from parley.storage.swap_recovery import settle
 from parley.storage.transaction_index import CorruptTransactionIndex
 
 LARGE_BATCH: Final = 128 << 20
-"""A batch up to this size is read whole to check it."""
+"""A batch up to this size is read as a whole to check it."""
 
 RECALLED_BYTES: Final = 4 << 20
-"""Where a producer's batches are looked for that were under way when a broker went: some milliseconds' work."""
+"""How far back from the log end a producer's batches are searched that were in flight when a broker stopped: a few
+milliseconds' work."""
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class LastKnown:
-    """What is known of a log before it is opened: how the last broker stopped, and what the checkpoints say."""
+    """What is known of a log before it is opened: whether the last broker shut down cleanly, and the checkpoints."""
 
     clean: bool = False
     recovery_point: int = 0
@@ -60,7 +62,7 @@ class LastKnown:
 
 @dataclass(frozen=True, slots=True)
 class LoadedLog:
-    """A log as it was found, after repairs: the last segment is the active one."""
+    """A log after recovery; its last segment is the active one."""
 
     segments: tuple[Segment, ...]
     log_start_offset: int
@@ -80,7 +82,7 @@ def load(
 ) -> LoadedLog:
     """Open the log in ``directory``; an empty directory becomes an empty log at the log start offset.
 
-    Leaves ``producers`` and ``epochs`` as they are at the log's end. Blocks for the disk; raises ``OSError``.
+    Brings ``producers`` and ``epochs`` to their state at the log end. Blocks for the disk. Raises ``OSError``.
     """
     settle(directory)
     loader = _Loader(directory, config, known, producers, epochs, now_ms)
@@ -88,7 +90,7 @@ def load(
     loader.repair(segments)
     log_start, log_end = known.log_start_offset, loader.log_end
     if segments and log_start > log_end:
-        _logger.warning("%s ends at %d, before its log start %d: nothing of it is left", directory, log_end, log_start)
+        _log.warning("%s ends at %d, before its log start %d: deleting all of it", directory, log_end, log_start)
         while segments:
             segments.pop().delete()
     if not segments:
@@ -103,8 +105,8 @@ def load(
     epochs.truncate_from_start(log_start)
     producers.on_log_start_advanced(log_start)
     if log_end < known.recovery_point:
-        lost = f"{directory} ends at {log_end}, and was on disk up to {known.recovery_point}"
-        _logger.error("%s: the disk has lost records, or somebody has removed files", lost)
+        lost = f"{directory} ends at {log_end}, but was on disk up to {known.recovery_point}"
+        _log.error("%s: the disk has lost records, or files were removed", lost)
     whole = known.clean and not loader.scanned
     recovery_point = log_end if whole else min(known.recovery_point, log_end)
     return LoadedLog(tuple(segments), log_start, log_end, recovery_point, producers, epochs)
@@ -124,13 +126,13 @@ def replay(segment: Segment, offset: int, producers: ProducerState, now_ms: int)
                     marker = marker_of(header, read_batch(segment.file, position, header), 0)
                 producers.append(header, now_ms=min(header.max_timestamp, now_ms), control=marker)
     except CorruptRecord as error:
-        _logger.error("Not all producers of %r are known again: %s", segment, error)
+        _log.error("cannot restore all producers of %r: %s", segment, error)
 
 
 def recall(segments: Sequence[Segment], producers: ProducerState, producer_id: int) -> None:
-    """Learn the last batches of a producer of which a snapshot had but one, as far as they lie near the log's end.
+    """Learn the last batches of a producer of which a snapshot had only one, as far as they lie near the log end.
 
-    Reads headers in the last :data:`RECALLED_BYTES`, once for each producer of a snapshot. Raises ``OSError``.
+    Reads headers in the last ``RECALLED_BYTES``, once for each producer of a snapshot. Raises ``OSError``.
     """
     found: list[BatchHeader] = []
     left = RECALLED_BYTES
@@ -143,12 +145,12 @@ def recall(segments: Sequence[Segment], producers: ProducerState, producer_id: i
             if left <= 0:
                 break
     except CorruptRecord as error:
-        _logger.error("Not all batches of producer %d are known again: %s", producer_id, error)
+        _log.error("cannot find all batches of producer %d: %s", producer_id, error)
     producers.recall(producer_id, found)
 
 
 class _Loader:
-    """One opening of a log."""
+    """The opening of one log."""
 
     def __init__(
         self,
@@ -170,7 +172,7 @@ class _Loader:
         self.log_end = known.log_start_offset
 
     def open_segments(self) -> list[Segment]:
-        """The segments, as far as their files can be believed; the others are empty and to be scanned."""
+        """The segments whose files can be trusted; the others are returned empty, to be scanned."""
         bases = _bases(self._directory)
         segments = []
         for base, end in zip(bases, [*bases, UNSEALED][1:], strict=True):
@@ -185,18 +187,18 @@ class _Loader:
         return segments
 
     def _unflushed(self, end_offset: int) -> bool:
-        """Whether a crash may have damaged the segment that ends there."""
+        """True if a crash may have damaged the segment that ends at ``end_offset``."""
         return not self._known.clean and end_offset > self._known.recovery_point
 
     def _open(self, base: int) -> Segment | None:
         try:
             return Segment.open(self._directory, base, self._now_ms)
         except (CorruptIndex, CorruptTransactionIndex, FileNotFoundError) as error:
-            _logger.warning("Rebuilding the indexes of segment %d of %s: %s", base, self._directory, error)
+            _log.warning("rebuilding the indexes of segment %d of %s: %s", base, self._directory, error)
             return None
 
     def _check_tail(self, segment: Segment) -> Segment | None:
-        """Find the end of the log by the last batches of the last segment; None unless they fill it exactly."""
+        """Find the log end from the last batches of the last segment; None unless they fill the file exactly."""
         last = segment.offset_index.last
         end, expected = last.position, segment.base_offset
         try:
@@ -209,14 +211,15 @@ class _Loader:
             if end != segment.size:
                 raise CorruptRecord(f"no batch ends at byte {segment.size}")
         except CorruptRecord as error:
-            _logger.warning("Scanning the last segment of %s: %s", self._directory, error)
+            _log.warning("scanning the last segment of %s: %s", self._directory, error)
             segment.release()
             return None
         self.log_end = expected
         return segment
 
     def repair(self, segments: list[Segment]) -> None:
-        """Scan what must be scanned, learn what must be learned; what a crash left behind a bad batch goes."""
+        """Scan the segments that must be scanned, learn epochs and producers, and delete what a crash left behind a bad
+        batch."""
         if not segments:
             return
         start = max(self._known.log_start_offset, segments[0].base_offset)
@@ -225,7 +228,7 @@ class _Loader:
             self._epochs.truncate_from_end(known_to)
         self._producers.remove_stray_snapshots({segment.base_offset for segment in segments})
         replay_from = self._producers.load(start, max(known_to, start), self._now_ms)
-        for number, segment in enumerate(segments):  # grows shorter at a bad batch
+        for number, segment in enumerate(segments):  # becomes shorter at a bad batch
             if segment.base_offset in self.scanned:
                 scan = _Scan(segment, self._config, self._learn)
                 end = scan.run()
@@ -243,7 +246,7 @@ class _Loader:
         segments[keep - 1].end_offset = UNSEALED
         while len(segments) > keep:
             dropped = segments.pop()
-            _logger.warning("Deleting %r behind the end of %s", dropped, self._directory)
+            _log.warning("deleting %r behind the end of %s", dropped, self._directory)
             dropped.delete()
 
     def _learn(self, header: BatchHeader, batch: Buffer, segment: Segment) -> None:
@@ -256,7 +259,7 @@ class _Loader:
 
 
 class _Scan:
-    """Reads one segment from its beginning and adopts its batches, up to the first bad one, where it cuts the file."""
+    """Reads one segment from its beginning and adopts its batches; cuts the file at the first bad one."""
 
     def __init__(
         self, segment: Segment, config: LogConfig, learn: Callable[[BatchHeader, Buffer, Segment], None]
@@ -269,10 +272,10 @@ class _Scan:
         self._data: bytes | bytearray = b""
         self._begin = 0
         self.whole = True
-        """Whether every byte of the file belonged to a good batch."""
+        """True if every byte of the file belongs to a good batch."""
 
     def run(self) -> int:
-        """Adopt the batches; the offset that follows the last one. Raises ``OSError``."""
+        """Adopt the batches, and return the offset after the last one. Raises ``OSError``."""
         segment = self._segment
         expected = segment.base_offset
         while segment.size < self._file_bytes:
@@ -314,9 +317,9 @@ class _Scan:
         return verify_crc(self._data, position - self._begin, header)
 
     def _check_piecewise(self, header: BatchHeader) -> None:
-        """The checksum of a batch too large to be held in memory because its header says so."""
+        """Check the checksum of a batch that is too large to be trusted and read into memory as a whole."""
         start, end = self._segment.size, self._segment.size + header.size_bytes
-        position, crc = start + (21 if header.magic == MAGIC_V2 else 16), 0
+        position, crc = start + (ATTRIBUTES_AT if header.magic == MAGIC_V2 else MAGIC_AT), 0
         while position < end:
             piece = self._file.read(min(SCAN_CHUNK, end - position), position)
             if not piece:
@@ -324,22 +327,22 @@ class _Scan:
             crc = crc32c(piece, crc) if header.magic == MAGIC_V2 else zlib.crc32(piece, crc)
             position += len(piece)
         if crc != header.crc:
-            raise CorruptRecord(f"the checksum of a batch is {crc:08x}, it says {header.crc:08x}")
+            raise CorruptRecord(f"a batch has the checksum {crc:08x}, its header says {header.crc:08x}")
 
     def _cut(self, error: CorruptRecord) -> None:
         segment = self._segment
         lost = self._file_bytes - segment.size
-        _logger.warning("Cutting %d bytes off %s: %s", lost, segment.path_of(LOG_SUFFIX), error)
+        _log.warning("cutting %d bytes off %s: %s", lost, segment.path_of(LOG_SUFFIX), error)
         os.ftruncate(self._file.fd, segment.size)
         self.whole = False
 
 
 def _bases(directory: Path) -> list[int]:
-    """The base offsets of the segments in the directory, lowest first. Indexes without their segment are removed."""
+    """The base offsets of the segments in the directory, lowest first. Removes indexes without a segment."""
     names = {name for name in os.listdir(directory) if base_offset_of(name) is not None}
     for name in names:
         stem, _, kind = name.partition(".")
         if "." + kind in INDEX_SUFFIXES and stem + LOG_SUFFIX not in names:
-            _logger.warning("Removing %s, which has no segment", directory / name)
+            _log.warning("removing %s, which has no segment", directory / name)
             (directory / name).unlink()
     return sorted(base for name in names if name.endswith(LOG_SUFFIX) and (base := base_offset_of(name)) is not None)

@@ -1,14 +1,14 @@
-"""Which of a log's oldest segments may go: by log start offset, by size, by age. Decisions only; the log acts on them.
+"""Which of a log's oldest segments may be deleted: by log start offset, by size, by age. The log acts on these
+decisions.
 
 Rules:
 
-1. Segments go whole and oldest first. None goes that holds an offset at or above the high watermark: followers still
-   need it.
-2. A segment that ends at or below the log start offset (DeleteRecords) goes whatever the clean-up policy says.
-3. With the policy ``delete``, a segment goes when the rest of the log is still at least ``retention.bytes`` large, or
-   when its largest record timestamp is more than ``retention.ms`` old (the time the file was last written, where its
-   records have no timestamps).
-4. The active segment may go by age too, once it holds something; the log begins a new one first.
+1. Segments are deleted as a whole and oldest first, and never if they hold an offset at or above the high watermark:
+   followers still need those.
+2. A segment that ends at or below the log start offset (DeleteRecords) is deleted under any clean-up policy.
+3. With the policy ``delete``, a segment is deleted if the rest of the log is still at least ``retention.bytes`` large,
+   or if its largest record timestamp (without one, the file's modification time) is older than ``retention.ms``.
+4. The active segment, if not empty, may be deleted by age too; the log begins a new one first.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def expired(
     high_watermark: int,
     now_ms: int,
 ) -> int:
-    """How many of the oldest segments go. Looks up their largest timestamps: raises ``OSError``."""
+    """The number of oldest segments to delete. Looks up their largest timestamps. Raises ``OSError``."""
 
     def end_of(segment: Segment) -> int:
         return segment.end_offset if segment.end_offset != UNSEALED else log_end_offset

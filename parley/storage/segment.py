@@ -1,14 +1,14 @@
-"""One segment of a log: a ``.log`` file of batches, its indexes, and the index of transactions aborted in it.
+"""One segment of a log: a ``.log`` file of batches, its indexes, and its transaction index.
 
 Rules:
 
-1. The base offset, twenty digits, names the files. A suffix marks files on their way in (``.cleaned``, ``.swap``) or
-   out (``.deleted``).
-2. Only the last segment of a log takes appends. Sealing it fixes where it ends, notes its largest timestamp and trims
-   what was preallocated; after that its files change only by removal.
-3. ``size`` counts whole batches that are in the log. The file may be longer, while an append is under way, after a
-   write that failed, or by preallocation: nothing behind ``size`` is ever read.
-4. Every damage found while reading is an error or a longer walk, never a batch that is not there.
+1. Twenty digits, the base offset, name the files. A suffix marks files that are being added (``.cleaned``, ``.swap``)
+   or removed (``.deleted``).
+2. Only the last segment of a log takes appends. Sealing it fixes its end, notes its largest timestamp and trims
+   preallocated space. After that its files change only by removal.
+3. ``size`` counts whole batches of the log. The file may be longer during an append, after a failed write, or by
+   preallocation: nothing behind ``size`` is ever read.
+4. Damage found while reading costs an error or a longer walk, but never yields a batch that does not exist.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ DELETED: Final = ".deleted"
 UNSEALED: Final = 2**63 - 1
 """The end offset of the active segment."""
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 def file_name(base_offset: int, suffix: str) -> str:
@@ -51,13 +51,14 @@ def file_name(base_offset: int, suffix: str) -> str:
 
 
 def base_offset_of(name: str) -> int | None:
-    """The base offset in a segment file's name, or None where the name is no such file's."""
+    """The base offset in a segment file's name, or None for any other name."""
     digits = name.split(".", 1)[0]
     return int(digits) if len(digits) == 20 and digits.isdecimal() and digits.isascii() else None
 
 
 class Segment:
-    """The batches from ``base_offset`` to ``end_offset`` (that of the next segment, or UNSEALED), in ``size`` bytes."""
+    """The batches from ``base_offset`` to ``end_offset`` (the next segment's base offset, or UNSEALED), in ``size``
+    bytes."""
 
     __slots__ = (
         "_directory",
@@ -100,11 +101,11 @@ class Segment:
         self._first_timestamp: int | None = None
         self._largest = None if size else TimestampOffset(-1, base_offset)
 
-    # ---- making, opening
+    # --- Creating and opening ---
 
     @classmethod
     def create(cls, directory: Path, base_offset: int, config: LogConfig, now_ms: int, suffix: str = "") -> Segment:
-        """A new, empty segment, in place of whatever files of that name were there. Raises ``OSError``."""
+        """Create an empty segment, replacing any files of that name. Raises ``OSError``."""
         path = directory / file_name(base_offset, LOG_SUFFIX + suffix)
         (directory / file_name(base_offset, TRANSACTION_INDEX_SUFFIX + suffix)).unlink(missing_ok=True)
         file = SegmentFile(path, create=True)
@@ -173,28 +174,28 @@ class Segment:
         return f"Segment({self.base_offset}, {self.size} bytes, {self._directory.name}{self._suffix})"
 
     def path_of(self, kind: str) -> Path:
-        """The path of one of the segment's files: ``kind`` is the suffix, such as LOG_SUFFIX."""
+        """The path of one of the segment's files; ``kind`` is its suffix, such as LOG_SUFFIX."""
         return self._directory / file_name(self.base_offset, kind + self._suffix)
 
     @property
     def paths(self) -> list[Path]:
-        """The files there are."""
+        """The files that exist."""
         return [path for path in map(self.path_of, SUFFIXES) if path.exists()]
 
     @property
     def file(self) -> SegmentFile:
-        """The ``.log`` file, opened at first use."""
+        """The ``.log`` file, opened when it is first needed."""
         opened = self._file
         if opened is None:
             opened = self._file = SegmentFile(self.path_of(LOG_SUFFIX))
         return opened
 
-    # ---- appending
+    # --- Appending ---
 
     def append(self, data: bytes | bytearray | memoryview, headers: Sequence[BatchHeader], index_interval: int) -> None:
-        """Write whole batches, whose offsets are assigned, behind the last one, and index them.
+        """Write whole batches with assigned offsets behind the last one, and index them.
 
-        Raises ``OSError``; then nothing was appended.
+        Raises ``OSError``, and then nothing was appended.
         """
         position, unindexed, largest = self.size, self._unindexed, self.largest
         offsets, times = self.offset_index, self.time_index
@@ -223,7 +224,7 @@ class Segment:
         self.size = position
 
     def adopt(self, header: BatchHeader, index_interval: int) -> None:
-        """Count and index a batch that is in the file already, right behind ``size``: recovery's append."""
+        """Count and index a batch that is already in the file, right behind ``size``; recovery's form of an append."""
         if header.max_timestamp > self.largest[0]:
             self._largest = TimestampOffset(header.max_timestamp, header.last_offset)
         if self._unindexed > index_interval:
@@ -236,7 +237,7 @@ class Segment:
         self.size += header.size_bytes
 
     def has_room(self, size: int, last_offset: int, config: LogConfig) -> bool:
-        """Whether batches of ``size`` bytes in all, ending with ``last_offset``, fit in this segment."""
+        """True if batches of ``size`` bytes in total, ending with ``last_offset``, fit in this segment."""
         return (
             self.size + size <= config.segment_bytes
             and last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
@@ -245,20 +246,20 @@ class Segment:
         ) or (not self.size and last_offset - self.base_offset <= MAX_RELATIVE_OFFSET)
 
     def age_ms(self, latest_timestamp: int, now_ms: int) -> int:
-        """How long the segment has taken appends, by record time: from its first batch to ``latest_timestamp``.
+        """How long the segment has taken appends by record time, from its first batch to ``latest_timestamp``.
 
-        By the wall clock since its creation where the first batch has no timestamp.
+        If the first batch has no timestamp, the wall-clock time since the segment was created.
         """
         first = self.first_timestamp
         return latest_timestamp - first if first >= 0 else now_ms - self.created_ms
 
     def seal(self, end_offset: int) -> None:
-        """End the segment at ``end_offset``: another takes the appends. Raises ``OSError``."""
+        """End the segment at ``end_offset``, because the next one takes the appends. Raises ``OSError``."""
         self.trim()
         self.end_offset = end_offset
 
     def trim(self) -> None:
-        """Note the largest timestamp and trim the files to what they hold. Idempotent; raises ``OSError``."""
+        """Note the largest timestamp and trim the files to their contents. Idempotent. Raises ``OSError``."""
         if not self.writable:
             return
         if self.largest.timestamp >= 0:
@@ -269,20 +270,20 @@ class Segment:
 
     @property
     def writable(self) -> bool:
-        """Whether :meth:`append` may be called; :meth:`reopen` makes it so."""
+        """True if ``append`` may be called; ``reopen`` makes it so."""
         return self.offset_index.writable
 
     def reopen(self, config: LogConfig) -> None:
-        """Make room for appends: the segment is the active one (again). Raises ``OSError``."""
+        """Make room for appends, because the segment is the active one (again). Raises ``OSError``."""
         self.offset_index.resize(config.segment_index_bytes)
         self.time_index.resize(config.segment_index_bytes)
         self.end_offset = UNSEALED
 
     def truncate_to(self, offset: int, config: LogConfig) -> int:
-        """Drop the batch that holds ``offset`` and what follows it; the segment becomes the active one.
+        """Remove the batch that holds ``offset`` and everything after it; the segment becomes the active one.
 
-        Answers where the log ends now, with the last batch that is left: that may be before ``offset``, where it lies
-        inside of a batch or between two. Raises ``OSError``, ``CorruptRecord``.
+        Returns where the log ends now, after its last batch. That may be before ``offset`` if it lies inside a batch or
+        between two. Raises ``OSError``, ``CorruptRecord``.
         """
         found = self.find(offset)
         if found is not None:
@@ -298,14 +299,14 @@ class Segment:
         return self._end()
 
     def _end(self) -> int:
-        """The offset that follows the last batch."""
+        """The offset after the last batch."""
         end = self.base_offset
         if self.size:
             for _, header in self.batches(self.offset_index.lookup_position(self.size - 1).position):
                 end = header.next_offset
         return end
 
-    # ---- reading
+    # --- Reading ---
 
     def batches(
         self, position: int = 0, *, chunk: int = SCAN_CHUNK, nowait: bool = False
@@ -314,7 +315,7 @@ class Segment:
         return batches(self.file, position, self.size, chunk=chunk, nowait=nowait)
 
     def find(self, offset: int, *, nowait: bool = False) -> tuple[int, BatchHeader] | None:
-        """The first batch that ends at ``offset`` or later, or None when the segment has none.
+        """The first batch that ends at ``offset`` or later, or None if the segment has none.
 
         Raises ``CorruptRecord``, ``OSError``; ``BlockingIOError`` only with ``nowait``.
         """
@@ -325,10 +326,12 @@ class Segment:
         return next((found for found in walk if found[1].last_offset >= offset), None)
 
     def boundary(self, start: int, limit: int, *, nowait: bool = False) -> tuple[int, int | None]:
-        """The end of a read from ``start``: a boundary not behind ``limit``, and the offset that follows if known.
+        """The end of a read from ``start``: a boundary not behind ``limit``, and the offset that follows if it is
+        known.
 
-        It may leave out some batches that would have fitted, as the index is sparse; never all. ``start`` where not
-        even the first batch fits. Raises ``CorruptRecord``, ``OSError``; ``BlockingIOError`` only with ``nowait``.
+        Because the index is sparse, it may leave out some batches that would have fitted, but never all. Returns
+        ``start`` if not even the first batch fits. Raises ``CorruptRecord``, ``OSError``; ``BlockingIOError`` only with
+        ``nowait``.
         """
         indexed = self.offset_index.lookup_position(limit)
         if indexed.position > start:
@@ -343,7 +346,7 @@ class Segment:
         return end, following
 
     def _indexed(self, hint: OffsetPosition, *, nowait: bool) -> BatchHeader | None:
-        """The batch that an index entry leads to; None, and an emptied index, where there is no such batch."""
+        """The batch that an index entry leads to. If there is no such batch, empties the index and returns None."""
         if 0 <= hint.position < self.size:
             try:
                 _, found = next(batches(self.file, hint.position, self.size, chunk=HEADER_SIZE, nowait=nowait))
@@ -351,14 +354,14 @@ class Segment:
                     return found
             except CorruptRecord:
                 pass
-        _logger.error("%s is damaged at %s: reading without it", self.offset_index.path, hint)
+        _log.error("%s is damaged at %s: reading without the index", self.offset_index.path, hint)
         self.offset_index.reset()
         return None
 
     def find_timestamp(self, timestamp: int) -> int:
-        """The position from which on the first batch that reaches ``timestamp`` is to be looked for.
+        """The position from which to search for the first batch that reaches ``timestamp``.
 
-        By the time index, where that says of a batch what the batch says itself; else the beginning. Raises
+        Uses the time index if its entry agrees with the batch; otherwise the search begins at 0. Raises
         ``CorruptRecord``, ``OSError``.
         """
         return self._reaching(self.time_index.lookup(timestamp))
@@ -369,22 +372,22 @@ class Segment:
 
     @property
     def first_timestamp(self) -> int:
-        """The largest timestamp in the first batch, -1 where it has none or cannot be read. Raises ``OSError``."""
+        """The largest timestamp in the first batch; -1 if it has none or cannot be read. Raises ``OSError``."""
         if self._first_timestamp is None:
             if not self.size:
                 return -1
             try:
                 self._first_timestamp = next(self.batches(chunk=HEADER_SIZE))[1].max_timestamp
             except CorruptRecord as error:
-                _logger.error("%r is damaged: %s", self, error)
+                _log.error("%r is damaged: %s", self, error)
                 self._first_timestamp = -1
         return self._first_timestamp
 
     @property
     def largest(self) -> TimestampOffset:
-        """The largest timestamp and the last offset of the batch that has it; (-1, base offset) where none has any.
+        """The largest timestamp, and the last offset of the batch that has it; (-1, base offset) if no batch has one.
 
-        Read from the time index and the batches behind its last entry, once; those behind a damaged one do not count.
+        Reads the time index and the batches behind its last entry, once; ignores the batches behind a damaged one.
         Raises ``OSError``.
         """
         largest = self._largest
@@ -395,22 +398,23 @@ class Segment:
                     if header.max_timestamp > largest.timestamp:
                         largest = TimestampOffset(header.max_timestamp, header.last_offset)
             except CorruptRecord as error:
-                _logger.error("%r is damaged: %s", self, error)
+                _log.error("%r is damaged: %s", self, error)
             self._largest = largest
             self.rest_if_sealed()
         return largest
 
     @property
     def largest_timestamp_ms(self) -> int:
-        """What retention by time goes by: the largest record timestamp, else when the file was last written."""
+        """The time that retention compares: the largest record timestamp, or the file's modification time if there is
+        none."""
         timestamp = self.largest.timestamp
         return timestamp if timestamp >= 0 else os.stat(self.path_of(LOG_SUFFIX)).st_mtime_ns // 1_000_000
 
-    # ---- files
+    # --- Files ---
 
     def sync(self, *, indexes: bool) -> None:
-        """Bring the batches to disk, and the indexes too. Blocks; raises ``OSError``."""
-        file = self.file  # kept open by this reference, whatever another thread does to the segment
+        """Bring the batches to disk, and the indexes if wanted. Blocks. Raises ``OSError``."""
+        file = self.file  # this reference keeps it open if another thread closes the segment
         os.fsync(file.fd)
         if indexes:
             self.offset_index.sync()
@@ -443,37 +447,37 @@ class Segment:
         self.transactions.moved_to(self.path_of(TRANSACTION_INDEX_SUFFIX))
 
     def rest(self) -> None:
-        """Give back the files until they are needed again; a read under way keeps them."""
+        """Close the files until they are needed again; a read in progress keeps its file."""
         self._file = None
         self.offset_index.release()
         self.time_index.release()
 
     def rest_if_sealed(self) -> None:
-        """:meth:`rest`, after something that is done to one sealed segment after the other."""
+        """Close the files of a sealed segment, after work that visits one segment after the other."""
         if self.end_offset != UNSEALED:
             self.rest()
 
     def release(self) -> None:
-        """Give back the files as they are, for good."""
+        """Close the files as they are, for good."""
         self.rest()
         self.transactions.close()
 
     def delete(self) -> None:
-        """Remove the files; reads under way are not disturbed. Raises ``OSError``."""
+        """Remove the files; reads in progress are not disturbed. Raises ``OSError``."""
         self.release()
         for kind in SUFFIXES:
             self.path_of(kind).unlink(missing_ok=True)
 
     def _cut(self) -> None:
-        """Remove what lies behind ``size``, as far as the disk still obeys; the next append overwrites the rest."""
+        """Try to remove the bytes behind ``size``; the next append overwrites what is left."""
         try:
             os.truncate(self.path_of(LOG_SUFFIX), self.size)
         except OSError as error:
-            _logger.error("%s could not be cut to %d bytes: %s", self.path_of(LOG_SUFFIX), self.size, error)
+            _log.error("%s cannot be cut to %d bytes: %s", self.path_of(LOG_SUFFIX), self.size, error)
 
 
 def _write(fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
-    """Write everything, in one call as a rule."""
+    """Write everything, usually in one call."""
     written = os.pwrite(fd, data, position)
     while written < len(data):
         more = os.pwrite(fd, memoryview(data)[written:], position + written)

@@ -1,9 +1,10 @@
-"""Walking the batches of a segment file by their headers, without reading the records in them.
+"""A segment's ``.log`` file, and the walk along its batches by their headers, without reading the records in them.
 
-A v2 batch and a legacy message (v0, v1: older Kafkas' segments) share the place of offset, size and magic byte, so one
-walk serves segments that mix them; a legacy message is a batch of its own here.
+A v2 batch and a legacy message (v0 or v1, from older brokers) have offset, size and magic byte in the same place, so
+one walk serves segments that mix them. Here, a legacy message is a batch of its own.
 
-Everything is read with ``pread`` in chunks and nothing is trusted: what cannot be a batch raises ``CorruptRecord``.
+The file is read with ``pread`` in chunks and nothing in it is trusted: anything that cannot be a batch raises
+``CorruptRecord``.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from parley.protocol.records.batch_header import HEADER_SIZE, BatchHeader, read_
 from parley.protocol.records.errors import CorruptRecord
 
 LOOKUP_CHUNK: Final = 4096
-"""What a walk from an index entry needs as a rule: the index has an entry every ``index.interval.bytes`` (4096)."""
+"""Usually enough for a walk from an index entry: there is one every ``index.interval.bytes`` (4096)."""
 SCAN_CHUNK: Final = 1 << 20
 
 
 class SegmentFile:
-    """An open ``.log`` file. It stays open while anything refers to it: a read under way keeps a deleted segment's."""
+    """An open ``.log`` file. It stays open while anything refers to it, so a read in progress keeps a deleted segment's
+    file."""
 
     __slots__ = ("fd", "path")
 
@@ -39,7 +41,7 @@ class SegmentFile:
             os.close(self.fd)
 
     def read(self, size: int, position: int, *, nowait: bool = False) -> bytes | bytearray:
-        """Up to ``size`` bytes, fewer only at the end of the file. Raises ``OSError``.
+        """Up to ``size`` bytes; fewer only at the end of the file. Raises ``OSError``.
 
         May wait for the disk; with ``nowait`` it raises ``BlockingIOError`` instead.
         """
@@ -50,17 +52,18 @@ class SegmentFile:
         return data if done == size else data[:done]
 
     def read_into(self, buffer: bytearray | memoryview, position: int, *, nowait: bool = False) -> int:
-        """Fill the buffer as far as the file goes. With ``nowait``, ``BlockingIOError`` when the disk is needed."""
+        """Fill the buffer until the file ends; return the bytes read. With ``nowait``, raises ``BlockingIOError`` if it
+        had to wait."""
         flags = self.nowait_flag if nowait else 0
         try:
             done = os.preadv(self.fd, [buffer], position, flags)
         except OSError as error:
             if not flags or error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
                 raise
-            SegmentFile.nowait_flag = 0  # the file system cannot tell, so every read may wait
+            SegmentFile.nowait_flag = 0  # the file system does not support it, so every read may wait
             return self.read_into(buffer, position)
         while done < len(buffer):
-            # Short: the rest is not in memory (asking again says so), or the file ends.
+            # A short read: the rest is not in memory (the next call says so), or the file ends.
             more = os.preadv(self.fd, [memoryview(buffer)[done:]], position + done, flags)
             if not more:
                 break
@@ -73,8 +76,8 @@ def batches(
 ) -> Iterator[tuple[int, BatchHeader]]:
     """Position and header of the batches that fill the bytes from ``position`` to ``end``.
 
-    ``chunk`` is how many bytes are read at a time. Raises ``CorruptRecord`` where they are no whole batches,
-    ``OSError``; with ``nowait``, ``BlockingIOError`` where the disk would have to be waited for.
+    ``chunk`` is the number of bytes read at a time. Raises ``CorruptRecord`` if they are not whole batches,
+    ``OSError``; with ``nowait``, ``BlockingIOError`` if it had to wait for the disk.
     """
     data: bytes | bytearray = b""
     begin = position
@@ -84,13 +87,13 @@ def batches(
             data, begin, at = file.read(min(chunk, end - position), position, nowait=nowait), position, 0
         header = read_header(data, at)
         if header.base_offset < 0 or header.last_offset_delta < 0 or position + header.size_bytes > end:
-            raise CorruptRecord(f"{file.path} has no batch at byte {position}, which it should: {header}")
+            raise CorruptRecord(f"{file.path} should have a batch at byte {position}, but has {header}")
         yield position, header
         position += header.size_bytes
 
 
 def read_batch(file: SegmentFile, position: int, header: BatchHeader) -> bytes | bytearray:
-    """The whole batch at ``position``. Raises ``CorruptRecord`` where the file ends inside it, ``OSError``."""
+    """The whole batch at ``position``. Raises ``CorruptRecord`` if the file ends inside it, ``OSError``."""
     data = file.read(header.size_bytes, position)
     if len(data) < header.size_bytes:
         raise CorruptRecord(f"{file.path} ends inside the batch at byte {position}")

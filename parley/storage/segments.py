@@ -1,15 +1,13 @@
-"""The row of segments of one log: which takes the appends, when a new one begins, how old ones leave.
+"""The segments of one log: which takes the appends, when a new one begins, how old ones are removed.
 
 Rules:
 
-1. There is always a last segment, the active one. It alone takes appends; the others are sealed.
-2. A new one begins when a batch does not fit (size, offset index, time index, offsets more than 2**31 - 1 above the
-   base), or when the active one has taken appends for ``segment.ms`` by record time, less a random part of
-   ``segment.jitter.ms`` drawn for each.
-3. A segment that leaves is first taken out of what readers see, then noted as removed, then its files are renamed or
-   unlinked: a reader that still held it learns that from ``Durability.removals``.
-
-The log calls under its lock.
+1. The last segment is the active one. Only it takes appends; the others are sealed.
+2. A new one begins if a batch does not fit (size, offset index, time index, offsets more than 2**31 - 1 above the
+   base), or if the active one has taken appends for ``segment.ms`` by record time, less a random part of
+   ``segment.jitter.ms``.
+3. To remove a segment, first hide it from readers, then count the removal, then rename or delete its files. A reader
+   that still held it notices the count (``Durability.removals``).
 """
 
 from __future__ import annotations
@@ -25,7 +23,8 @@ from parley.storage.segment import DELETED, SWAP, Segment
 
 
 class Segments:
-    """The segments of the log in ``directory``, which ends at ``end_offset``; ``all`` is oldest first."""
+    """The segments of the log in ``directory``, which ends at ``end_offset``. ``all`` is oldest first. The log calls
+    under its lock."""
 
     def __init__(
         self,
@@ -50,13 +49,13 @@ class Segments:
         return self.reader.view.segments
 
     def appended(self, end_offset: int) -> None:
-        """The active segment grew; the log ends at ``end_offset``."""
+        """Note that the active segment grew; the log now ends at ``end_offset``."""
         self.end_offset = end_offset
         active = self.active
         self.reader.appended(LogEnd(end_offset, active, active.size))
 
     def takes(self, size: int, last_offset: int, latest_timestamp: int, config: LogConfig, now_ms: int) -> bool:
-        """Whether the active segment takes batches of ``size`` bytes, or a new one must begin for them."""
+        """True if the active segment has room for batches of ``size`` bytes; otherwise a new one must begin."""
         active = self.active
         if not active.has_room(size, last_offset, config):
             return False
@@ -79,15 +78,15 @@ class Segments:
         self._show([*self.all, begun])
 
     def drop_first(self, count: int) -> list[Path]:
-        """Take out the ``count`` oldest segments, not the active one; their renamed files. Raises ``OSError``."""
+        """Remove the ``count`` oldest segments, never the active one; return their renamed files. Raises ``OSError``."""
         dropped, kept = self.all[:count], self.all[count:]
         self._show(kept)
         return self._set_aside(dropped)
 
     def replace(self, new: Segment, old: Sequence[Segment]) -> list[Path]:
-        """Put one ``.cleaned`` segment in the place of sealed ones next to each other; the renamed files of these.
+        """Replace adjacent sealed segments with one ``.cleaned`` segment; return the renamed files of the old ones.
 
-        What an ``OSError`` interrupts is finished or undone by recovery. Raises ``ValueError`` for other segments.
+        If an ``OSError`` interrupts it, recovery finishes or undoes the work. Raises ``ValueError`` for other segments.
         """
         segments = self.all
         first = segments.index(old[0])
@@ -103,7 +102,7 @@ class Segments:
         return removed
 
     def cut(self, offset: int, config: LogConfig) -> int:
-        """Remove what lies at ``offset`` and after it; where the log ends now, with a batch.
+        """Remove everything from ``offset`` on, and return where the log ends now, at a batch boundary.
 
         ``offset`` is not below the first segment. Raises ``OSError``, ``CorruptRecord``.
         """
@@ -133,7 +132,7 @@ class Segments:
             segment.moved(directory)
 
     def release(self) -> None:
-        """Give back the files as they are. Reads under way keep theirs."""
+        """Close the files as they are. Reads in progress keep theirs."""
         for segment in self.all:
             segment.release()
 

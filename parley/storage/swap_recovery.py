@@ -1,15 +1,8 @@
-"""Files that an interrupted deletion or replacement of segments left in a log's directory.
+"""Settles what an interrupted deletion or replacement of segments left in a log's directory.
 
-A segment is deleted by renaming its files to ``.deleted``, and removed later. Segments are replaced (by compaction) in
-steps, so that a crash between any two leaves the old segments or the new ones, whole:
-
-1. the new ones are written as ``.cleaned``;
-2. they are renamed to ``.swap``, from the last segment to the first: when the first is ``.swap``, all are;
-3. the old ones are renamed to ``.deleted``;
-4. the new ones lose their suffix.
-
-So a ``.cleaned`` file found at a start means that step 2 was not finished: it goes, and so do the ``.swap`` files from
-its offset on. Any other ``.swap`` file is finished: what it replaces goes, and it takes its place.
+docs/storage.md, "Replacing segments", has the steps of a replacement and the suffixes of its files. If a ``.cleaned``
+file exists, the replacement is rolled back: the ``.cleaned`` file and all ``.swap`` files from its offset on are
+removed. Any other ``.swap`` file is complete: the segments it replaces are removed, and it takes their place.
 """
 
 from __future__ import annotations
@@ -22,17 +15,17 @@ from parley.protocol.records.errors import CorruptRecord
 from parley.storage.segment import CLEANED, DELETED, LOG_SUFFIX, SUFFIXES, SWAP, base_offset_of, file_name
 from parley.storage.segment_file import SCAN_CHUNK, SegmentFile, batches
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 def settle(directory: Path) -> None:
-    """Leave only files of whole segments, none of them twice. Raises ``OSError``."""
+    """Leave only files of whole segments, each offset in one of them. Raises ``OSError``."""
     names = sorted(os.listdir(directory))
     cleaned = [(base, name) for name in names if name.endswith(CLEANED) and (base := base_offset_of(name)) is not None]
     swapped = [(base, name) for name in names if name.endswith(SWAP) and (base := base_offset_of(name)) is not None]
     unfinished = min((base for base, _ in cleaned), default=None)
     aborted = [name for base, name in swapped if unfinished is not None and base >= unfinished]
-    # The .swap files go before the .cleaned ones that tell that they are not finished.
+    # The .swap files first: the .cleaned ones are the evidence that they are incomplete.
     for name in [name for name in names if name.endswith(DELETED)] + aborted + [name for _, name in cleaned]:
         (directory / name).unlink()
     finished = [(base, name) for base, name in swapped if name not in aborted]
@@ -41,7 +34,7 @@ def settle(directory: Path) -> None:
 
 
 def _finish(directory: Path, swapped: list[tuple[int, str]]) -> None:
-    """Steps 3 and 4: remove the segments that the swapped ones cover, and rename these."""
+    """Remove the segments that the ``.swap`` files cover, and rename those."""
     covered = [(base, _end_of(directory / name, base)) for base, name in swapped if name.endswith(LOG_SUFFIX + SWAP)]
     if covered:
         first, end = min(base for base, _ in covered), max(end for _, end in covered)
@@ -50,17 +43,17 @@ def _finish(directory: Path, swapped: list[tuple[int, str]]) -> None:
             if base is not None and first <= base < end and name in {file_name(base, kind) for kind in SUFFIXES}:
                 (directory / name).unlink()
     for _, name in swapped:
-        _logger.info("%s takes the place of the segments it was made of", directory / name)
+        _log.info("%s replaces the segments that it was made from", directory / name)
         (directory / name).rename(directory / name.removesuffix(SWAP))
 
 
 def _end_of(path: Path, base_offset: int) -> int:
-    """The offset that follows the last batch in the file, at least that behind its base offset."""
+    """The offset after the last batch in the file, but at least ``base_offset`` + 1."""
     end = base_offset + 1
     file = SegmentFile(path)
     try:
         for _, header in batches(file, 0, os.fstat(file.fd).st_size, chunk=SCAN_CHUNK):
             end = header.next_offset
     except CorruptRecord as error:
-        _logger.warning("%s: %s", path, error)
+        _log.warning("%s: %s", path, error)
     return end

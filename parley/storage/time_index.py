@@ -1,4 +1,8 @@
-"""The time index of a segment (``.timeindex``): timestamp -> offset."""
+"""The time index of a segment (``.timeindex``): timestamp -> offset.
+
+An entry is the largest timestamp so far (int64) and the relative offset of the batch that has it (int32). Both rise
+from entry to entry.
+"""
 
 from __future__ import annotations
 
@@ -14,23 +18,23 @@ _LONG: Final = struct.Struct(">q")
 
 
 class TimestampOffset(NamedTuple):
-    """A timestamp in milliseconds and the offset of a record, or of the end of a batch, that has it."""
+    """A timestamp (ms), and the offset of a record, or of the end of a batch, that has it."""
 
     timestamp: int
     offset: int
 
 
 class TimeIndex(MappedIndex):
-    """Timestamp -> offset. One slot is kept for the largest timestamp, which is noted when the segment is sealed."""
+    """The time index. One slot is reserved for the largest timestamp, which is noted when the segment is sealed."""
 
     ENTRY = _TIME_ENTRY
     __slots__ = ()
 
     @classmethod
     def open(cls, path: Path, base_offset: int) -> TimeIndex:
-        """An index whose segment was sealed or closed.
+        """Open the index of a segment that was sealed or closed.
 
-        Raises :class:`CorruptIndex` where its size or its last entry is impossible, ``FileNotFoundError``.
+        Raises ``CorruptIndex`` if its size or last entry is impossible, ``FileNotFoundError``.
         """
         count = entries_in(path, cls.ENTRY.size)
         index = cls(path, base_offset, count)
@@ -43,21 +47,21 @@ class TimeIndex(MappedIndex):
 
     @property
     def full(self) -> bool:
-        """Whether the segment must be rolled: only the slot for its largest timestamp is left."""
+        """True if the segment must be rolled because only the slot for its largest timestamp is left."""
         return self.count >= self._max_entries - 1
 
     @property
     def last(self) -> TimestampOffset:
-        """The last entry; (-1, base offset) when there is none."""
+        """The last entry; (-1, base offset) if there is none."""
         if not self.count:
             return TimestampOffset(-1, self.base_offset)
         timestamp, relative = self._entry(self.count - 1)
         return TimestampOffset(timestamp, self.base_offset + relative)
 
     def append(self, timestamp: int, offset: int) -> None:
-        """Note the largest timestamp so far and its offset; nothing to do unless it is larger than the last noted.
+        """Note the largest timestamp so far and its offset; does nothing unless it is larger than the last noted one.
 
-        Raises ``OSError`` when the disk is full.
+        Raises ``OSError`` if the disk is full.
         """
         at, entries = self.count * 12, self._room()
         if timestamp <= (_LONG.unpack_from(entries, at - 12)[0] if at else -1):
@@ -66,7 +70,8 @@ class TimeIndex(MappedIndex):
         self.count += 1
 
     def lookup(self, timestamp: int) -> TimestampOffset:
-        """The last entry not after ``timestamp``: before its offset, no record is later. (-1, base offset) if none."""
+        """The last entry not after ``timestamp``: no record before its offset is later. (-1, base offset) if there is
+        none."""
         count = self.count
         if not count:
             return TimestampOffset(-1, self.base_offset)
@@ -82,7 +87,7 @@ class TimeIndex(MappedIndex):
         return [TimestampOffset(t, self.base_offset + o) for t, o in map(self._entry, range(self.count))]
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the entries whose offset is ``offset`` or later."""
+        """Remove the entries whose offset is ``offset`` or later."""
         relative = offset - self.base_offset
         self.count = bisect_right(range(self.count), relative - 1, key=lambda at: self._entry(at)[1])
 

@@ -1,12 +1,12 @@
-"""The aborted transactions whose markers lie in one segment: the ``.txnindex`` file beside it.
+"""The transaction index of a segment (``.txnindex``): the aborted transactions whose markers lie in the segment.
 
 A read_committed fetch needs to know which transactions in its range were aborted. Rules:
 
 1. Entries are in the order of their markers, so last offsets rise. A transaction is indexed in the segment that holds
-   its marker, though its records may begin in an earlier one.
-2. An entry remembers the last stable offset at the abort. No transaction that is aborted later can begin below it, so
-   a search may end at the first entry whose last stable offset reaches the end of the range.
-3. The file is made by the first abort; most segments have none.
+   its marker, although its records may begin in an earlier segment.
+2. An entry has the last stable offset at the abort. No transaction aborted later can begin below it, so a search ends
+   at the first entry whose last stable offset reaches the end of the range.
+3. The first abort creates the file; most segments have none.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _ENTRIES_PER_READ = 1024
 
 
 class CorruptTransactionIndex(ValueError):
-    """The file cannot be what was written: its segment must be recovered."""
+    """The file is damaged; its segment must be recovered."""
 
 
 @dataclass(frozen=True, slots=True)
 class AbortedTransaction:
-    """A transaction that ended in an abort marker.
+    """A transaction that ended with an abort marker.
 
-    ``first_offset`` is its first record, ``last_offset`` the marker; ``last_stable_offset`` was the log's just after
-    the abort.
+    ``first_offset`` is its first record, ``last_offset`` the marker; ``last_stable_offset`` is that of the log just
+    after the abort.
     """
 
     producer_id: int
@@ -43,7 +43,8 @@ class AbortedTransaction:
 
 
 class TransactionIndex:
-    """The index at ``path``, whose name begins with the base offset of its segment. Opened when first needed."""
+    """The index file at ``path``, whose name begins with the base offset of its segment. It is opened when it is first
+    needed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -55,11 +56,11 @@ class TransactionIndex:
 
     @property
     def count(self) -> int:
-        """How many aborted transactions are indexed."""
+        """The number of aborted transactions in the index."""
         return self._size // _ENTRY.size
 
     def append(self, aborted: AbortedTransaction) -> None:
-        """Add the transaction that was aborted last; ``ValueError`` if it was not. Raises ``OSError``."""
+        """Add the transaction that was aborted last. Raises ``ValueError`` if it was not the last, ``OSError``."""
         if aborted.last_offset <= self._last_offset:
             raise ValueError(f"{aborted} does not come after offset {self._last_offset} in {self.path}")
         if self._fd < 0:
@@ -68,15 +69,16 @@ class TransactionIndex:
             _VERSION, aborted.producer_id, aborted.first_offset, aborted.last_offset, aborted.last_stable_offset
         )
         if os.pwrite(self._fd, entry, self._size) < _ENTRY.size:
-            raise OSError(errno.ENOSPC, "the entry was written in part", str(self.path))
+            raise OSError(errno.ENOSPC, "an entry of the transaction index was written only in part", str(self.path))
         self._size += _ENTRY.size
         self._last_offset = aborted.last_offset
 
     def find(self, start: int, end: int) -> tuple[list[AbortedTransaction], bool]:
-        """The aborted transactions that touch offsets from ``start`` to before ``end``, and whether that is all.
+        """Return the aborted transactions with offsets from ``start`` to before ``end``, and whether they are all there
+        are.
 
-        When the second value is False, the next segment's index must be searched as well. Reads the file: raises
-        ``OSError``, and :class:`CorruptTransactionIndex` on entries of an unknown version.
+        If the second value is False, the next segment's index must be searched as well. Reads the file. Raises
+        ``OSError``, or ``CorruptTransactionIndex`` if an entry has an unknown version.
         """
         found = []
         for aborted in self._entries(self._first_ending_at(start)):
@@ -87,18 +89,18 @@ class TransactionIndex:
         return found, False
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the transactions whose markers lie at ``offset`` or later. Raises ``OSError``."""
+        """Remove the transactions whose markers lie at ``offset`` or later. Raises ``OSError``."""
         kept = self._first_ending_at(offset)
         if kept < self.count:
             self._resize(kept)
 
     def reset(self) -> None:
-        """Drop every entry, before they are found again by reading the segment. Raises ``OSError``."""
+        """Remove every entry; the caller reads the segment to find them again. Raises ``OSError``."""
         if self._fd >= 0:
             self._resize(0)
 
     def sanity_check(self) -> None:
-        """Raise :class:`CorruptTransactionIndex` unless the file holds whole entries, in order, of this segment."""
+        """Raise ``CorruptTransactionIndex`` unless the file holds whole entries of this segment, in order."""
         if self._fd < 0:
             return
         if os.fstat(self._fd).st_size != self._size:
@@ -112,22 +114,22 @@ class TransactionIndex:
             previous = aborted.last_offset
 
     def flush(self) -> None:
-        """Bring the entries to disk. Blocks; raises ``OSError``."""
+        """Bring the entries to disk. Blocks. Raises ``OSError``."""
         if self._fd >= 0:
             os.fsync(self._fd)
 
     def moved_to(self, path: Path) -> None:
-        """Note that the file, if there is one, was renamed to ``path``."""
+        """Note that the file, if it exists, was renamed to ``path``."""
         self.path = path
 
     def close(self) -> None:
-        """Give back the file. Idempotent; nothing else may be called after it but :meth:`delete`."""
+        """Close the file. Idempotent; afterwards only ``delete`` may be called."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def delete(self) -> None:
-        """Close and remove the file, if there is one. Raises ``OSError``."""
+        """Close and remove the file, if it exists. Raises ``OSError``."""
         self.close()
         self.path.unlink(missing_ok=True)
 

@@ -139,7 +139,7 @@ async def test_after_a_crash_logs_are_recovered(home: Home, caplog: pytest.LogCa
         again = manager.get("topic", 0)
         assert again is not None
         assert (again.log_end_offset, again.high_watermark) == (2, 1)
-    assert "was not closed in order: recovering its 1 logs" in caplog.text
+    assert "was not shut down cleanly: recovering its 1 logs" in caplog.text
 
 
 async def test_many_logs_are_opened_by_several_threads(home: Home) -> None:
@@ -702,7 +702,7 @@ async def test_a_fault_in_one_round_does_not_end_the_rounds(
         log = await manager.get_or_create("topic", 0, config=LogConfig(flush_messages=1))
         with monkeypatch.context() as patch:
             patch.setattr(Log, "flush_due", lambda log, now_ms: 1 / 0)
-            await until(lambda: "it is tried again" in caplog.text)
+            await until(lambda: "the next attempt is in" in caplog.text)
         append(log, b"value")
         await until(lambda: log.recovery_point == 1)
 
