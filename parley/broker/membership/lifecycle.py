@@ -232,8 +232,9 @@ class BrokerLifecycle:
             )
         finally:
             self._on(BrokerEvent.SESSION_ENDED)
+            is_hopeless = self.state is BrokerState.LEAVING and self.outage.lasts_s is not None
             try:
-                async with asyncio.timeout(SESSION_CLOSE_MAX_S if self.outage.lasts_s is None else 0):
+                async with asyncio.timeout(0 if is_hopeless else SESSION_CLOSE_MAX_S):
                     await session.close()
             except (CoordinationError, TimeoutError) as error:
                 reason = str(error) or "the coordination store does not respond"

@@ -22,6 +22,7 @@ from contextlib import suppress
 from enum import Enum, auto
 from random import Random
 
+from parley.broker.logging.growing_interval import GrowingInterval
 from parley.broker.runtime.states import IllegalStep
 from parley.broker.runtime.tasks import TaskSet
 from parley.consensus.backend import Put, Session
@@ -158,12 +159,14 @@ class StoreMoveParticipant:
         """
         self._left_epoch = controller_epoch
         self._on(MoveEvent.STORE_MOVED)
+        interval = GrowingInterval(asyncio.get_running_loop().time)
         while True:
             try:
                 found = await find_successor(self.store, self._backend_at, rng=self._rng)
                 break
             except Retriable as error:
-                _log.warning("the new coordination store does not respond", extra={"reason": str(error)})
+                if interval.is_due():
+                    _log.warning("the new coordination store does not respond", extra={"reason": str(error)})
                 await asyncio.sleep(RETRY_S)
         await self._remember(found.identity)
         old, self.store = self.store, found

@@ -91,3 +91,26 @@ async def test_an_absurd_timeout_is_bounded() -> None:
     purgatory.watch(delayed, ["a"], 2.0**31)
     purgatory.notify("a", 1)
     assert await delayed == "news of a"
+
+
+async def test_a_failing_response_does_not_keep_others_waiting() -> None:
+    class Failing(Delayed[str]):
+        def on_change(self, key: object, amount: int) -> bool:
+            raise RuntimeError("planted")
+
+        def expired(self) -> None:
+            self.complete("late")
+
+    class Fine(Failing):
+        def on_change(self, key: object, amount: int) -> bool:
+            self.complete("fine")
+            return True
+
+    purgatory = Purgatory()
+    failing, fine = Failing(), Fine()
+    for delayed in (failing, fine):
+        purgatory.watch(delayed, ["k"], 60)
+    purgatory.notify("k")
+    assert await fine == "fine"
+    assert isinstance(failing.exception(), RuntimeError)
+    assert purgatory.waiting == 0
