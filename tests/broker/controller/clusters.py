@@ -29,7 +29,7 @@ def epoch_of(broker_id: int) -> int:
 
 
 def image_with(*states: PartitionState, brokers: int = 5, fenced: Collection[int] = ()) -> MetadataImage:
-    """Brokers 1 to ``brokers``, and a topic of these partitions."""
+    """Return an image with the brokers 1 to ``brokers`` and a topic with these partitions."""
     registered = {
         i: BrokerRegistration(i, epoch_of(i), UUID(int=i), (), fenced=i in fenced) for i in range(1, brokers + 1)
     }
@@ -38,7 +38,7 @@ def image_with(*states: PartitionState, brokers: int = 5, fenced: Collection[int
 
 
 class DirectController:
-    """Carries out each decision at once, while it is in office."""
+    """A controller without a store: carries out each decision at once while it is active."""
 
     def __init__(self, image: MetadataImage) -> None:
         self.metadata = Metadata(image)

@@ -1,4 +1,4 @@
-"""Brokers come and go: what that makes of the partitions they hold."""
+"""Brokers register, are fenced, lose disks, stop and leave: what happens to their partitions."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_only_replica_leads_again_under_a_new_epoch() -> None:
     assert back.brokers[1] == broker(1, epoch=2, incarnation=2)
 
 
-def test_a_restart_nobody_noticed_counts_as_a_loss() -> None:
+def test_an_unnoticed_restart_counts_as_a_loss() -> None:
     image = image_with(PartitionState((1,), (1,), 1, leader_epoch=4))
     after = image.with_changes(register_broker(image, broker(1, epoch=2, incarnation=2), never).changes)
     state = after.partition("t", 0)
@@ -68,7 +68,7 @@ def test_a_restart_nobody_noticed_counts_as_a_loss() -> None:
     assert (state.leader, state.leader_epoch) == (1, 6)
 
 
-def test_what_is_known_or_old_changes_nothing() -> None:
+def test_a_known_or_older_registration_changes_nothing() -> None:
     image = image_with(PartitionState((1,), (1,), 1))
     assert register_broker(image, broker(1), never).changes == ()
     newer = image.with_changes(register_broker(image, broker(1, epoch=3, incarnation=3), never).changes)
@@ -83,7 +83,7 @@ def test_a_fenced_broker_returns_under_a_higher_epoch_only() -> None:
     assert not back.brokers[1].fenced
 
 
-def test_who_lost_the_disk_is_no_candidate_until_it_registers_anew() -> None:
+def test_a_replica_on_a_failed_disk_is_not_electable_until_its_broker_registers_again() -> None:
     image = image_with(PartitionState((1, 2), (1,), 1, leader_epoch=4))
     image = image.with_changes(take_replicas_offline(image, 1, 1, [(UUID(int=9), 0)], never).changes)
     leaderless = PartitionState((1, 2), (1,), NO_LEADER, 5, 1)
@@ -98,7 +98,7 @@ def test_who_lost_the_disk_is_no_candidate_until_it_registers_anew() -> None:
     assert repaired.partition("t", 0) == PartitionState((1, 2), (1,), 1, 6, 2)
 
 
-def test_the_next_member_in_sync_that_returns_leads_instead_of_a_failed_disk() -> None:
+def test_a_returning_isr_member_leads_instead_of_a_replica_on_a_failed_disk() -> None:
     image = image_with(PartitionState((1, 2), (1, 2), 1))
     image = image.with_changes([BrokerRegistered(replace(broker(2), fenced=True))])
     image = image.with_changes(take_replicas_offline(image, 1, 1, [(UUID(int=9), 0)], never).changes)
@@ -107,8 +107,8 @@ def test_the_next_member_in_sync_that_returns_leads_instead_of_a_failed_disk() -
 
 
 @pytest.mark.parametrize("notices", [True, False])
-def test_a_leader_that_restarts_never_goes_on_under_its_epoch_wherever_writes_are_cut_off(notices: bool) -> None:
-    """However much of the writes a controller brought to the store that fenced it, or that took it in anew."""
+def test_a_restarted_leader_gets_a_new_epoch_wherever_the_writes_are_cut_off(notices: bool) -> None:
+    """However many of its writes the controller made that fenced the broker, or registered it again."""
     led = [PartitionState((1, 2), (1, 2), 1, 4), PartitionState((1,), (1,), 1, 4)]
     topics = [TopicImage(f"t{i}", UUID(int=10 + i), (led[i % 2],)) for i in range(4)]
     registered = [BrokerRegistered(broker(i)) for i in (1, 2)]
@@ -132,7 +132,7 @@ FOLLOWED = PartitionState((2, 1), (2, 1), 2, 5, 7)
 ALONE = PartitionState((1, 2), (1,), 1, 5, 7)
 
 
-def test_what_others_can_lead_moves_and_the_rest_is_told() -> None:
+def test_controlled_shutdown_moves_leaderships_and_returns_the_partitions_left_without_leader() -> None:
     image = clusters.image_with(SHARED, FOLLOWED, ALONE)
     decision = hand_over_leadership(image, 1, clusters.epoch_of(1), never)
     after = image.with_changes(decision.changes)
@@ -152,16 +152,16 @@ def test_what_others_can_lead_moves_and_the_rest_is_told() -> None:
     [
         (9, 1, ErrorCode.BROKER_ID_NOT_REGISTERED),
         (1, 10, ErrorCode.STALE_BROKER_EPOCH),
-        (1, -1, ErrorCode.STALE_BROKER_EPOCH),  # who does not know it is not the broker
+        (1, -1, ErrorCode.STALE_BROKER_EPOCH),  # a sender without the epoch is not the broker
     ],
 )
-def test_a_late_or_mistaken_farewell_changes_nothing(broker_id: int, epoch: int, error: ErrorCode) -> None:
+def test_controlled_shutdown_with_a_wrong_id_or_epoch_is_refused(broker_id: int, epoch: int, error: ErrorCode) -> None:
     with pytest.raises(KafkaError) as raised:
         hand_over_leadership(clusters.image_with(SHARED), broker_id, epoch, never)
     assert raised.value.code is error
 
 
-def test_a_broker_that_is_gone_is_forgotten_but_not_as_a_replica() -> None:
+def test_an_unregistered_broker_remains_a_replica() -> None:
     image = clusters.image_with(FOLLOWED, fenced=[1])
     after = image.with_changes(unregister_broker(image, 1).changes)
     assert 1 not in after.brokers
@@ -170,7 +170,7 @@ def test_a_broker_that_is_gone_is_forgotten_but_not_as_a_replica() -> None:
     assert moved.partition(clusters.TOPIC, 0) == PartitionState((2,), (2,), 2, 5, 8)
 
 
-def test_a_broker_that_was_forgotten_may_come_back() -> None:
+def test_an_unregistered_broker_may_register_again() -> None:
     image = clusters.image_with(ALONE, fenced=[1])
     returning = replace(image.brokers[1], epoch=99)
     after = image.with_changes(unregister_broker(image, 1).changes)
@@ -179,7 +179,7 @@ def test_a_broker_that_was_forgotten_may_come_back() -> None:
 
 
 @pytest.mark.parametrize(("broker_id", "error"), [(1, "INVALID_REQUEST"), (9, "BROKER_ID_NOT_REGISTERED")])
-def test_who_lives_or_is_unknown_is_not_forgotten(broker_id: int, error: str) -> None:
+def test_a_live_or_unknown_broker_cannot_be_unregistered(broker_id: int, error: str) -> None:
     with pytest.raises(KafkaError) as raised:
         unregister_broker(clusters.image_with(SHARED), broker_id)
     assert raised.value.code is ErrorCode[error]

@@ -34,7 +34,7 @@ def test_any_registered_broker_may_be_configured(broker: str, error: ErrorCode) 
     assert bool(decision.changes) is (error is ErrorCode.NONE)
 
 
-def test_what_was_set_for_a_broker_that_was_forgotten_can_be_taken_back() -> None:
+def test_the_configuration_of_an_unregistered_broker_can_be_removed() -> None:
     resource = ConfigResource(ResourceType.BROKER, "9")
     image = image_with().with_changes([ConfigReplaced(resource, {"log.cleaner.threads": "2"})])
     decision = alter_configs(

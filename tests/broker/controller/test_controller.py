@@ -1,4 +1,4 @@
-"""How decisions that wait together become batches, and what becomes of a batch that the store cannot take."""
+"""How waiting decisions are batched, and what happens if the store refuses a batch or does not respond."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def asking(*changes: Change) -> DecisionRequest:
     return DecisionRequest(lambda image: Decision(changes, len(image.topics)), None)  # type: ignore[arg-type]
 
 
-def test_a_topic_is_not_made_in_the_batch_that_deletes_one_of_its_name() -> None:
+def test_a_topic_is_not_created_in_the_batch_that_deletes_one_of_its_name() -> None:
     image = MetadataImage("c").with_changes([TopicCreated(topic(1))])
     requests = [
         asking(TopicCreated(topic(2, "other"))),
@@ -62,7 +62,7 @@ def test_a_topic_is_not_made_in_the_batch_that_deletes_one_of_its_name() -> None
 
 
 def batches(*requests: DecisionRequest) -> list[int]:
-    """How many of the requests each batch holds, of a cluster with one topic."""
+    """Return the number of requests in each batch, for a cluster with one topic."""
     image, left, sizes = MetadataImage("c").with_changes([TopicCreated(topic(1))]), list(requests), []
     while left:
         batch, image = decide_batch(image, left)
@@ -117,7 +117,7 @@ async def in_office() -> AsyncIterator[tuple[Controller, Metadata, MemoryBackend
         await asyncio.wait({term})
 
 
-async def test_what_was_carried_out_is_not_again_where_the_rest_of_the_round_is_too_large() -> None:
+async def test_decisions_are_not_repeated_if_a_later_one_of_the_round_is_too_large() -> None:
     async with in_office() as (controller, metadata, _):
         decisions = [count_up, changing(TopicCreated(topic(1))), changing(TopicDeleted("t", UUID(int=1))), TOO_LARGE]
         *done, refused = await asyncio.gather(*map(controller.submit, decisions), return_exceptions=True)
@@ -127,7 +127,7 @@ async def test_what_was_carried_out_is_not_again_where_the_rest_of_the_round_is_
         assert metadata.image.configs[COUNTED] == {"count": "1"}
 
 
-async def test_nobody_is_left_waiting_where_the_office_is_lost_while_a_round_is_taken_apart() -> None:
+async def test_every_caller_gets_an_error_if_the_term_ends_while_a_round_is_split() -> None:
     async with in_office() as (controller, _, backend):
         leadership = controller._leadership
         assert leadership is not None
@@ -143,8 +143,8 @@ async def test_nobody_is_left_waiting_where_the_office_is_lost_while_a_round_is_
         assert codes == [ErrorCode.INVALID_REQUEST, ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_CONTROLLER]
 
 
-async def test_a_campaign_goes_on_while_the_dead_controller_is_found_dead_again() -> None:
-    """The others look every second, and a store under load may need longer for what an election takes."""
+async def test_a_campaign_goes_on_while_the_controller_is_found_dead_again() -> None:
+    """The other brokers look every second, and a store under load may need longer for an election."""
     metadata = Metadata(MetadataImage("c"))
     store = MemoryStore()
     async with MemoryBackend(store) as other, MemoryBackend(store) as backend:

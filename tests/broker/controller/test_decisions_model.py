@@ -1,4 +1,4 @@
-"""The decisions of the controller in any order: what must hold of the metadata whatever happens to a cluster.
+"""The controller's decisions in any order: what must hold for the metadata whatever happens to a cluster.
 
 Every step also goes through the coordination store's form of the metadata, as a controller that takes over reads it.
 """
@@ -51,7 +51,7 @@ goals = st.lists(st.integers(1, 6), min_size=0, max_size=4).map(tuple)
 
 
 def unclean(image: MetadataImage, topic: str) -> bool:
-    """Topic "a" may elect anybody."""
+    """Unclean election is allowed for topic "a"."""
     return topic == "a"
 
 
@@ -59,7 +59,7 @@ Writes = list[tuple[str, bytes | None]]
 
 
 def write(stored: dict[str, bytes], writes: Writes) -> None:
-    """What the store does with them."""
+    """Apply writes as the store does."""
     for key, value in writes:
         if value is None:
             stored.pop(key, None)
@@ -68,7 +68,7 @@ def write(stored: dict[str, bytes], writes: Writes) -> None:
 
 
 def check_sound(image: MetadataImage) -> None:
-    """What must hold of every partition."""
+    """Check what must hold for every partition."""
     live = {broker.broker_id for broker in image.live_brokers()}
     for _, _, state in image.partitions():
         assert state.isr
@@ -85,7 +85,7 @@ def check_sound(image: MetadataImage) -> None:
 
 
 class Controlling(RuleBasedStateMachine):
-    """One image, decided upon by everything that decides, with its other self in the store."""
+    """An image that all decisions change, and its copy in the store."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class Controlling(RuleBasedStateMachine):
 
     @rule(broker_id=brokers, back=st.integers(0, 2))
     def join_late(self, broker_id: int, back: int) -> None:
-        """A registration that was overtaken."""
+        """Register a broker with an epoch that is out of date."""
         known = self.image.brokers.get(broker_id)
         if known is not None:
             late = replace(known, epoch=known.epoch - back, fenced=False)
@@ -194,7 +194,7 @@ class Controlling(RuleBasedStateMachine):
     @precondition(lambda self: self.image.topics)
     @rule(data=st.data(), order=st.permutations(IDS), count=st.integers(1, 3))
     def move_to_brokers(self, data: st.DataObject, order: list[int], count: int) -> None:
-        """A partition that exists is to be on brokers that are registered."""
+        """Reassign an existing partition to registered brokers."""
         topic, index, _ = data.draw(st.sampled_from(list(self.image.partitions())))
         self.move(Reassignment(topic, index, tuple(i for i in order if i in self.image.brokers)[:count]), True)
 
@@ -218,7 +218,7 @@ class Controlling(RuleBasedStateMachine):
         late=st.tuples(st.integers(-1, 1), st.integers(-1, 1), st.integers(-1, 1)),
     )
     def alter(self, topic: str, index: int, sender: int, isr: list[int], late: tuple[int, int, int]) -> None:
-        """Somebody asks for something, now or too late."""
+        """A broker asks for an arbitrary ISR, with present or outdated epochs."""
         state = self.image.partition(topic, index)
         if sender not in self.image.brokers or state is None:
             return
@@ -232,7 +232,7 @@ class Controlling(RuleBasedStateMachine):
     @precondition(lambda self: self.image.topics)
     @rule(data=st.data(), count=st.integers(1, 5))
     def agree(self, data: st.DataObject, count: int) -> None:
-        """A leader asks for something sensible: itself, and followers that live."""
+        """A leader asks for a valid ISR: itself, and live followers."""
         live = {broker.broker_id for broker in self.image.live_brokers()}
         led = [each for each in self.image.partitions() if each[2].leader != NO_LEADER]
         if led:
@@ -255,7 +255,7 @@ class Controlling(RuleBasedStateMachine):
 
     @rule()
     def all_return_and_catch_up(self) -> None:
-        """Once everybody is back and in sync every reassignment is over."""
+        """Once all brokers are back and in sync, every reassignment is complete."""
         for broker_id in sorted({i for _, _, state in self.image.partitions() for i in state.replicas}):
             self.join(broker_id, True)
         for topic, index, state in list(self.image.partitions()):
@@ -266,7 +266,7 @@ class Controlling(RuleBasedStateMachine):
     # What must hold.
 
     def check_torn(self, begun: Writes) -> None:
-        """A controller that went down in the middle leaves what its successor can read, and put right."""
+        """A controller that dies in the middle of its writes leaves a state that the next one can read and repair."""
         stored = dict(self.stored)
         write(stored, begun)
         torn = read_image("c", stored)

@@ -1,4 +1,4 @@
-"""AlterPartition: whom the controller believes, and what it makes of what it is told."""
+"""AlterPartition: which changes of the ISR the controller grants."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_isr_grows_and_shrinks_without_a_new_leader_epoch() -> None:
     assert after.partition("t", 0) == PartitionState((1, 2, 3), (1,), 1, 5, 9)
 
 
-def test_nothing_new_changes_nothing() -> None:
+def test_the_same_isr_changes_nothing() -> None:
     decision = alter_partitions(image_with(STATE), 1, 11, [wish(1, 2)])
     assert decision.changes == ()
     assert decision.result[0].state is not None
@@ -60,7 +60,7 @@ def test_nothing_new_changes_nothing() -> None:
         (replace(wish(), isr=((1, 11), (2, 12), (3, 12))), ErrorCode.INELIGIBLE_REPLICA),
     ],
 )
-def test_what_does_not_fit_is_refused_alone(asking: IsrChange, error: ErrorCode) -> None:
+def test_an_invalid_isr_change_is_refused_alone(asking: IsrChange, error: ErrorCode) -> None:
     (refused, granted), after = asked(image_with(STATE, replace(STATE)), asking, wish(1, 2, 3, partition=1))
     assert refused.error is error
     assert after.partition("t", 0) == STATE
@@ -72,24 +72,24 @@ def test_a_member_that_is_fenced_does_not_join() -> None:
     assert outcome.error is ErrorCode.INELIGIBLE_REPLICA
 
 
-def test_a_member_without_an_epoch_is_believed() -> None:
+def test_the_broker_epoch_of_an_isr_member_is_optional() -> None:
     (outcome,), _ = asked(image_with(STATE), replace(wish(), isr=((1, 11), (3, NO_EPOCH))))
     assert outcome.error is ErrorCode.NONE
 
 
-def test_only_the_leader_is_heard() -> None:
+def test_only_the_leader_may_change_the_isr() -> None:
     (outcome,), _ = asked(image_with(STATE), wish(1, 2, 3), sender=2)
     assert outcome.error is ErrorCode.INVALID_REQUEST
 
 
 @pytest.mark.parametrize("sender", [(1, 10), (1, 12), (1, -1), (9, 1)])
-def test_a_sender_of_another_life_is_refused_altogether(sender: tuple[int, int]) -> None:
+def test_a_sender_with_a_stale_broker_epoch_is_refused(sender: tuple[int, int]) -> None:
     with pytest.raises(KafkaError) as raised:
         alter_partitions(image_with(STATE), *sender, [wish(1)])
     assert raised.value.code is ErrorCode.STALE_BROKER_EPOCH
 
 
-def test_two_wishes_for_one_partition_are_one_after_the_other() -> None:
+def test_two_changes_of_one_partition_apply_one_after_the_other() -> None:
     (first, second), after = asked(image_with(STATE), wish(1, 2, 3), wish(1))
     assert (first.error, second.error) == (ErrorCode.NONE, ErrorCode.INVALID_UPDATE_VERSION)
     assert after.partition("t", 0) == first.state

@@ -1,4 +1,4 @@
-"""The rule that chooses leaders."""
+"""The rule that chooses a partition's leader."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parley.broker.metadata.types import NO_LEADER, PartitionState
 STATE = PartitionState(replicas=(1, 2, 3), isr=(1, 2), leader=1, leader_epoch=5, partition_epoch=9)
 
 
-def test_a_living_leader_stays() -> None:
+def test_a_live_leader_stays() -> None:
     assert elect_leader(STATE, {1, 2, 3}) is STATE
 
 

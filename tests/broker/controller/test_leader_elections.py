@@ -1,4 +1,4 @@
-"""Elections on request, and those that keep leaders where they belong."""
+"""Elections on request, and elections that keep leadership on preferred replicas."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def test_an_unclean_election_takes_any_living_replica_where_there_is_no_leader()
     assert after.partition(TOPIC, 0) == PartitionState((1, 2), (1,), 1, 6, 8)
 
 
-def test_asked_for_all_only_what_made_a_difference_is_told() -> None:
+def test_an_election_for_all_partitions_returns_only_those_that_needed_one() -> None:
     image = image_with(AWAY, PartitionState((1, 2), (1, 2), 1), PartitionState((5, 2), (2,), 2), fenced=[5])
     codes, _ = elected(image, ElectionType.PREFERRED)
     assert codes == {0: ErrorCode.NONE, 2: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
 
 
-def test_an_unclean_election_prefers_replicas_that_are_not_only_being_filled() -> None:
+def test_an_unclean_election_prefers_replicas_that_are_not_being_added() -> None:
     moving = PartitionState((4, 1, 2), (2,), NO_LEADER, adding=(4,), removing=(1, 2))
     _, after = elected(image_with(moving, fenced=[2]), ElectionType.UNCLEAN, 0)
     state = after.partition(TOPIC, 0)
@@ -69,7 +69,7 @@ def test_an_unclean_election_prefers_replicas_that_are_not_only_being_filled() -
     assert (state.leader, state.isr) == (1, (1,))
 
 
-def test_what_is_allowed_later_is_made_good() -> None:
+def test_unclean_elections_that_are_allowed_later_are_held() -> None:
     image = image_with(LEADERLESS, PartitionState((3, 1), (3,), 3), fenced=[2])
     assert reconcile_leaders(image, never).changes == ()
     decision = reconcile_leaders(image, always)
@@ -77,8 +77,8 @@ def test_what_is_allowed_later_is_made_good() -> None:
     assert image.with_changes(decision.changes).partition(TOPIC, 0) == PartitionState((1, 2), (1,), 1, 6, 8)
 
 
-def test_what_a_controller_left_undone_is_done() -> None:
-    """The broker was fenced in one transaction, and its partitions were to follow in another."""
+def test_changes_that_a_dead_controller_left_unfinished_are_finished() -> None:
+    """The broker was fenced in one transaction; its partitions should have followed in another."""
     image = image_with(AWAY, PartitionState((2, 1), (1, 2), 1, 5, 7), fenced=[2])
     decision = reconcile_leaders(image, never)
     assert decision.result == 0
@@ -99,7 +99,7 @@ def test_an_unclean_election_rescues_a_partition_from_a_failed_disk() -> None:
     assert codes == {0: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE}
 
 
-def test_nobody_elects_a_replica_on_a_failed_disk() -> None:
+def test_no_election_chooses_a_replica_on_a_failed_disk() -> None:
     image = image_with(DISKLESS)
     codes, _ = elected(image, ElectionType.PREFERRED, 0)
     assert codes == {0: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
@@ -109,14 +109,14 @@ def test_nobody_elects_a_replica_on_a_failed_disk() -> None:
     assert after.partition(TOPIC, 0) == PartitionState((1, 2), (2,), 2, 6, 8)
 
 
-def test_a_controller_that_takes_over_asks_a_failed_disk_once_more() -> None:
-    """For all that it can see, the one before it may have been about to elect that replica."""
+def test_a_new_controller_tries_a_replica_on_a_failed_disk_once_more() -> None:
+    """The previous controller may have been about to elect that replica."""
     image = image_with(DISKLESS)
     after = image.with_changes(reconcile_leaders(image, never, takes_over=True).changes)
     assert after.partition(TOPIC, 0) == PartitionState((1, 2), (1,), 1, 6, 8)
 
 
-def test_leaders_go_back_where_too_many_are_away() -> None:
+def test_leaderships_return_to_brokers_that_lead_too_few() -> None:
     home = PartitionState((1, 2), (1, 2), 1)
     image = image_with(AWAY, *[home] * 9)
     assert rebalance_to_preferred(image, 10, 100).changes == ()
@@ -127,7 +127,7 @@ def test_leaders_go_back_where_too_many_are_away() -> None:
     assert [state.leader for _, _, state in after.partitions()] == [1] * 10
 
 
-def test_leaders_go_back_so_many_at_a_time_and_only_where_they_can() -> None:
+def test_leaderships_return_in_limited_numbers_and_only_to_electable_replicas() -> None:
     moving = PartitionState((1, 2), (2, 1), 2, adding=(1,))
     lagging = PartitionState((1, 2), (2,), 2)
     image = image_with(AWAY, AWAY, moving, lagging)

@@ -1,4 +1,4 @@
-"""Logs that lie in a data directory when a cluster begins become topics."""
+"""Logs found in a data directory when a cluster begins become topics."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_topics_keep_their_id_and_go_on_under_a_higher_epoch() -> None:
     )
 
 
-def test_what_cannot_be_a_whole_topic_is_left_alone() -> None:
+def test_logs_that_do_not_make_up_a_topic_are_left_alone() -> None:
     image, adopted = adopt(
         MetadataImage("c"),
         FoundPartition("gap", 1, ID, 0),

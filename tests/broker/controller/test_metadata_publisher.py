@@ -1,4 +1,4 @@
-"""What the controller tells those who follow it, and what they make of it."""
+"""What the controller sends to the brokers that follow it, and how they apply it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def registered(broker_id: int, epoch: int = 1, *, fenced: bool = False) -> Broke
 
 
 class Term:
-    """A controller in office, and the metadata of one that follows it."""
+    """A controller in office, and the metadata of a broker that follows it."""
 
     def __init__(self) -> None:
         self.ours = Metadata(MetadataImage("cluster"))
@@ -62,7 +62,7 @@ class Term:
         return answer
 
 
-def test_the_first_answer_is_the_whole_image_and_the_next_ones_are_what_changed() -> None:
+def test_the_first_response_is_a_whole_image_and_the_next_ones_are_deltas() -> None:
     term = Term()
     term.create(1)
     assert term.pull().is_snapshot
@@ -72,7 +72,7 @@ def test_the_first_answer_is_the_whole_image_and_the_next_ones_are_what_changed(
     assert term.pull().steps == []
 
 
-def test_who_is_too_far_behind_gets_the_whole_image(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_too_far_behind_gets_the_whole_image(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publisher_module, "DELTAS_KEPT", 3)
     term = Term()
     term.pull()
@@ -82,7 +82,7 @@ def test_who_is_too_far_behind_gets_the_whole_image(monkeypatch: pytest.MonkeyPa
     assert term.pull().is_snapshot
 
 
-def test_what_is_kept_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_deltas_kept_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publisher_module, "BYTES_KEPT", 1)
     term = Term()
     term.pull()
@@ -90,7 +90,7 @@ def test_what_is_kept_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> No
     assert term.pull().is_snapshot
 
 
-def test_a_whole_image_tells_the_subscribers_what_it_changes() -> None:
+def test_subscribers_get_the_changes_that_a_whole_image_brings() -> None:
     term = Term()
     term.create(1, 2)
     term.pull()
@@ -107,7 +107,7 @@ def test_a_whole_image_tells_the_subscribers_what_it_changes() -> None:
     assert told[0].changes == (ControllerElected(2, EPOCH + 1), TopicDeleted("t1", UUID(int=1)))
 
 
-def test_a_controller_of_the_past_is_not_believed() -> None:
+def test_the_image_of_a_replaced_controller_is_refused() -> None:
     term = Term()
     old = term.answer()
     term.theirs.apply(Delta(EPOCH + 1, 0, (ControllerElected(2, EPOCH + 1),)))
@@ -118,7 +118,7 @@ def test_a_controller_of_the_past_is_not_believed() -> None:
 
 
 @pytest.mark.parametrize(("version", "changes"), [(2, b"[]"), (0, b"[]"), (1, b"nonsense")])
-def test_a_step_that_does_not_fit_is_refused_whole(version: int, changes: bytes) -> None:
+def test_a_delta_that_does_not_fit_is_refused_whole(version: int, changes: bytes) -> None:
     term = Term()
     term.pull()
     before = term.theirs.image
@@ -128,7 +128,7 @@ def test_a_step_that_does_not_fit_is_refused_whole(version: int, changes: bytes)
     assert (refused.value.code, term.theirs.image) == (ErrorCode.CORRUPT_MESSAGE, before)
 
 
-async def test_waiting_until_everybody_has_applied() -> None:
+async def test_waiting_until_all_live_brokers_have_applied_the_image() -> None:
     term = Term()
     term.create(1)
     heard = term.publisher.note_fetch
@@ -138,7 +138,7 @@ async def test_waiting_until_everybody_has_applied() -> None:
     await asyncio.sleep(0)
     heard(2, FollowerProgress(broker_epoch=1, fetched_s=0, controller_epoch=EPOCH, version=1))
     assert await waiting
-    # who is fenced, another incarnation, or never asked is not waited for
+    # a broker that is fenced, has another epoch, or never fetched does not count
     term.create(2)
     term.ours.apply(Delta(EPOCH, 3, (registered(2, fenced=True),)))
     assert await term.publisher.until_applied(60)

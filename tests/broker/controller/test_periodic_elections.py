@@ -1,4 +1,4 @@
-"""What the controller does for leadership without being asked, and when a topic's configuration allows more."""
+"""Elections that the controller holds by itself, and when a topic's configuration allows unclean ones."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def changed(controller: DirectController) -> None:
     await done.wait()
 
 
-async def test_leaders_go_back_at_each_interval() -> None:
+async def test_leaderships_return_at_each_interval() -> None:
     controller = DirectController(image_with(AWAY))
     given = config(leader_imbalance_check_interval_seconds="1")
     duty = asyncio.ensure_future(rebalance_leaders_periodically(controller, lambda: given))  # type: ignore[arg-type]
@@ -49,7 +49,7 @@ async def test_leaders_go_back_at_each_interval() -> None:
 async def test_leaders_stay_where_they_are_if_that_is_configured() -> None:
     controller = DirectController(image_with(AWAY))
     settings = iter([config(leader_imbalance_check_interval_seconds="1"), config(auto_leader_rebalance_enable="false")])
-    with pytest.raises(RuntimeError):  # the settings are asked for a third time: nothing was done at the second
+    with pytest.raises(RuntimeError):  # the configuration is read a third time: nothing was done the second time
         await rebalance_leaders_periodically(controller, lambda: next(settings))  # type: ignore[arg-type]
     assert leaders(controller) == [2]
 

@@ -1,4 +1,4 @@
-"""Partitions move to other replicas: how a move begins, ends, stops and gives way to another."""
+"""Reassignments: how they begin, complete, are cancelled, and are replaced by another one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def moved(
     return outcome.error.code if outcome.error else ErrorCode.NONE, after
 
 
-def test_a_move_begins_with_all_replicas_in_the_order_of_the_target() -> None:
+def test_a_reassignment_begins_with_all_replicas_in_the_order_of_the_target() -> None:
     error, after = moved(STATE, 4, 2, 5)
     assert error is ErrorCode.NONE
     assert after == PartitionState((4, 2, 5, 1, 3), (1, 2, 3), 1, 5, 8, adding=(4, 5), removing=(1, 3))
@@ -42,7 +42,7 @@ def test_a_move_begins_with_all_replicas_in_the_order_of_the_target() -> None:
     assert list_reassignments(image_with(STATE, after), {TOPIC: [0, 1, 2], "other": [0]}) == [(TOPIC, 1, after)]
 
 
-def test_it_ends_when_the_added_are_in_sync_and_the_leader_moves_if_it_leaves() -> None:
+def test_a_reassignment_completes_when_the_added_replicas_are_in_sync() -> None:
     _, moving = moved(STATE, 4, 2, 5)
     image = image_with(moving)
     isr = tuple((i, epoch_of(i)) for i in (1, 2, 3, 4, 5))
@@ -51,22 +51,22 @@ def test_it_ends_when_the_added_are_in_sync_and_the_leader_moves_if_it_leaves() 
     assert after == PartitionState((4, 2, 5), (2, 4, 5), 4, 6, 9)
 
 
-def test_fewer_replicas_are_fewer_at_once() -> None:
+def test_removed_replicas_leave_at_once_if_another_one_is_in_sync() -> None:
     assert moved(STATE, 2, 3) == (ErrorCode.NONE, PartitionState((2, 3), (2, 3), 2, 6, 8))
 
 
-def test_fewer_replicas_wait_until_one_that_stays_is_in_sync() -> None:
+def test_removed_replicas_stay_until_one_that_remains_is_in_sync() -> None:
     error, after = moved(replace(STATE, isr=(1,)), 2)
     assert error is ErrorCode.NONE
     assert after == PartitionState((2, 1, 3), (1,), 1, 5, 8, removing=(1, 3))
 
 
-def test_another_order_is_another_preference_and_no_new_leader() -> None:
+def test_a_new_order_changes_the_preference_but_not_the_leader() -> None:
     assert moved(STATE, 3, 2, 1) == (ErrorCode.NONE, PartitionState((3, 2, 1), (1, 2, 3), 1, 5, 8))
     assert moved(STATE, 1, 2, 3) == (ErrorCode.NONE, STATE)
 
 
-def test_a_move_that_is_stopped_leaves_no_trace_of_what_it_added() -> None:
+def test_a_cancelled_reassignment_removes_the_replicas_it_added() -> None:
     _, moving = moved(STATE, 4, 5, 3)
     error, after = moved(replace(moving, isr=(1, 2, 3, 4)))
     assert error is ErrorCode.NONE
@@ -74,11 +74,11 @@ def test_a_move_that_is_stopped_leaves_no_trace_of_what_it_added() -> None:
     assert (after.adding, after.removing) == ((), ())
 
 
-def test_there_must_be_a_move_to_stop() -> None:
+def test_only_a_reassignment_in_progress_can_be_cancelled() -> None:
     assert moved(STATE) == (ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, STATE)
 
 
-def test_another_target_takes_the_place_of_the_first() -> None:
+def test_a_second_target_replaces_the_first_one() -> None:
     _, moving = moved(STATE, 4, 2, 5)
     error, after = moved(moving, 1, 5, 3)
     assert error is ErrorCode.NONE
@@ -90,7 +90,7 @@ def test_a_leader_that_only_the_first_target_wanted_hands_over() -> None:
     assert moved(moving) == (ErrorCode.NONE, PartitionState((1,), (1,), 1, 6, 8))
 
 
-def test_a_move_is_not_stopped_where_that_would_lose_records() -> None:
+def test_a_reassignment_cannot_be_cancelled_if_records_would_be_lost() -> None:
     moving = PartitionState((4, 5, 1), (4,), 4, 5, 7, adding=(4, 5), removing=(1,))
     assert moved(moving) == (ErrorCode.INVALID_REPLICA_ASSIGNMENT, moving)
     assert moved(moving, unclean=always, fenced=(1,)) == (ErrorCode.INVALID_REPLICA_ASSIGNMENT, moving)
@@ -98,17 +98,17 @@ def test_a_move_is_not_stopped_where_that_would_lose_records() -> None:
 
 
 @pytest.mark.parametrize(("target", "fenced"), [((1, 1), ()), ((1, 9), ()), ((-1,), ())])
-def test_a_target_must_make_sense(target: tuple[int, ...], fenced: tuple[int, ...]) -> None:
+def test_an_invalid_target_is_refused(target: tuple[int, ...], fenced: tuple[int, ...]) -> None:
     assert moved(STATE, *target, fenced=fenced) == (ErrorCode.INVALID_REPLICA_ASSIGNMENT, STATE)
 
 
-def test_an_empty_target_is_none() -> None:
+def test_an_empty_target_is_refused() -> None:
     decision = alter_reassignments(image_with(STATE), [Reassignment(TOPIC, 0, ()), Reassignment("x", 0, (1,))], never)
     codes = [outcome.error.code for outcome in decision.result if outcome.error]
     assert codes == [ErrorCode.INVALID_REPLICA_ASSIGNMENT, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
-def test_the_number_of_replicas_is_kept_where_that_is_asked() -> None:
+def test_a_change_of_the_replication_factor_can_be_forbidden() -> None:
     assert moved(STATE, 4, 5, factor_may_change=False) == (ErrorCode.INVALID_REPLICATION_FACTOR, STATE)
     _, moving = moved(STATE, 4, 5, 1, factor_may_change=False)
     assert moving.adding == (4, 5)
@@ -121,13 +121,13 @@ def test_a_target_may_be_down() -> None:
     assert (error, after.adding) == (ErrorCode.NONE, (4,))
 
 
-def test_a_leader_lost_during_a_move_is_followed_by_one_in_sync() -> None:
+def test_a_leader_lost_during_a_reassignment_is_replaced_by_an_isr_member() -> None:
     _, moving = moved(STATE, 4, 5)
     image = image_with(moving)
     after = image.with_changes(fence_broker(image, 1, never).changes).partition(TOPIC, 0)
     assert after == PartitionState((4, 5, 1, 2, 3), (2, 3), 2, 6, 9, adding=(4, 5), removing=(1, 2, 3))
 
 
-def test_an_unclean_leader_that_was_being_added_ends_the_move() -> None:
+def test_an_unclean_leader_that_was_being_added_completes_the_reassignment() -> None:
     moving = PartitionState((4, 1), (1,), NO_LEADER, 5, 7, adding=(4,), removing=(1,))
     assert elect_leader(moving, {4}, unclean=True) == PartitionState((4,), (4,), 4, 6, 8)

@@ -1,4 +1,4 @@
-"""Replicas of new partitions: spread evenly, on different brokers, on different racks while there are any."""
+"""Replicas of new partitions are spread evenly, on different brokers, and on different racks if there are enough."""
 
 from __future__ import annotations
 
@@ -80,7 +80,9 @@ def test_a_topic_that_grows_by_steps_stays_even(count: int, steps: list[int], se
 
 
 @given(alive=st.integers(1, 4), away=st.integers(0, 4), factor=st.integers(1, 8), seed=st.integers())
-def test_brokers_that_are_away_take_what_the_others_cannot(alive: int, away: int, factor: int, seed: int) -> None:
+def test_fenced_brokers_get_replicas_only_if_live_ones_are_too_few(
+    alive: int, away: int, factor: int, seed: int
+) -> None:
     factor = min(factor, alive + away)
     known = [replace(broker, fenced=broker.broker_id >= alive) for broker in brokers([None] * (alive + away))]
     for replicas in place_replicas(known, 10, factor, Random(seed)):
@@ -89,6 +91,6 @@ def test_brokers_that_are_away_take_what_the_others_cannot(alive: int, away: int
         assert sum(broker < alive for broker in replicas) == min(factor, alive)
 
 
-def test_nobody_is_alive() -> None:
+def test_placement_needs_a_live_broker() -> None:
     with pytest.raises(KafkaError):
         place_replicas([replace(broker, fenced=True) for broker in brokers([None])], 1, 1, Random(0))

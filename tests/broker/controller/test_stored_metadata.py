@@ -1,4 +1,4 @@
-"""What changes write to the coordination store, when several concern one topic."""
+"""What changes write to the coordination store if several concern one topic."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def written(image: MetadataImage, *changes: Change) -> tuple[Writes, MetadataIma
     return writes_for(changes, after, image), after
 
 
-def test_partitions_that_change_together_are_written_as_they_are_in_the_end() -> None:
+def test_partitions_that_change_twice_are_written_once_in_their_final_state() -> None:
     image = image_with(*[STATE] * 150)
     writes, after = written(image, *(PartitionChanged(TOPIC, i, state) for i in (7, 8, 7) for state in (STATE, OTHER)))
     assert list(writes) == [f"{PARTITIONS}{TOPIC}/00000"]
@@ -46,7 +46,7 @@ def test_a_broker_that_registers_and_is_fenced_is_written_after_its_partitions()
     assert list(writes) == [f"{PARTITIONS}{TOPIC}/00000", f"{BROKERS}0000000001"]
 
 
-def test_a_topic_goes_before_its_partitions_whatever_was_to_be_written_of_them() -> None:
+def test_a_topics_key_is_deleted_before_its_partitions() -> None:
     writes, _ = written(image_with(STATE), PartitionChanged(TOPIC, 0, OTHER), TopicDeleted(TOPIC, TOPIC_ID))
     assert list(writes.items()) == [
         (TOPICS + TOPIC, None),
@@ -55,7 +55,7 @@ def test_a_topic_goes_before_its_partitions_whatever_was_to_be_written_of_them()
     ]
 
 
-def test_nothing_is_left_of_what_was_made_and_deleted_at_once() -> None:
+def test_a_topic_created_and_deleted_by_the_same_changes_leaves_nothing() -> None:
     small = image_with(STATE).topics[TOPIC]
     large = replace(small, topic_id=UUID(int=10), partitions=(STATE,) * 150)
     again = replace(small, topic_id=UUID(int=11))

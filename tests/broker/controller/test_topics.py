@@ -78,7 +78,7 @@ def test_validate_only_changes_nothing() -> None:
         (NewTopic("t", assignment={0: (9,)}), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
     ],
 )
-def test_what_is_refused_is_refused_alone(new: NewTopic, expected: ErrorCode) -> None:
+def test_an_invalid_topic_is_refused_alone(new: NewTopic, expected: ErrorCode) -> None:
     image, _ = create(image_of(3), NewTopic("taken"), NewTopic("a.b"))
     after, (refused, fine) = create(image, new, NewTopic("other"))
     assert code(refused) == expected
@@ -102,14 +102,14 @@ def test_a_policy_has_the_last_word() -> None:
     assert (code(decision.result[0]), decision.changes) == (ErrorCode.POLICY_VIOLATION, ())
 
 
-def test_a_topic_that_was_made_anew_is_not_deleted_under_its_old_id() -> None:
+def test_a_topic_created_again_is_not_deleted_by_its_old_id() -> None:
     image, _ = create(image_of(3), NewTopic("t"))
     refused = delete_topics(image, ["t"], {"t": UUID(int=77)})
     assert (code(refused.result[0]), refused.changes) == (ErrorCode.UNKNOWN_TOPIC_ID, ())
     assert delete_topics(image, ["t"], {"t": image.topics["t"].topic_id}).changes
 
 
-def test_delete_takes_the_configuration_along() -> None:
+def test_deleting_a_topic_deletes_its_configuration() -> None:
     image, _ = create(image_of(3), NewTopic("t", configs={"retention.ms": "5"}), NewTopic("u"))
     decision = delete_topics(image, ["t", "absent", "t"], {})
     after = image.with_changes(decision.changes)
@@ -123,7 +123,7 @@ def test_delete_takes_the_configuration_along() -> None:
     assert ConfigResource(ResourceType.TOPIC, "t") not in after.configs
 
 
-def test_partitions_are_only_ever_added() -> None:
+def test_the_number_of_partitions_only_grows() -> None:
     image, _ = create(image_of(3), NewTopic("t", partitions=2))
     decision = add_partitions(
         image,
@@ -148,7 +148,7 @@ def test_partitions_are_only_ever_added() -> None:
     assert after.topics["t"].partitions[:2] == image.topics["t"].partitions
 
 
-def test_one_request_makes_no_more_than_so_many_partitions() -> None:
+def test_the_new_partitions_of_one_request_are_bounded() -> None:
     half = PARTITIONS_MAX // 2
     image, outcomes = create(image_of(3), NewTopic("t", partitions=half), NewTopic("u", partitions=half))
     assert [code(o) for o in outcomes] == [ErrorCode.NONE] * 2
@@ -166,7 +166,7 @@ def test_one_request_makes_no_more_than_so_many_partitions() -> None:
 
 
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
-def test_what_is_kept_by_hash_gets_no_more_partitions(name: str) -> None:
+def test_internal_topics_get_no_more_partitions(name: str) -> None:
     image, _ = create(image_of(3), NewTopic(name))
     decision = add_partitions(image, [NewPartitions(name, 4)], rng=Random(0))
     assert (code(decision.result[0]), decision.changes) == (ErrorCode.INVALID_TOPIC_EXCEPTION, ())
@@ -179,7 +179,7 @@ def with_fenced(image: MetadataImage, *gone: int) -> MetadataImage:
 @given(
     count=st.integers(1, 8), down=st.sets(st.integers(0, 7)), partitions=st.integers(1, 20), factor=st.integers(1, 8)
 )
-def test_new_partitions_are_on_living_brokers_first(count: int, down: set[int], partitions: int, factor: int) -> None:
+def test_new_partitions_go_to_live_brokers_first(count: int, down: set[int], partitions: int, factor: int) -> None:
     image = with_fenced(image_of(count), *(i for i in down if i < count))
     alive = {broker.broker_id for broker in image.live_brokers()}
     after, (outcome,) = create(image, NewTopic("t", partitions=partitions, replication_factor=factor))
@@ -196,7 +196,7 @@ def test_new_partitions_are_on_living_brokers_first(count: int, down: set[int], 
         assert (state.isr, state.leader) == (living, state.replicas[0])
 
 
-def test_named_replicas_may_be_down_as_long_as_one_lives() -> None:
+def test_an_assignment_may_name_fenced_brokers_if_one_is_alive() -> None:
     image = with_fenced(image_of(3), 0, 1)
     after, (partly, dead) = create(image, NewTopic("t", assignment={0: (0, 2)}), NewTopic("u", assignment={0: (0, 1)}))
     assert (code(partly), code(dead)) == (ErrorCode.NONE, ErrorCode.INVALID_REPLICA_ASSIGNMENT)

@@ -1,4 +1,4 @@
-"""Everybody who subscribed hears of a change of the metadata, whoever else fails."""
+"""Every subscriber gets a change of the metadata, even if another one fails."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parley.broker.metadata.image import MetadataImage
 ELECTED = Delta(7, 1, (ControllerElected(1, 7),))
 
 
-def test_a_subscriber_that_fails_keeps_no_other_from_hearing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_subscriber_does_not_keep_changes_from_the_others(caplog: pytest.LogCaptureFixture) -> None:
     metadata = Metadata(MetadataImage("cluster"))
     heard: list[tuple[Delta, MetadataImage]] = []
 

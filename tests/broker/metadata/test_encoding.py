@@ -1,4 +1,4 @@
-"""Changes survive the way between brokers, whatever they say; anything else is refused."""
+"""All metadata changes can be encoded and decoded; other bytes are refused."""
 
 from __future__ import annotations
 
@@ -44,6 +44,6 @@ def test_round_trip(some: list[Change]) -> None:
     "wrong",
     [b"", b"{", b"\xff", b"1", b'{"a":1}', b"[1]", b'[["unheard of"]]', b'[["partition"]]', b'[["topic","t","x",[]]]'],
 )
-def test_what_is_no_list_of_changes_is_refused(wrong: bytes) -> None:
+def test_bytes_that_are_not_changes_are_refused(wrong: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
         changes_from_bytes(wrong)

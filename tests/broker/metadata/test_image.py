@@ -43,7 +43,7 @@ NAMES = ["a", "b", "c", "with.dot"]
 
 @st.composite
 def topics(draw: st.DrawFn) -> TopicImage:
-    """Two topics of one name share their id in some draws, but then they differ in the state of partitions only."""
+    """Two topics of the same name may have the same id. Then only the states of their partitions differ."""
     name = draw(st.sampled_from(NAMES))
     count = draw(st.sampled_from([1, 2, 100, 101]))
     few = draw(st.lists(states, min_size=1, max_size=2))
@@ -77,7 +77,7 @@ def images(draw: st.DrawFn) -> MetadataImage:
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(images(), images())
-def test_the_difference_of_two_images_leads_from_one_to_the_other(one: MetadataImage, other: MetadataImage) -> None:
+def test_changes_since_leads_from_one_image_to_the_other(one: MetadataImage, other: MetadataImage) -> None:
     reached = one.with_changes(other.changes_since(one))
     assert reached.topics == other.topics
     assert reached.configs == other.configs

@@ -1,4 +1,4 @@
-"""The group coordinator of a whole broker: what becomes of groups when their topic goes or cannot be read."""
+"""The group coordinator of a whole broker: what happens to groups if their topic is deleted or cannot be read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OFFSETS_TOPIC = "__consumer_offsets"
 
 
 class Groups:
-    """What a client asks of groups; ``t-0`` exists."""
+    """Requests of a client about groups. The partition ``t-0`` exists."""
 
     def __init__(self, broker: Broker, client: Client) -> None:
         self.broker = broker
@@ -77,21 +77,21 @@ class Groups:
         return ErrorCode(answer.topics[0].partitions[0].error_code)
 
     async def committed(self, group: str = "g") -> list[int] | ErrorCode:
-        """The offsets that a group has committed, or why they are not told."""
+        """Return the offsets that a group has committed, or the error."""
         answer: Any = await self.client.send(OffsetFetchRequest(group_id=group, topics=None), version=5)
         if answer.error_code:
             return ErrorCode(answer.error_code)
         return [partition.committed_offset for topic in answer.topics for partition in topic.partitions]
 
     async def delete_offset(self, group: str) -> ErrorCode:
-        """Delete what a group committed for ``t-0``."""
+        """Delete the offset that a group committed for ``t-0``."""
         partition = OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=0)
         wanted = OffsetDeleteRequest.OffsetDeleteRequestTopic(name="t", partitions=[partition])
         answer: Any = await self.client.send(OffsetDeleteRequest(group_id=group, topics=[wanted]))
         return ErrorCode(answer.topics[0].partitions[0].error_code)
 
     async def expire(self) -> None:
-        """One round of the expiry."""
+        """Run one round of expiry."""
         for group in self.broker.server.parts.groups.all():
             await self.broker.server.parts.groups.expire_group(group)
 
@@ -112,7 +112,7 @@ class Groups:
         return ErrorCode(answer.error_code)
 
     async def listed(self) -> dict[str, str]:
-        """The groups there are, with their states."""
+        """Return the groups with their states."""
         answer: Any = await self.client.send(ListGroupsRequest(), version=4)
         assert answer.error_code == ErrorCode.NONE
         return {group.group_id: group.group_state for group in answer.groups}
@@ -130,8 +130,8 @@ async def groups() -> AsyncIterator[Groups]:
         yield asked
 
 
-async def test_a_commit_waits_for_its_group_to_be_read_back(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And for no other: what cannot be read holds up nobody else."""
+async def test_a_commit_waits_for_its_own_partition_only(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition that cannot be read does not delay the groups of other partitions."""
     coordinator = groups.broker.server.parts.groups
     read, may_read = OffsetsTopic.replay, asyncio.Event()
     loaded, waits = coordinator.until_loaded, asyncio.Event()
@@ -161,7 +161,7 @@ async def test_a_commit_waits_for_its_group_to_be_read_back(groups: Groups, monk
     assert await groups.committed() == [7]
 
 
-async def test_groups_begin_anew_when_their_topic_is_deleted(groups: Groups) -> None:
+async def test_groups_start_again_when_the_offsets_topic_is_deleted(groups: Groups) -> None:
     for group in ("g", "h", "i"):
         assert await groups.commit(5, group) == ErrorCode.NONE
     assert await groups.delete(OFFSETS_TOPIC) == ErrorCode.NONE
@@ -175,7 +175,7 @@ async def test_groups_begin_anew_when_their_topic_is_deleted(groups: Groups) -> 
     assert await groups.committed() == [7]
 
 
-async def test_a_member_hears_that_the_topic_of_its_group_is_gone(groups: Groups) -> None:
+async def test_members_get_an_error_when_the_offsets_topic_is_deleted(groups: Groups) -> None:
     joined = await groups.join("g", version=2)
     assert joined.error_code == ErrorCode.NONE
     assert await groups.delete(OFFSETS_TOPIC) == ErrorCode.NONE
@@ -184,7 +184,7 @@ async def test_a_member_hears_that_the_topic_of_its_group_is_gone(groups: Groups
     assert (await groups.join("g", joined.member_id)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def test_a_group_that_came_to_nothing_is_forgotten_at_once(groups: Groups) -> None:
+async def test_a_group_that_was_never_used_is_removed_at_once(groups: Groups) -> None:
     told = await groups.join("abandoned")
     assert told.error_code == ErrorCode.MEMBER_ID_REQUIRED
     assert await groups.listed() == {"abandoned": "Empty"}
@@ -205,7 +205,7 @@ async def test_groups_with_offsets_or_a_generation_stay_until_they_expire(groups
     assert await groups.listed() == {}
 
 
-async def test_commits_are_on_disk_first_where_the_topic_wants_it(groups: Groups) -> None:
+async def test_commits_are_flushed_first_if_the_topic_is_configured_so(groups: Groups) -> None:
     server = groups.broker.server
     index = group_partition("g", 2)
     log = server.parts.partitions.find(OFFSETS_TOPIC, index).log
@@ -216,7 +216,7 @@ async def test_commits_are_on_disk_first_where_the_topic_wants_it(groups: Groups
     assert log.recovery_point == log.log_end_offset
 
 
-async def test_metadata_that_no_record_holds_is_refused(groups: Groups) -> None:
+async def test_commit_metadata_too_large_for_a_record_is_refused(groups: Groups) -> None:
     assert (await groups.join("h", metadata=bytes(1 << 20))).error_code == ErrorCode.MEMBER_ID_REQUIRED
     assert (await groups.join("g", metadata=bytes((1 << 20) + 13))).error_code == ErrorCode.INVALID_REQUEST
     assert "g" not in await groups.listed()
@@ -228,7 +228,7 @@ async def test_an_offset_may_be_kept_for_ever(groups: Groups) -> None:
     assert await groups.committed() == [5]
 
 
-async def test_deleting_many_groups_lets_others_have_their_turn(groups: Groups) -> None:
+async def test_deleting_many_groups_does_not_block_the_loop(groups: Groups) -> None:
     names = [f"g{i}" for i in range(50)]
     for name in names:
         await groups.commit(1, name)

@@ -1,4 +1,4 @@
-"""What groups write into the log, and in which order it counts."""
+"""What groups write to the log, and the order in which it counts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def at(offset: int) -> CommittedOffset:
     return CommittedOffset(offset=offset, leader_epoch=-1, metadata="", commit_timestamp_ms=0)
 
 
-async def test_of_two_commits_under_way_the_later_one_in_the_log_counts() -> None:
+async def test_of_two_commits_in_progress_the_later_one_in_the_log_counts() -> None:
     log, group = Log(), Group("g", 0)
     group_log = GroupLog(log, lambda: 0)
     commits = [asyncio.ensure_future(group_log.store_offsets(group, {("t", 0): at(offset)})) for offset in (10, 20)]
@@ -47,7 +47,7 @@ async def test_of_two_commits_under_way_the_later_one_in_the_log_counts() -> Non
     assert group.offsets["t", 0].offset == 20
 
 
-async def test_a_group_that_has_moved_on_writes_nothing() -> None:
+async def test_a_dead_group_writes_nothing() -> None:
     log, group = Log(), Group("g", 0, state=GroupState.DEAD)
     with pytest.raises(KafkaError, match="NOT_COORDINATOR"):
         await GroupLog(log, lambda: 0).store_group(group)
@@ -55,7 +55,7 @@ async def test_a_group_that_has_moved_on_writes_nothing() -> None:
 
 
 class Coordinated:
-    """A coordinator of one partition with an empty group that committed, and the log it writes."""
+    """A coordinator of one partition, with an empty group that has committed, and the log that it writes."""
 
     def __init__(self) -> None:
         self.log = Log()
@@ -75,7 +75,7 @@ class Coordinated:
         return asyncio.ensure_future(self.group_log.store_offsets(group, {("t", partition): at(offset)}))
 
     def of_group(self) -> dict[tuple[str, int], int]:
-        """What the log says the group committed, were it read back."""
+        """Return the offsets of the group as the log has them."""
         replay = GroupReplay(0)
         for batch in self.log.batches:
             for record in records(batch):
@@ -91,7 +91,7 @@ class Nothing:
 
 
 @pytest.mark.parametrize("first", ["commit", "deletion"])
-async def test_a_group_deleted_while_it_commits_is_gone_in_the_log_too(first: str) -> None:
+async def test_a_group_deleted_during_a_commit_is_deleted_in_the_log_too(first: str) -> None:
     bench = Coordinated()
     group = await bench.begin()
     commit = bench.commit(group, 0, 10)
@@ -110,7 +110,7 @@ async def test_a_group_deleted_while_it_commits_is_gone_in_the_log_too(first: st
     assert bench.of_group() == {}
 
 
-async def test_what_is_committed_after_the_deletion_was_written_stays() -> None:
+async def test_offsets_committed_after_the_tombstone_stay() -> None:
     bench = Coordinated()
     group = await bench.begin()
     deletion = asyncio.ensure_future(bench.groups.delete("g"))
@@ -125,7 +125,7 @@ async def test_what_is_committed_after_the_deletion_was_written_stays() -> None:
     assert {p: offset.offset for p, offset in group.offsets.items()} == bench.of_group() == {("t", 0): 20}
 
 
-async def test_offsets_of_a_deleted_topic_go_with_the_commits_under_way() -> None:
+async def test_commits_in_progress_for_a_deleted_topic_are_removed_too() -> None:
     bench = Coordinated()
     group = await bench.begin()
     commit = bench.commit(group, 0, 10)

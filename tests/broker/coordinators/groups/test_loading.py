@@ -1,4 +1,4 @@
-"""Reading the groups of a partition back where the disk does not want to, in virtual time."""
+"""Loading the groups of a partition from a failing disk, in virtual time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.virtual_time import run
 
 
 class Reader:
-    """A partition with the group ``g``, which can be read after so many failures."""
+    """A partition with the group ``g``, which can be read after the given failures."""
 
     def __init__(self, *failures: Exception) -> None:
         self.failures = list(failures)
@@ -39,7 +39,7 @@ class Reader:
 
 
 class Nowhere:
-    """A log that nobody writes."""
+    """A log that is not written."""
 
     async def append(self, partition: int, batch: bytearray) -> int:
         raise AssertionError("nothing is to be written")
@@ -69,7 +69,7 @@ def code_of(groups: GroupCoordinator) -> ErrorCode:
     [KafkaError(ErrorCode.KAFKA_STORAGE_ERROR), KafkaError(ErrorCode.CORRUPT_MESSAGE), OSError("no"), ValueError("?")],
     ids=repr,
 )
-def test_whatever_keeps_a_partition_from_being_read_it_is_tried_again_ever_more_slowly(
+def test_an_unreadable_partition_is_read_again_after_growing_pauses(
     failure: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
@@ -90,7 +90,7 @@ def test_whatever_keeps_a_partition_from_being_read_it_is_tried_again_ever_more_
     assert bool(said.exc_info) is not isinstance(failure, KafkaError), "a defect shows where it is"
 
 
-def test_a_new_reason_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_new_reason_for_an_unreadable_partition_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         groups = coordinator(Reader(OSError("one"), OSError("one"), OSError("two"), OSError("one")))
         groups.on_elected(0, leader_epoch=1)
@@ -102,7 +102,7 @@ def test_a_new_reason_is_said(caplog: pytest.LogCaptureFixture) -> None:
     assert [record.__dict__["error"] for record in caplog.records] == ["one", "two", "one"]
 
 
-def test_who_leads_no_more_stops_trying() -> None:
+def test_a_resigned_coordinator_stops_reading() -> None:
     async def scenario() -> None:
         reader = Reader(*[OSError("no")] * 100)
         groups = coordinator(reader)

@@ -32,7 +32,7 @@ Join = JoinGroupRequest.JoinGroupRequestProtocol
 
 
 class GroupLog:
-    """Remembers what was stored; fails when told to."""
+    """Keeps what was stored; fails if ``failure`` is set."""
 
     def __init__(self) -> None:
         self.stored: list[tuple[int, dict[str, bytes] | None]] = []
@@ -48,7 +48,7 @@ class GroupLog:
 
 
 class Bench:
-    """A membership with one group, and requests as a client would make them."""
+    """A ``GroupMembership`` with one group, and requests as a client sends them."""
 
     def __init__(self, **properties: str) -> None:
         config = BrokerConfig.from_properties({"group.initial.rebalance.delay.ms": "0"} | properties)
@@ -78,7 +78,7 @@ class Bench:
         rebalance_ms: int = REBALANCE_MS,
         session_ms: int = SESSION_MS,
     ) -> asyncio.Future[JoinGroupResponse]:
-        """Send a JoinGroup; the answer is a future in any case."""
+        """Send a JoinGroup; returns a future in any case."""
         offered = {"range": b"meta"} if protocols is None else protocols
         request = JoinGroupRequest(
             group_id="g",
@@ -120,7 +120,7 @@ class Bench:
         return _code(lambda: self.membership.leave(self.group, leaving))
 
     async def stable(self, count: int) -> list[JoinGroupResponse]:
-        """A stable group of so many members, the leader first."""
+        """Return the members of a stable group of this size, the leader first."""
         joins = [self.join()]
         first = await joins[0]
         while len(joins) < count:
@@ -194,13 +194,13 @@ async def test_members_share_a_generation_and_get_their_own_assignment() -> None
 
 
 @virtual
-async def test_the_first_members_are_gathered_for_a_while() -> None:
+async def test_the_first_rebalance_waits_for_more_members() -> None:
     bench = Bench(**{"group.initial.rebalance.delay.ms": "3000"})
     began = bench.now_ms()
     joins = [bench.join()]
     await asyncio.sleep(2)
     joins.append(bench.join())
-    await asyncio.sleep(3)  # the first delay was over after 3 s; who came meanwhile prolongs it by as much
+    await asyncio.sleep(3)  # the first delay was over after 3 s; a member that joined meanwhile prolongs it by as much
     joins.append(bench.join())
     done = await asyncio.gather(*joins)
     assert {joined.generation_id for joined in done} == {1}
@@ -208,7 +208,7 @@ async def test_the_first_members_are_gathered_for_a_while() -> None:
 
 
 @virtual
-async def test_a_new_client_is_told_its_id_first() -> None:
+async def test_a_new_member_gets_its_id_first() -> None:
     bench = Bench()
     refused = await bench.join(version=4)
     assert refused.error_code == ErrorCode.MEMBER_ID_REQUIRED
@@ -230,7 +230,7 @@ async def test_an_id_that_is_not_used_expires() -> None:
 
 
 @virtual
-async def test_a_silent_member_is_out_and_the_others_rebalance() -> None:
+async def test_a_silent_member_is_removed_and_the_others_rebalance() -> None:
     bench = Bench()
     leader, silent = await bench.stable(2)
     for _ in range(5):
@@ -244,7 +244,7 @@ async def test_a_silent_member_is_out_and_the_others_rebalance() -> None:
 
 
 @virtual
-async def test_who_does_not_rejoin_in_time_is_out() -> None:
+async def test_a_member_that_does_not_rejoin_in_time_is_removed() -> None:
     bench = Bench()
     leader, slow = await bench.stable(2)
 
@@ -271,7 +271,7 @@ async def test_a_new_member_waits_for_a_rebalance_no_longer_than_five_minutes() 
     began = bench.now_ms()
     while not newcomer.done():
         await asyncio.sleep(3)
-        bench.heartbeat(old)  # it lives, and takes the hour it may take to rejoin
+        bench.heartbeat(old)  # it is alive, and takes the hour that it may take to rejoin
     assert await code_of(newcomer) == ErrorCode.UNKNOWN_MEMBER_ID
     assert NEW_MEMBER_JOIN_TIMEOUT_MS <= bench.now_ms() - began <= NEW_MEMBER_JOIN_TIMEOUT_MS + 3000
     assert list(bench.group.members) == [old.member_id]
@@ -293,13 +293,13 @@ async def test_a_member_that_rejoined_may_wait_longer_than_its_session() -> None
 
 
 @virtual
-async def test_who_does_not_ask_for_its_assignment_is_out() -> None:
+async def test_a_member_that_does_not_sync_is_removed() -> None:
     bench = Bench()
     first = await bench.join()
     second = bench.join()
     again = await bench.join(first.member_id)
     follower = await second
-    waiting = bench.sync(follower)  # the leader never comes
+    waiting = bench.sync(follower)  # the leader never syncs
     began = bench.now_ms()
     assert (await waiting).error_code == ErrorCode.REBALANCE_IN_PROGRESS
     assert bench.now_ms() - began == min(SESSION_MS, REBALANCE_MS), "the silent leader's session ended first"
@@ -327,7 +327,7 @@ async def test_the_last_to_leave_empties_the_group_durably() -> None:
 
 
 @virtual
-async def test_a_follower_that_asks_again_gets_the_same_answer_the_leader_a_rebalance() -> None:
+async def test_a_follower_that_joins_again_gets_the_same_response_and_the_leader_a_rebalance() -> None:
     bench = Bench()
     leader, follower = await bench.stable(2)
     assert (await bench.join(follower.member_id)).generation_id == leader.generation_id
@@ -346,7 +346,7 @@ async def test_a_follower_with_other_metadata_causes_a_rebalance() -> None:
 
 
 @virtual
-async def test_the_protocol_that_all_know_is_chosen_by_vote() -> None:
+async def test_the_protocol_that_all_support_is_chosen_by_vote() -> None:
     bench = Bench()
     first = await bench.join(protocols={"range": b"", "sticky": b"", "old": b""})
     joins = [
@@ -359,7 +359,7 @@ async def test_the_protocol_that_all_know_is_chosen_by_vote() -> None:
 
 
 @virtual
-async def test_stale_requests_are_told_why() -> None:
+async def test_stale_requests_get_the_error_that_fits() -> None:
     bench = Bench()
     leader, _ = await bench.stable(2)
     stale = JoinGroupResponse(
@@ -380,7 +380,7 @@ async def test_stale_requests_are_told_why() -> None:
 
 
 @virtual
-async def test_a_full_group_takes_nobody_else() -> None:
+async def test_a_full_group_refuses_new_members() -> None:
     bench = Bench(**{"group.max.size": "2"})
     await bench.stable(2)
     assert await code_of(bench.join()) == ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -402,7 +402,7 @@ async def test_a_static_member_that_returns_takes_its_old_assignment() -> None:
 
 
 @virtual
-async def test_an_old_client_that_returns_as_leader_is_not_told_so() -> None:
+async def test_an_old_client_that_returns_as_leader_does_not_learn_that_it_leads() -> None:
     bench = Bench()
     joined = await bench.join(instance="i1", version=5)
     await bench.sync(joined, {joined.member_id: b"all"})
@@ -429,7 +429,7 @@ async def test_a_static_member_stays_through_a_rebalance_it_misses() -> None:
 
 
 @virtual
-async def test_a_rebalance_that_nobody_comes_to_leaves_the_loop_in_peace() -> None:
+async def test_a_rebalance_that_no_member_joins_does_not_busy_the_loop() -> None:
     bench = Bench()
     static = await bench.join(instance="i1", version=5, rebalance_ms=0)
     await bench.sync(static, {static.member_id: b"all"})
@@ -447,7 +447,7 @@ async def test_a_rebalance_that_nobody_comes_to_leaves_the_loop_in_peace() -> No
 
 
 @virtual
-async def test_a_session_of_no_time_leaves_the_loop_in_peace() -> None:
+async def test_a_session_timeout_of_zero_does_not_busy_the_loop() -> None:
     bench = Bench()
     joined = await bench.join(session_ms=0)
     member = bench.group.members[joined.member_id]
@@ -456,7 +456,7 @@ async def test_a_session_of_no_time_leaves_the_loop_in_peace() -> None:
 
 
 @virtual
-async def test_an_assignment_that_is_long_to_store_is_waited_for() -> None:
+async def test_members_wait_for_an_assignment_that_takes_long_to_store() -> None:
     bench = Bench()
     joined = await bench.join(rebalance_ms=1000)
     bench.group_log.gate = asyncio.Event()
@@ -468,12 +468,12 @@ async def test_an_assignment_that_is_long_to_store_is_waited_for() -> None:
 
 
 @virtual
-async def test_what_came_while_the_loop_was_held_up_counts() -> None:
+async def test_heartbeats_that_arrived_while_the_loop_was_blocked_count() -> None:
     bench = Bench()
     alive, dead = await bench.stable(2)
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualTimeLoop)
-    loop.now += 60  # far beyond everybody's session
+    loop.now += 60  # far beyond every session
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert bench.heartbeat(alive) == ErrorCode.NONE, "read from the socket only now"
@@ -482,7 +482,7 @@ async def test_what_came_while_the_loop_was_held_up_counts() -> None:
 
 
 @virtual
-async def test_who_rejoined_while_the_loop_was_held_up_is_not_out() -> None:
+async def test_a_member_that_rejoined_while_the_loop_was_blocked_is_not_removed() -> None:
     bench = Bench()
     leader, follower = await bench.stable(2)
     again = bench.join(leader.member_id)
@@ -503,14 +503,14 @@ async def test_two_processes_of_one_static_member_fence_each_other() -> None:
     done = await first
     waiting = bench.sync(done)
     answer = bench.join(instance="i1", version=5)
-    # The first one's SyncGroup led the generation; whoever comes later under the same name takes its place.
+    # The first process has led the generation. A later one with the same instance id takes its place.
     assert (await waiting).error_code in (ErrorCode.FENCED_INSTANCE_ID, ErrorCode.NONE)
     assert (await answer).member_id in bench.group.members
     assert done.member_id not in bench.group.members
 
 
 @virtual
-async def test_an_assignment_that_cannot_be_stored_is_not_handed_out() -> None:
+async def test_an_assignment_that_cannot_be_stored_is_not_sent() -> None:
     bench = Bench()
     joined = await bench.join()
     bench.group_log.failure = ErrorCode.NOT_COORDINATOR
@@ -519,7 +519,7 @@ async def test_an_assignment_that_cannot_be_stored_is_not_handed_out() -> None:
 
 
 @virtual
-async def test_a_rebalance_that_overtakes_the_log_makes_the_old_assignment_void() -> None:
+async def test_a_rebalance_during_a_write_makes_the_old_assignment_void() -> None:
     bench = Bench()
     joined = await bench.join()
     bench.group_log.gate = asyncio.Event()
@@ -535,7 +535,7 @@ async def test_a_rebalance_that_overtakes_the_log_makes_the_old_assignment_void(
 
 
 @virtual
-async def test_abandoned_members_are_answered() -> None:
+async def test_waiting_members_of_an_abandoned_group_get_an_error() -> None:
     bench = Bench()
     leader, follower = await bench.stable(2)
     waiting = bench.join(leader.member_id)
@@ -553,7 +553,7 @@ async def test_abandoned_members_are_answered() -> None:
         ("member", 2, ErrorCode.NONE),
     ],
 )
-def test_who_may_commit(member_id: str, generation: int, expected: ErrorCode) -> None:
+def test_which_members_may_commit(member_id: str, generation: int, expected: ErrorCode) -> None:
     async def scenario() -> None:
         bench = Bench()
         leader, _ = await bench.stable(2)
@@ -565,7 +565,7 @@ def test_who_may_commit(member_id: str, generation: int, expected: ErrorCode) ->
 
 
 @virtual
-async def test_a_long_name_makes_no_long_id() -> None:
+async def test_a_long_client_id_makes_no_long_member_id() -> None:
     bench = Bench()
     joined = await bench.join(instance="i" * 32_000, version=5)
     assert len(joined.member_id) < 300, "an id must fit into the answers and records of the whole group"

@@ -16,7 +16,7 @@ US, OTHER = 1, 2
 
 
 class Coordinator:
-    """Notes what it is told."""
+    """Records its calls."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, int, int]] = []
@@ -29,7 +29,7 @@ class Coordinator:
 
 
 class Follower:
-    """The follower of broker 1, and the changes it sees."""
+    """The subscriber of broker 1, and the changes that it gets."""
 
     def __init__(self) -> None:
         self.image = MetadataImage("c")
@@ -38,7 +38,7 @@ class Follower:
         self._follower = OffsetsTopicSubscriber(US, watched, TaskSet())
 
     def sees(self, *changes: Change) -> list[tuple[str, int, int]]:
-        """What the coordinator is told of changes that come together."""
+        """Return the coordinator's calls for changes that come together."""
         self.image = self.image.with_changes(changes)
         self.coordinator.told.clear()
         self._follower.apply(Delta(1, 1, changes), self.image)
@@ -57,7 +57,7 @@ def created(*states: PartitionState) -> TopicCreated:
     return TopicCreated(TopicImage(OFFSETS_TOPIC, UUID(int=7), states))
 
 
-def test_a_term_of_before_the_start_does_not_count() -> None:
+def test_leadership_from_before_the_start_does_not_count() -> None:
     follower = Follower()
     assert follower.sees(created(led_by(US, 3), led_by(OTHER, 4))) == [("resigned", 1, -1)]
     term = PartitionChanged(OFFSETS_TOPIC, 0, led_by(US, 5))
@@ -66,7 +66,7 @@ def test_a_term_of_before_the_start_does_not_count() -> None:
     assert follower.sees(PartitionChanged(OFFSETS_TOPIC, 1, led_by(US, 6))) == [("elected", 1, 6)]
 
 
-def test_who_is_fenced_resigns_still() -> None:
+def test_a_fenced_broker_still_resigns() -> None:
     follower = Follower()
     follower.sees(created(led_by(US, 3)), registered())
     assert follower.sees(registered(fenced=True)) == []

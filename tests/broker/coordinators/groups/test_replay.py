@@ -1,4 +1,4 @@
-"""Reading back what lies in the offsets topic: whatever it is, the rest is understood, and groups work with it."""
+"""Loading groups from arbitrary records: invalid records are skipped, and groups work with the rest."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ generations = st.builds(
 
 @st.composite
 def records(draw: st.DrawFn) -> KeyValue:
-    """A record of a group or an offset, whole, cut, or with a byte changed; or just bytes."""
+    """A record of a group or an offset, whole, cut, or with a byte changed, or arbitrary bytes."""
     if draw(st.booleans()):
         key = encode_stored(GroupMetadataKey(group=draw(texts)), 2)
         value = encode_stored(draw(generations), 3)
@@ -84,7 +84,7 @@ GOOD = Group("good", 0, offsets={("t", 0): CommittedOffset(5, -1, "", 0)})
 
 @given(st.lists(records(), max_size=10))
 @settings(max_examples=examples(300), deadline=None)
-def test_whatever_the_records_are_the_good_ones_count_and_groups_live(written: list[KeyValue]) -> None:
+def test_whatever_the_records_are_the_valid_ones_count_and_groups_work(written: list[KeyValue]) -> None:
     replay = GroupReplay(0)
     for key, value in written:
         replay.apply(key, value)
@@ -104,7 +104,7 @@ def test_whatever_the_records_are_the_good_ones_count_and_groups_live(written: l
 
 
 async def outlive(group: Group) -> None:
-    """The members found in the log go, by their sessions' ends, and a new one finds its place."""
+    """Let the sessions of the members found in the log expire, and let a new member join."""
     bench = Bench()
     bench.group = group
     bench.membership.start_sessions(group)
@@ -116,7 +116,7 @@ async def outlive(group: Group) -> None:
         assert (await bench.sync(joined, {joined.member_id: b"all"})).assignment == b"all"
 
 
-def test_a_generation_that_cannot_be_followed_is_left_out() -> None:
+def test_a_generation_without_a_successor_is_skipped() -> None:
     for generation in (-1, GENERATION_MAX):
         group = Group("g", 0, generation=generation)
         replay = GroupReplay(0)
@@ -125,16 +125,14 @@ def test_a_generation_that_cannot_be_followed_is_left_out() -> None:
 
 
 def _nonsense() -> bytearray:
-    """A batch whose checksum is right, and whose records are none."""
+    """Return a batch with a valid checksum whose records are not records."""
     batch = build([Record(0, 0, b"k", b"v", ())] * 3)
     batch[-8:] = b"\xff" * 8
     seal(batch, 0, len(batch))
     return batch
 
 
-async def test_a_batch_that_cannot_be_read_takes_no_other_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_unreadable_batch_does_not_affect_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("parley.broker.coordinators.groups.offsets_topic.BATCH_BYTES_MAX", 100_000)
     bomb = build([Record(0, 0, b"k", bytes(200_000), ())], compression=Compression.GZIP)
     good = [group_record(Group(f"g{i}", 0, generation=1)) for i in range(2)]
@@ -154,7 +152,7 @@ async def test_a_batch_that_cannot_be_read_takes_no_other_with_it(
     log.close()
 
 
-def test_what_is_left_out_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_skipped_records_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     class Poisoned(Reader):
         async def replay(self, replay: GroupReplay) -> None:
             for _ in range(3):

@@ -1,4 +1,4 @@
-"""Robots that follow the group protocol, disturbed at random: the group must stay sound and come to rest."""
+"""Robots that follow the group protocol, disturbed at random: the group must stay consistent and become stable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.virtual_time import run
 
 
 class Robot:
-    """A client: joins, fetches its assignment, beats its heart, starts again when told to."""
+    """A client: joins, gets its assignment, sends heartbeats, and joins again when it has to."""
 
     def __init__(self, bench: Bench, name: str, rng: Random) -> None:
         self.bench = bench
@@ -77,7 +77,7 @@ disturbance = st.sampled_from(["start", "kill", "leave", "change", "group_log fa
 
 @settings(deadline=None, max_examples=examples(120))
 @given(st.lists(st.tuples(disturbance, st.integers(0, 20)), max_size=25), st.integers())
-def test_the_group_comes_to_rest(script: list[tuple[str, int]], seed: int) -> None:
+def test_the_group_becomes_stable(script: list[tuple[str, int]], seed: int) -> None:
     run(_play(script, Random(seed)))
 
 
