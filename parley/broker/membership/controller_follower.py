@@ -81,7 +81,7 @@ class ControllerFollower:
         self._last_deposed = -math.inf
         self._changed = asyncio.Event()
 
-    def controller_is(self, leader: Leader | None) -> None:
+    def follow(self, leader: Leader | None) -> None:
         """Follow this controller from now on: the store names it. None if the store names no controller."""
         if leader != self._leader:
             self._leader = leader
@@ -92,7 +92,9 @@ class ControllerFollower:
         while True:
             self._changed.clear()
             self._silence.begin(NO_EPOCH if self._leader is None else self._leader.epoch)
-            following = None if self._leader is None else asyncio.ensure_future(self._follow(self._leader))
+            following = (
+                None if self._leader is None else asyncio.ensure_future(self._pull_until_cancelled(self._leader))
+            )
             try:
                 await self._changed.wait()
             finally:
@@ -100,7 +102,7 @@ class ControllerFollower:
                     following.cancel()
                     await asyncio.wait({following})
 
-    async def _follow(self, leader: Leader) -> None:
+    async def _pull_until_cancelled(self, leader: Leader) -> None:
         registration = registration_from_bytes(leader.candidate)
         endpoint = registration.endpoint(self._listener)
         if registration.broker_id == self._broker_id and leader.candidate != self._candidate:
@@ -124,7 +126,7 @@ class ControllerFollower:
         """Pull until cancelled, with a pause after each failure; begin with a whole image if ``is_whole``."""
         while True:
             is_due = self._silence.lasts_s >= self._silence_s  # one more request without a response decides
-            self._silence.asking()
+            self._silence.request_sent()
             try:
                 await follower.pull(
                     client,
@@ -135,16 +137,16 @@ class ControllerFollower:
                     max_wait_ms=int(self._heartbeat_s * 1000),
                     timeout_s=self._heartbeat_s + (ASK_S if is_due else self._silence_s),
                 )
-                self._silence.answered(news=True)
+                self._silence.responded(with_metadata=True)
                 is_whole = False
                 continue
             except KafkaError as error:
                 reason = error
             if reason.code in _NO_RESPONSE:
-                self._silence.unanswered()
+                self._silence.did_not_respond()
                 await self._judge_silent(leader, endpoint)
             else:
-                self._silence.answered(news=False)
+                self._silence.responded(with_metadata=False)
                 is_whole = reason.code is ErrorCode.CORRUPT_MESSAGE
                 if reason.code is ErrorCode.STALE_BROKER_EPOCH:
                     self._stale()

@@ -28,7 +28,7 @@ class ControllerSilence:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._since_s = 0.0
-        self._asked_s = self._told_s = -math.inf
+        self._requested_s = self._metadata_s = -math.inf
         self.epoch = NO_EPOCH
         """The controller's epoch; ``NO_EPOCH`` if this broker follows no controller."""
         self.is_in_touch = False
@@ -37,20 +37,20 @@ class ControllerSilence:
     def begin(self, epoch: int) -> None:
         """Begin to measure the controller of this epoch; ``NO_EPOCH`` for none."""
         self.epoch = epoch
-        self.answered(news=False)
+        self.responded(with_metadata=False)
 
-    def asking(self) -> None:
+    def request_sent(self) -> None:
         """Note that a request for metadata is about to be sent to the controller."""
-        self._asked_s = self._monotonic()
+        self._requested_s = self._monotonic()
 
-    def answered(self, *, news: bool) -> None:
-        """Note that the controller has responded: with metadata (``news``), or with an error."""
+    def responded(self, *, with_metadata: bool) -> None:
+        """Note that the controller has responded: with metadata, or with an error."""
         self._since_s = self._monotonic()
-        if news:
-            self._told_s = self._asked_s
-        self.is_in_touch = news
+        if with_metadata:
+            self._metadata_s = self._requested_s
+        self.is_in_touch = with_metadata
 
-    def unanswered(self) -> None:
+    def did_not_respond(self) -> None:
         """Note that the controller did not respond."""
         self.is_in_touch = False
 
@@ -60,12 +60,12 @@ class ControllerSilence:
         return self._monotonic() - self._since_s
 
     @property
-    def untold_s(self) -> float:
+    def metadata_age_s(self) -> float:
         """Age, in seconds, of the latest request to which this controller or an earlier one responded with metadata.
 
         The request counts, not the response: a response may have lain here unread while the process stood still.
         """
-        return self._monotonic() - self._told_s
+        return self._monotonic() - self._metadata_s
 
 
 async def is_silent_for_most(

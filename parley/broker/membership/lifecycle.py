@@ -151,7 +151,7 @@ class BrokerLifecycle:
         """
         if self._publisher.is_open:
             return self._session is None or self._session.state is not SessionState.CONNECTED
-        return self.silence.untold_s > SAFE_FRACTION * self._silence_s
+        return self.silence.metadata_age_s > SAFE_FRACTION * self._silence_s
 
     @property
     def store(self) -> KeyValue:
@@ -252,7 +252,7 @@ class BrokerLifecycle:
         async for leader in elections.observe(ELECTION):
             if leader is not None and leader.candidate != self._registration.data:
                 self._live_brokers.trust_all()  # that broker judges the deposed controller now
-            self._controller_follower.controller_is(leader)
+            self._controller_follower.follow(leader)
 
     async def _be_candidate(self, elections: Elections, groups: Groups, since_s: float, joined: asyncio.Event) -> None:
         await joined.wait()  # a broker whose id is taken must not become controller

@@ -56,16 +56,16 @@ def test_a_response_is_as_old_as_its_request() -> None:
     """The response may have lain unread while the process stood still."""
     now_s = 0.0
     silence = ControllerSilence(lambda: now_s)
-    silence.asking()
+    silence.request_sent()
     now_s = 10.0
-    silence.answered(news=True)
-    assert (silence.lasts_s, silence.untold_s) == (0.0, 10.0)
-    silence.asking()
-    silence.answered(news=False)
-    assert silence.untold_s == 10.0
-    silence.asking()
-    silence.answered(news=True)
-    assert silence.untold_s == 0.0
+    silence.responded(with_metadata=True)
+    assert (silence.lasts_s, silence.metadata_age_s) == (0.0, 10.0)
+    silence.request_sent()
+    silence.responded(with_metadata=False)
+    assert silence.metadata_age_s == 10.0
+    silence.request_sent()
+    silence.responded(with_metadata=True)
+    assert silence.metadata_age_s == 0.0
 
 
 async def test_a_broker_that_has_not_joined_deposes_no_controller() -> None:

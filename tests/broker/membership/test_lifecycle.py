@@ -145,7 +145,7 @@ async def test_a_broker_that_requests_no_metadata_is_fenced(monkeypatch: pytest.
     async with Cluster(brokers=2, coordination_session_timeout_ms=2000, controlled_shutdown_enable=False) as cluster:
         deaf = next(broker_id for broker_id in cluster.brokers if broker_id != controller_of(cluster))
         following = cluster.brokers[deaf].server.parts.lifecycle._controller_follower
-        following.controller_is(None)  # it follows no controller from now on, and is still a member
+        following.follow(None)  # it follows no controller from now on, and is still a member
         controller = cluster.brokers[controller_of(cluster)].server
         assert await controller.metadata.until(lambda image: image.brokers[deaf].fenced, PATIENCE_S)
         assert isinstance(following, ControllerFollower)
@@ -162,7 +162,7 @@ async def test_a_broker_that_has_lost_its_controller_reports_no_topic_as_unknown
         server = cluster.brokers[3 - controller_of(cluster)].server
         async with Client(server.bootstrap_servers) as client:
             assert (await client.send(question)).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            server.parts.lifecycle._controller_follower.controller_is(None)
+            server.parts.lifecycle._controller_follower.follow(None)
             while (said := (await client.send(question)).topics[0].error_code) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 pass
             assert said == ErrorCode.LEADER_NOT_AVAILABLE
@@ -177,16 +177,16 @@ async def test_a_broker_may_be_superseded_until_it_has_caught_up(monkeypatch: py
             return controller.may_be_superseded, follower.may_be_superseded
 
         assert superseded() == (False, False)
-        follower.silence._told_s -= NEVER_MS / 1000  # as if the process had stood still for so long
+        follower.silence._metadata_s -= NEVER_MS / 1000  # as if the process had stood still for so long
         assert superseded() == (False, True)
-        told, answered = asyncio.Event(), follower.silence.answered
+        noted, responded = asyncio.Event(), follower.silence.responded
 
-        def tell(*, news: bool) -> None:
-            answered(news=news)
-            told.set()
+        def note(*, with_metadata: bool) -> None:
+            responded(with_metadata=with_metadata)
+            noted.set()
 
-        monkeypatch.setattr(follower.silence, "answered", tell)
-        await asyncio.wait_for(told.wait(), PATIENCE_S)
+        monkeypatch.setattr(follower.silence, "responded", note)
+        await asyncio.wait_for(noted.wait(), PATIENCE_S)
         assert superseded() == (False, False)
         assert controller._session is not None
         controller._session.suspend()
