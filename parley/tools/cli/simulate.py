@@ -114,8 +114,8 @@ def _show_failure(outcome: Outcome, settings: Settings, *, shrink: bool, events:
     for fault in outcome.faults:
         print(f"  {fault}")
     print("\nWhat happened, in seconds of virtual time (it begins at 1000):\n")
-    for happening in outcome.around_failure(before=events):
-        print(f"  {happening}")
+    for event in outcome.around_failure(before=events):
+        print(f"  {event}")
     options = (
         ""
         if settings == type(settings)()

@@ -1,5 +1,6 @@
-"""Whole clusters in one process under virtual time: brokers, clients, store, network and disks, decided by one seed.
+"""Simulation of whole clusters in one process under virtual time, all of it decided by one seed.
 
-Nothing of the brokers is replaced: ``BrokerServer``, the controller, replication and storage run as they are, above an
-event loop, sockets and an fsync of the simulation's own. A seed replays exactly, so a failure can be looked at again.
+The brokers are the real ones: ``BrokerServer``, the controller, replication and storage run unchanged. The event loop,
+the sockets, fsync, the coordination store and the clients are the simulation's. A seed replays exactly, so that a
+failure can be examined again. docs/simulation.md has the details.
 """

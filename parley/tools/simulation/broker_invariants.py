@@ -1,4 +1,4 @@
-"""The invariants that are looked up inside of the brokers, all the time.
+"""The invariants that are checked inside the brokers, throughout a run.
 
 * **SingleLeaderPerEpoch**: a leader epoch of a partition belongs to one process; so does a controller epoch.
 * **MonotonicEpoch**: leader, partition, broker and controller epochs never go back, in the store or in a broker's
@@ -47,7 +47,7 @@ _REGISTRATIONS = FOLDER + BROKERS
 
 
 class Invariants:
-    """Looks at a world, and reports to its violations."""
+    """Checks a world, and reports to its violations."""
 
     def __init__(self, world: World, ledger: Ledger, violations: Violations) -> None:
         self._world = world
@@ -66,7 +66,7 @@ class Invariants:
         world.store.on_write = self._written
 
     def check(self) -> None:
-        """Look at everything."""
+        """Check all invariants now."""
         machines = [machine for machine in self._world.machines.values() if machine.serves]
         for machine in machines:
             self._check_image(machine)
@@ -78,23 +78,23 @@ class Invariants:
             self._violations.report("NoFailure", failure)
         self._failures = len(self._world.failures)
 
-    # What the store says of the partitions.
+    # --- The partitions as the store has them ---
 
     @property
     def all_in_sync(self) -> bool:
-        """Whether every partition has a leader and no replica out of sync."""
+        """True if every partition has a leader and all replicas are in sync."""
         return all(state.leader >= 0 and len(state.isr) == len(state.replicas) for state in self._stored.values())
 
     def is_out_of_sync(self, broker_id: int) -> bool:
-        """Whether a broker is in no ISR."""
+        """True if the broker is in no ISR."""
         return not any(broker_id in state.isr for state in self._stored.values())
 
     def describe(self) -> str:
-        """The state of each partition, and what each broker knows, in words."""
+        """A description of each partition's state, and of the brokers that serve."""
         stored = "; ".join(f"{key[1]}-{key[2]} {_short(state)}" for key, state in self._stored.items())
         return f"{stored}; serving: {[each.host for each in self._world.machines.values() if each.serves]}"
 
-    # Epochs.
+    # --- Epochs ---
 
     def _check_image(self, machine: Machine) -> None:
         process, image = _process(machine), _image(machine)
@@ -136,7 +136,7 @@ class Invariants:
             self._high_watermarks[at] = log.high_watermark
 
     def _written(self, ops: Sequence[Op]) -> None:
-        """The store has made a transaction."""
+        """Check the effect of a transaction that the store has applied."""
         for op in ops:
             entry = self._world.store.get(op.key) if isinstance(op, Put) else None
             if entry is not None and op.key.startswith(_PARTITION_CHUNKS):
@@ -174,10 +174,10 @@ class Invariants:
                 f"the epoch of broker {registration.broker_id} went from {before.epoch} back to {registration.epoch}",
             )
 
-    # Logs.
+    # --- Logs ---
 
     def _check_isr(self, machines: Sequence[Machine]) -> None:
-        """By the state that the store has: what a broker believes may be of the past."""
+        """Check by the state in the store, because a broker's own state may be outdated."""
         serving = {machine.broker_id: machine for machine in machines}
         for (_, topic, index), state in self._stored.items():
             acknowledged = self._ledger.acknowledged_end[topic, index]
@@ -190,7 +190,7 @@ class Invariants:
                 self._violations.report(
                     "NoCommittedLoss",
                     f"the log of {topic}-{index} at its leader ({_short(state)}) ends at {log.log_end_offset}; "
-                    f"acknowledged is what lies below {acknowledged}",
+                    f"everything below {acknowledged} is acknowledged",
                 )
             for member in state.isr:
                 log = log_of(_hosted(serving.get(member), topic, index))
@@ -202,7 +202,7 @@ class Invariants:
                     )
 
     def _compare(self, machine: Machine, partition: Partition) -> None:
-        """Go on comparing this replica with what others had at the same place."""
+        """Continue the comparison of this replica with what other replicas had at the same offsets."""
         log = log_of(partition)
         if log is None:
             return
@@ -210,7 +210,7 @@ class Invariants:
         at = (_process(machine), key)
         position = self._compared.get(at, log.log_start_offset)
         if position > log.log_end_offset:
-            position = log.log_start_offset  # it was cut: what comes now is to be compared again
+            position = log.log_start_offset  # the log was truncated: compare it again from its start
         end = min(log.high_watermark, log.log_end_offset)
         agreed = self._agreed[key]
         for base, batch in _batches(log, position, end):

@@ -1,9 +1,8 @@
-"""What clients were promised and what they saw, and the invariants that this alone can show to be broken.
+"""The ledger of what clients were acknowledged and have read, and the invariants that it can show to be violated.
 
-* **NoCommittedLoss**: what was acknowledged, or read once, stays where it was, for every reader and for ever.
+* **NoCommittedLoss**: a record that was acknowledged, or read once, stays at its offset, for every reader and for ever.
 * **NoDuplicateFromIdempotent**: no record of an idempotent producer is at two offsets.
-* **HighWatermarkNeverBack**: to one reader the end of a partition never goes back, and what it has reached stays in
-  range.
+* **HighWatermarkNeverBack**: for one reader the end of a partition never goes back, and its position stays in range.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ TopicPartition = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """An invariant that does not hold; ``at`` in seconds of virtual time."""
+    """A violated invariant. ``at`` is in seconds of virtual time."""
 
     invariant: str
     at: float
@@ -31,68 +30,68 @@ class Violation:
 
 
 class Violations:
-    """Those found in a run."""
+    """The violations found in a run."""
 
     def __init__(self, history: History) -> None:
         self.found: list[Violation] = []
         self._history = history
 
     def report(self, invariant: str, text: str) -> None:
-        """Note a violation, once."""
+        """Add a violation, unless it is known."""
         if not any(each.invariant == invariant and each.text == text for each in self.found):
             self.found.append(Violation(invariant, self._history.now(), text))
             self._history.note("INVARIANT", f"{invariant}: {text.partition(chr(10))[0]}")
 
     @property
     def first(self) -> Violation | None:
-        """The one that was found first."""
+        """The violation that was found first."""
         return self.found[0] if self.found else None
 
 
 class Ledger:
-    """What all clients of a run know of each record."""
+    """What the clients of a run know about each record."""
 
     def __init__(self, history: History, violations: Violations) -> None:
         self.history = history
         self.acknowledged_end: defaultdict[TopicPartition, int] = defaultdict(int)
-        """Behind the last offset that was acknowledged to a producer."""
+        """The offset after the last one that was acknowledged to a producer."""
         self._violations = violations
         self._value_at: defaultdict[TopicPartition, dict[int, str]] = defaultdict(dict)
         self._offset_of: defaultdict[TopicPartition, dict[str, int]] = defaultdict(dict)
-        self._promised: defaultdict[TopicPartition, dict[str, None]] = defaultdict(dict)
+        self._acknowledged_values: defaultdict[TopicPartition, dict[str, None]] = defaultdict(dict)
         self._reached: defaultdict[tuple[str, str, int], int] = defaultdict(int)
-        self._read_in_the_end: defaultdict[TopicPartition, dict[str, None]] = defaultdict(dict)
+        self._read_by_final_reader: defaultdict[TopicPartition, dict[str, None]] = defaultdict(dict)
         self.records_sent = 0
 
     @property
     def records_acknowledged(self) -> int:
-        """How many records producers were promised."""
-        return sum(map(len, self._promised.values()))
+        """The number of records acknowledged to producers."""
+        return sum(map(len, self._acknowledged_values.values()))
 
-    # What producers tell.
+    # --- Reports of producers ---
 
     def sent(self, who: str, topic: str, partition: int, values: list[str]) -> None:
-        """A batch was begun."""
+        """A batch was sent for the first time."""
         self.records_sent += len(values)
         self.history.note(who, f"sends {topic}-{partition} {' '.join(values)}")
 
     def acknowledged(self, who: str, topic: str, partition: int, values: list[str], offset: int, node: int) -> None:
-        """A batch is promised to stay; ``offset`` of -1 where the broker no longer knew it."""
+        """A batch was acknowledged. ``offset`` is -1 if the broker no longer knew it."""
         where = f"at {offset}" if offset >= 0 else "as a duplicate"
         self.history.note(who, f"  acknowledged by {node} {topic}-{partition} {' '.join(values)} {where}")
         at = (topic, partition)
-        self._promised[at] |= dict.fromkeys(values)
+        self._acknowledged_values[at] |= dict.fromkeys(values)
         if offset >= 0:
             self.acknowledged_end[at] = max(self.acknowledged_end[at], offset + len(values))
             for i, value in enumerate(values):
                 self._settle(at, offset + i, value, f"acknowledged to {who} by broker {node}")
 
     def refused(self, who: str, topic: str, partition: int, values: list[str], code: ErrorCode, node: int) -> None:
-        """A batch got an error that says that the log lacks what was acknowledged before."""
-        text = f"broker {node} answers {code.name} to {who} for {topic}-{partition} {values[0]}"
+        """A batch was refused with an error which means that the log lacks acknowledged records."""
+        text = f"broker {node} responds with {code.name} to {who} for {topic}-{partition} {values[0]}"
         self._violations.report("NoCommittedLoss", text)
 
-    # What readers tell.
+    # --- Reports of readers ---
 
     def read(self, who: str, topic: str, partition: int, offset: int, value: str, node: int) -> None:
         """A record was read."""
@@ -101,21 +100,21 @@ class Ledger:
         self._settle(at, offset, value, f"read by {who} from broker {node}")
         self._reach(who, topic, partition, offset + 1)
         if who == FINAL_READER:
-            self._read_in_the_end[at][value] = None
+            self._read_by_final_reader[at][value] = None
 
     def saw_end(self, who: str, topic: str, partition: int, end: int, node: int, epoch: int) -> None:
-        """A reader asked where a partition ends."""
+        """A reader got the end offset of a partition."""
         reached = self._reached[who, topic, partition]
         if end < reached:
             self._violations.report(
                 "HighWatermarkNeverBack",
                 f"{who} had reached {reached} in {topic}-{partition}; "
-                f"broker {node}, leader of epoch {epoch}, says {end}",
+                f"broker {node}, leader of epoch {epoch}, responds with the end {end}",
             )
         self._reach(who, topic, partition, end)
 
     def out_of_range(self, who: str, topic: str, partition: int, position: int, node: int, epoch: int) -> None:
-        """A reader was refused the place it had come to."""
+        """A reader's fetch at the position it had reached was refused."""
         self._violations.report(
             "HighWatermarkNeverBack",
             f"{position} in {topic}-{partition} is out of range for {who} at broker {node}, leader of epoch {epoch}",
@@ -134,23 +133,23 @@ class Ledger:
             text = f"{value} is in {name} at {before} and at {offset} ({how})"
             self._violations.report("NoDuplicateFromIdempotent", text)
 
-    # The end.
+    # --- The end of the run ---
 
     def read_to_end(self, who: str, topic: str, partition: int, end: int) -> None:
-        """A reader has come to the end of a partition."""
+        """A reader has reached the end of a partition."""
         self.history.note(who, f"has read {topic}-{partition} to its end {end}")
 
     def judge(self) -> None:
-        """After :data:`FINAL_READER` has read everything: is everything there that was promised?"""
+        """Report acknowledged records that ``FINAL_READER`` has not found."""
         for (topic, partition), value in self._missing():
             self._violations.report("NoCommittedLoss", f"{value}, acknowledged, is not in {topic}-{partition}")
 
     def _missing(self) -> Iterator[tuple[TopicPartition, str]]:
-        for at, values in self._promised.items():
+        for at, values in self._acknowledged_values.items():
             for value in values:
-                if value not in self._read_in_the_end[at]:
+                if value not in self._read_by_final_reader[at]:
                     yield at, value
 
 
 FINAL_READER = "final-reader"
-"""The reader that reads everything once more when all is well again."""
+"""The reader that reads everything once more at the end of the run."""

@@ -1,8 +1,8 @@
-"""Clients of a simulated cluster that tell the ledger what they were promised and what they saw.
+"""Clients of a simulated cluster. They report every acknowledgement and every record read to the ledger.
 
-The producer is idempotent and never gives up a batch: it sends it again until it is acknowledged, so every record it
-has begun is in the log once in the end, and in order. The reader keeps to KIP-320: it never goes back to an older
-leader epoch.
+The producer is idempotent and never gives up a batch: it sends a batch again until it is acknowledged. So in the end
+every record that it has sent must be in the log once, and in order. The reader follows KIP-320: it never goes back to
+an older leader epoch.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from parley.tools.simulation.client_invariants import Ledger
 from parley.tools.simulation.machines import EPOCH_MS
 
 REQUEST_TIMEOUT_S = 4.0
-UNDER_WAY_MAX = 5
-"""Batches of one producer to one partition: as many as brokers know of each producer."""
+IN_FLIGHT_MAX = 5
+"""In-flight batches of one producer to one partition: as many as brokers remember of each producer."""
 PRODUCE_VERSION = 9
 FETCH_VERSION = 12
 _FATAL = frozenset(
@@ -39,26 +39,26 @@ _FATAL = frozenset(
         ErrorCode.UNKNOWN_SERVER_ERROR,
     }
 )
-"""What no fault of machines or networks may lead to."""
+"""Errors that no fault of a machine or network may cause."""
 
 
 class _User:
-    """A client with a name, that picks its moments by chance."""
+    """A named client that acts at random moments."""
 
     def __init__(self, name: str, bootstrap: Iterable[tuple[str, int]], ledger: Ledger, rng: Random) -> None:
         self.name = name
         self.stopping = False
-        """Set to let it end what it has begun, and no more."""
+        """Set to make the client finish what it has begun and start nothing new."""
         self.client = Client(bootstrap, client_id=name, timeout=REQUEST_TIMEOUT_S, connect_timeout=REQUEST_TIMEOUT_S)
         self.ledger = ledger
         self.rng = rng
-        self._doubted: set[tuple[str, int]] = set()  # partitions whose leader may be another by now
+        self._stale_leaders: set[tuple[str, int]] = set()  # partitions that may have another leader by now
 
     async def pause(self, longest: float) -> None:
         await asyncio.sleep(self.rng.uniform(0.0, longest))
 
     async def retry_later(self, what: str, error: KafkaError | ErrorCode) -> None:
-        """After a failure that passes."""
+        """Note a temporary failure, and pause."""
         name = error.code.name if isinstance(error, KafkaError) else error.name
         self.ledger.history.trace(f"{self.name} {what}: {name}")
         await self.pause(0.3)
@@ -70,14 +70,15 @@ class _Batch(NamedTuple):
 
 
 class Producer(_User):
-    """Sends batches to some partitions of one topic, to each one at a time or several one behind the other.
+    """Sends batches to partitions of one topic; to each partition one at a time, or several in flight.
 
-    As real clients do, it sends nothing more once a batch has failed, until everything under way has been answered;
-    then it sends again, in order, what is not acknowledged. A batch that is acknowledged acknowledges those before it.
+    Like a real client it sends nothing more after a batch has failed, until it has the responses to all batches in
+    flight. Then it sends the unacknowledged batches again, in order. The acknowledgement of a batch covers those before
+    it.
     """
 
     async def run(self, topic: str, partitions: Iterable[int], *, pause_s: float) -> None:
-        """Produce until :attr:`stopping`, and then until everything begun is acknowledged."""
+        """Produce until ``stopping`` is set, and then until every batch is acknowledged."""
         producer_id, epoch = await self._identity()
         await asyncio.gather(*(self._lane(topic, each, producer_id, epoch, pause_s) for each in partitions))
         await self.client.close()
@@ -86,20 +87,20 @@ class Producer(_User):
         while True:
             try:
                 request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-                answer = await self.client.send(request)
+                response = await self.client.send(request)
             except KafkaError as error:
                 await self.retry_later("init", error)
                 continue
-            if not answer.error_code:
-                return answer.producer_id, answer.producer_epoch
-            await self.retry_later("init", ErrorCode(answer.error_code))
+            if not response.error_code:
+                return response.producer_id, response.producer_epoch
+            await self.retry_later("init", ErrorCode(response.error_code))
 
     async def _lane(self, topic: str, partition: int, producer_id: int, epoch: int, pause_s: float) -> None:
-        under_way_max = self.rng.choice((1, UNDER_WAY_MAX))
+        in_flight_max = self.rng.choice((1, IN_FLIGHT_MAX))
         sequence = 0
         waiting: list[_Batch] = []
         while waiting or not self.stopping:
-            while len(waiting) < under_way_max and not self.stopping:
+            while len(waiting) < in_flight_max and not self.stopping:
                 values = [f"{self.name}-{partition}-{sequence + i}" for i in range(self.rng.randint(1, 3))]
                 waiting.append(_Batch(values, _batch(values, producer_id, epoch, sequence)))
                 sequence += len(values)
@@ -114,16 +115,16 @@ class Producer(_User):
                 await self.pause(pause_s)
 
     async def _deliver(self, topic: str, partition: int, batches: list[_Batch]) -> tuple[int, ErrorCode | None]:
-        """Send batches one behind the other: how many of the first ones are acknowledged, and what one has failed of.
+        """Send batches without waiting. Returns how many of the first ones are acknowledged, and the first error.
 
-        After a failure the leader is asked for anew.
+        After an error the next call looks up the leader again.
         """
         try:
-            node = await self.client.leader(topic, partition, fresh=(topic, partition) in self._doubted)
-            link = await self.client._link(node)  # one connection for all: on another they could overtake each other
+            node = await self.client.leader(topic, partition, fresh=(topic, partition) in self._stale_leaders)
+            link = await self.client._link(node)  # one connection, on which no batch overtakes another
         except KafkaError as error:
             return 0, error.code
-        gap_s = self.rng.choice((0.0005, 0.005, 0.02))  # mostly several are under way, or mostly one
+        gap_s = self.rng.choice((0.0005, 0.005, 0.02))  # mostly several in flight, or mostly one
         sent: list[asyncio.Task[ErrorCode]] = []
         for batch in batches:
             if any(task.done() and task.result() for task in sent):
@@ -133,28 +134,28 @@ class Producer(_User):
         codes = await asyncio.gather(*sent)
         acknowledged = max((i + 1 for i, code in enumerate(codes) if not code), default=0)
         failure = next((code for code in codes if code), None)
-        self._doubted.discard((topic, partition))
+        self._stale_leaders.discard((topic, partition))
         if failure is not None:
-            self._doubted.add((topic, partition))
+            self._stale_leaders.add((topic, partition))
         for i, batch in enumerate(batches[:acknowledged]):
-            if codes[i]:  # so it was appended, though the answer was another
+            if codes[i]:  # so the batch was appended, although its response was an error
                 self.ledger.acknowledged(self.name, topic, partition, batch.values, -1, node)
         return acknowledged, failure
 
     async def _send(self, link: _Link, node: int, topic: str, partition: int, batch: _Batch) -> ErrorCode:
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                answer: Any = await link.ask(_produce(topic, partition, batch.data), PRODUCE_VERSION)
+                response: Any = await link.ask(_produce(topic, partition, batch.data), PRODUCE_VERSION)
         except TimeoutError:
             return ErrorCode.REQUEST_TIMED_OUT
         except KafkaError as error:
             return error.code
-        told = answer.responses[0].partition_responses[0]
-        code = ErrorCode(told.error_code)
+        result = response.responses[0].partition_responses[0]
+        code = ErrorCode(result.error_code)
         if code in _FATAL:
             self.ledger.refused(self.name, topic, partition, batch.values, code, node)
         elif code is ErrorCode.NONE:
-            self.ledger.acknowledged(self.name, topic, partition, batch.values, told.base_offset, node)
+            self.ledger.acknowledged(self.name, topic, partition, batch.values, result.base_offset, node)
         return code
 
 
@@ -176,10 +177,10 @@ def _produce(topic: str, partition: int, batch: bytearray) -> ProduceRequest:
 
 
 class Reader(_User):
-    """Reads partitions from their beginning on, and looks at their ends."""
+    """Reads partitions from their beginning, and asks for their end offsets."""
 
     async def run(self, topic: str, partitions: Iterable[int], *, until_ends: bool = False) -> None:
-        """Read until :attr:`stopping`; with ``until_ends`` to the ends as they are then."""
+        """Read until ``stopping`` is set, or with ``until_ends`` up to the current ends."""
         await asyncio.gather(*(self._lane(topic, each, until_ends) for each in partitions))
         await self.client.close()
 
@@ -212,36 +213,36 @@ class Reader(_User):
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     async def _end(self, topic: str, partition: int, node: int, epoch: int) -> int:
-        asked = ListOffsetsRequest.ListOffsetsPartition(
+        wanted = ListOffsetsRequest.ListOffsetsPartition(
             partition_index=partition, current_leader_epoch=epoch, timestamp=-1
         )
-        topics = [ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[asked])]
-        answer = await self.client.send(ListOffsetsRequest(replica_id=-1, topics=topics), node=node)
-        told = answer.topics[0].partitions[0]
-        if told.error_code:
-            raise KafkaError(ErrorCode(told.error_code))
-        self.ledger.saw_end(self.name, topic, partition, told.offset, node, epoch)
-        return int(told.offset)
+        topics = [ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[wanted])]
+        response = await self.client.send(ListOffsetsRequest(replica_id=-1, topics=topics), node=node)
+        found = response.topics[0].partitions[0]
+        if found.error_code:
+            raise KafkaError(ErrorCode(found.error_code))
+        self.ledger.saw_end(self.name, topic, partition, found.offset, node, epoch)
+        return int(found.offset)
 
     async def _fetch(self, topic: str, partition: int, position: int, node: int, epoch: int) -> int:
-        asked = FetchRequest.FetchPartition(
+        wanted = FetchRequest.FetchPartition(
             partition=partition, current_leader_epoch=epoch, fetch_offset=position, partition_max_bytes=4096
         )
         request = FetchRequest(
             max_wait_ms=100,
             min_bytes=1,
             max_bytes=4096,
-            topics=[FetchRequest.FetchTopic(topic=topic, partitions=[asked])],
+            topics=[FetchRequest.FetchTopic(topic=topic, partitions=[wanted])],
         )
-        answer = await self.client.send(request, node=node, version=FETCH_VERSION)
-        if answer.error_code:
-            raise KafkaError(ErrorCode(answer.error_code))
-        told = answer.responses[0].partitions[0]
-        if told.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+        response = await self.client.send(request, node=node, version=FETCH_VERSION)
+        if response.error_code:
+            raise KafkaError(ErrorCode(response.error_code))
+        found = response.responses[0].partitions[0]
+        if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self.ledger.out_of_range(self.name, topic, partition, position, node, epoch)
-        if told.error_code:
-            raise KafkaError(ErrorCode(told.error_code))
-        data = bytes(told.records or b"")
+        if found.error_code:
+            raise KafkaError(ErrorCode(found.error_code))
+        data = bytes(found.records or b"")
         for at, header in headers(data):
             for record in records(data[at : at + header.size_bytes]):
                 if record.offset >= position:

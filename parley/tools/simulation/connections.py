@@ -1,6 +1,6 @@
-"""Connections of the simulated network: two pipes each, with a transport of asyncio at either end.
+"""Connections of the simulated network: two pipes each, with an asyncio transport at either end.
 
-What the network does to them, and how long things take, it says itself (:mod:`parley.tools.simulation.network`).
+``network.py`` decides how long their segments take and what happens to them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """FIN, or RST where the connection was reset."""
+    """The end of a connection: RST if it was reset, else FIN."""
 
     reset: bool
 
@@ -42,7 +42,7 @@ Segment = Data | End
 
 
 class ListeningSocket(socket.socket):
-    """What a broker binds and accepts on: an address, and no socket of the machine."""
+    """A broker's listening socket: an address in the simulated network, not a socket of the operating system."""
 
     def __init__(self, network: Network, address: tuple[str, int], number: int, process: Process | None) -> None:
         self.process = process
@@ -60,7 +60,7 @@ class ListeningSocket(socket.socket):
         return self._number
 
     def setblocking(self, flag: bool) -> None:
-        """It never blocks."""
+        """Do nothing: it never blocks."""
 
     def listen(self, backlog: int = 0) -> None:
         self.listens = True
@@ -78,15 +78,15 @@ class ListeningSocket(socket.socket):
         for end in self._waiting:
             end.abort()
 
-    # For the network and the loop.
+    # --- For the network and the loop ---
 
     def arrived(self, end: Transport) -> None:
-        """A connection waits to be accepted."""
+        """Queue a connection to be accepted."""
         self._waiting.append(end)
         self._call_reader()
 
     def watch(self, reader: asyncio.Handle | None) -> None:
-        """Who is to be called while connections wait."""
+        """Set the callback for waiting connections; None removes it."""
         self._reader = reader
         self._call_reader()
 
@@ -102,13 +102,13 @@ class ListeningSocket(socket.socket):
 
 
 class AcceptedSocket(socket.socket):
-    """A connection that was accepted and has no transport yet."""
+    """An accepted connection that has no transport yet."""
 
     def __init__(self, end: Transport) -> None:
         self.end = end
 
     def setblocking(self, flag: bool) -> None:
-        """It never blocks."""
+        """Do nothing: it never blocks."""
 
     def close(self) -> None:
         self.end.close()
@@ -128,14 +128,14 @@ class Pipe:
         self._last_arrival = 0.0
 
     def send(self, segment: Segment) -> None:
-        """Put a segment on its way."""
+        """Send a segment."""
         if isinstance(segment, Data):
             self.bytes_unread += len(segment.content)
         self.queue.append(segment)
         self._travel(self._network.latency())
 
-    def again(self) -> None:
-        """The way is free again: what waited is sent again."""
+    def retransmit(self) -> None:
+        """Send the waiting segments again, because the hosts can reach each other again."""
         for _ in self.queue:
             self._travel(self._network.retransmission())
 
@@ -153,7 +153,7 @@ class Pipe:
         self.receiver.take(segment)
 
     def drop_some(self, rng: Random) -> None:
-        """Lose the end of what is under way."""
+        """Lose some of the last segments in flight."""
         kept = rng.randint(0, len(self.queue))
         while len(self.queue) > kept:
             self.queue.pop()
@@ -184,10 +184,10 @@ class Transport(asyncio.Transport):
         self.lost = False
         incoming.receiver = self
 
-    # What the other side of the wire does.
+    # --- For the other end ---
 
     def take(self, segment: Segment) -> None:
-        """A segment has arrived at the host; the process reads it when it runs."""
+        """Receive a segment that has arrived at the host. The process reads it when it runs."""
         process = self.process
         if process is not None and process.state is ProcessState.DEAD:
             if not (isinstance(segment, End) and segment.reset):
@@ -197,17 +197,17 @@ class Transport(asyncio.Transport):
         self._soon(self._read)
 
     def connect(self, protocol: asyncio.BaseProtocol) -> None:
-        """The connection stands."""
+        """Attach the protocol: the connection is established."""
         self._protocol = protocol
         protocol.connection_made(self)
         self._read()
 
     def reset(self) -> None:
-        """The connection is cut; both ends notice, and what is under way is lost from some point on."""
+        """Reset the connection. The segments in flight are lost from some point on."""
         self.outgoing.drop_some(self._network.rng)
         self.outgoing.send(End(reset=True))
 
-    # What runs in the process.
+    # --- In the process ---
 
     def _soon(self, work: Callable[..., object], *args: Any) -> None:
         context = self.process.context if self.process is not None else Context()
@@ -257,7 +257,7 @@ class Transport(asyncio.Transport):
             if self._protocol is not None:
                 self._protocol.connection_lost(error)
 
-    # asyncio.Transport.
+    # --- asyncio.Transport ---
 
     def get_protocol(self) -> asyncio.BaseProtocol:
         assert self._protocol is not None

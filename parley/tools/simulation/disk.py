@@ -1,18 +1,12 @@
-"""Disks that forget, at a crash of their machine, what was never synced.
+"""Simulated disks: when their machine crashes, they lose what was never synced.
 
-Each simulated machine has a folder on the real file system, so that storage runs as it is. What the simulation takes
-over is the one system call by which a program makes something durable: while :class:`Disks` is entered, ``os.fsync``
-and ``os.fdatasync`` note what is in the file, or which names are in the directory, at that moment.
+Each machine has a folder on the real file system. While ``Disks`` is entered, ``os.fsync`` and ``os.fdatasync`` note
+the content of the file, or the names in the directory, at that moment.
 
-Rules of this module:
-
-* The death of a process loses nothing: what it wrote is in the page cache.
-* A crash of the machine leaves of each file what was last synced, and of what was written since: all, nothing, a
-  prefix, or single pages of it, as the seed has it. Nothing says that what is older was written back first.
-* Names made, renamed or removed since their directory was last synced are there or not; a rename has happened or not,
-  it is never half done.
-* Each start of a process gets a new folder, a copy of what is left. So nothing that an earlier process still holds
-  open (there is no kernel to close it) can reach the files of the next one.
+* The death of a process loses nothing: its writes are in the page cache.
+* A crash keeps the synced content of each file. Of later writes it keeps all, nothing, a prefix, or single pages.
+* A name created, renamed or removed since the last sync of its directory exists or not. A rename is never half done.
+* Each start of a process gets a new folder, a copy of what is left, out of reach of an earlier process's open files.
 """
 
 from __future__ import annotations
@@ -31,7 +25,7 @@ _SHADOW = "shadow"
 
 
 class Disks:
-    """The disks of all machines, below one temporary folder. A context manager: it stands in for ``os.fsync``."""
+    """The disks of all machines, below one temporary folder. A context manager that replaces ``os.fsync``."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
@@ -50,7 +44,7 @@ class Disks:
         os.fsync, os.fdatasync = self._fsync, self._fdatasync
 
     def disk(self, host: str) -> Disk:
-        """The disk of a machine, new and empty at first."""
+        """The disk of a machine; a new one is empty."""
         if host not in self._disks:
             self._disks[host] = Disk(self.root / host)
         return self._disks[host]
@@ -73,11 +67,11 @@ class Disk:
         self._home = home
         self._generation = 0
         self._files: dict[int, bytes] = {}
-        """inode -> what of it is durable"""
+        """inode -> its synced content"""
         self._names: dict[int, dict[str, int]] = {}
-        """inode of a directory -> the names in it that are durable, with their inodes"""
+        """inode of a directory -> the synced names in it, with their inodes"""
         self.path = self._new_folder()
-        """Where the process that runs now finds its files."""
+        """The folder of the process that runs now."""
 
     def _new_folder(self) -> Path:
         self._generation += 1
@@ -89,9 +83,9 @@ class Disk:
         return path
 
     def synced(self, fd: int, path: Path) -> None:
-        """``fsync`` of a file or a directory that lies, or lay, at ``path``."""
+        """Note the ``fsync`` of a file or directory whose path is, or was, ``path``."""
         if not path.exists():
-            return  # it has no name any more, so a crash leaves nothing of it
+            return  # it no longer has a name, so nothing of it survives a crash
         status = os.fstat(fd)
         if stat.S_ISDIR(status.st_mode):
             self._names[status.st_ino] = names = _names_in(path)
@@ -102,13 +96,13 @@ class Disk:
             self._keep(path, status.st_ino)
 
     def _keep(self, path: Path, inode: int) -> None:
-        """Hold on to an inode, so that its number is given to no other file while it means something here."""
+        """Keep an inode alive, so that no other file gets its number while this disk refers to it."""
         shadow = self._home / _SHADOW / str(inode)
         if not shadow.exists() and not path.is_dir():
             os.link(path, shadow)
 
     def process_died(self) -> None:
-        """Bring everything to a new folder, as it is; what was not synced still is not."""
+        """Copy everything to a new folder. What was not synced is still not synced there."""
         old, files, names = self.path, self._files, self._names
         self.path = self._new_folder()
         self._files, self._names = {}, {}
@@ -133,11 +127,11 @@ class Disk:
             self._names[new.stat().st_ino] = kept
 
     def machine_crashed(self, rng: Random) -> list[str]:
-        """Bring to a new folder what a crash leaves; what was lost, in words."""
+        """Copy what survives a crash to a new folder. Returns descriptions of what was lost."""
         old, shadow = self.path, self._home / _SHADOW
         sources = {path.stat().st_ino: path for path in (*_below(shadow), *_below(old))}
         lost: list[str] = []
-        tree = self._what_is_left(old, Path(), sources, rng, lost)
+        tree = self._survivors(old, Path(), sources, rng, lost)
         self.path = self._new_folder()
         self._files, self._names = {}, {}
         for place, content in tree.items():
@@ -154,10 +148,10 @@ class Disk:
                 self._keep(path, path.stat().st_ino)
         return lost
 
-    def _what_is_left(
+    def _survivors(
         self, directory: Path, place: Path, sources: dict[int, Path], rng: Random, lost: list[str]
     ) -> dict[Path, bytes | None]:
-        """What a crash leaves of a directory, by where it lies below the disk's root; None stands for a directory."""
+        """The content of a directory after a crash, by path below the disk's root. None stands for a directory."""
         current = _names_in(directory)
         names = surviving_names(self._names.get(directory.stat().st_ino, {}), current, rng)
         lost += [f"{place / name} is gone" for name in current if name not in names]
@@ -165,10 +159,10 @@ class Disk:
         for name, inode in names.items():
             source = sources.get(inode)
             if source is None:
-                continue  # a directory that was removed with all in it
+                continue  # a directory that was removed with its content
             if source.is_dir():
                 left[place / name] = None
-                left |= self._what_is_left(source, place / name, sources, rng, lost)
+                left |= self._survivors(source, place / name, sources, rng, lost)
                 continue
             written = source.read_bytes()
             content = left[place / name] = torn(self._files.get(inode, b""), written, rng)
@@ -178,9 +172,9 @@ class Disk:
 
 
 def surviving_names(durable: dict[str, int], current: dict[str, int], rng: Random) -> dict[str, int]:
-    """The names in a directory after a crash: of each change since the last sync the seed says whether it was made.
+    """The names in a directory after a crash. The seed decides about each change since the last sync.
 
-    Names and inodes that a change ties together (as a rename does) are all as they were, or all as they are.
+    Names and inodes connected by a change, such as a rename, all keep the old state or all have the new one.
     """
     together: dict[str, list[str]] = {}
     holder: dict[int, str] = {}
@@ -207,7 +201,7 @@ def surviving_names(durable: dict[str, int], current: dict[str, int], rng: Rando
 
 
 def torn(durable: bytes, written: bytes, rng: Random) -> bytes:
-    """What a crash leaves of a file of which ``durable`` was synced and ``written`` is what it had become."""
+    """The content of a file after a crash. ``durable`` was synced; ``written`` is the content before the crash."""
     if durable == written:
         return written
     fate = rng.choice(("lost", "kept", "prefix", "pages"))

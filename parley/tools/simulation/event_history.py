@@ -1,6 +1,6 @@
-"""What happened in a simulation: for people to read around a failure, for checks to judge, for a hash to compare.
+"""The events of a simulation, for the report of a failure and for the digest.
 
-Two runs of one seed have the same digest: every event and every segment that arrived goes into it.
+Two runs of one seed have the same digest: every event and every arrived segment is part of it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
-    """One event; ``at`` in seconds of virtual time."""
+class HistoryEvent:
+    """One event. ``at`` is in seconds of virtual time."""
 
     at: float
     who: str
@@ -35,39 +35,39 @@ class History:
     """All events of one run, in order."""
 
     def __init__(self, now: Callable[[], float]) -> None:
-        self.happenings: list[Happening] = []
+        self.events: list[HistoryEvent] = []
         self.now = now
         self._hash = blake2b(digest_size=16)
         self.is_closed = False
 
     def note(self, who: str, what: str) -> None:
-        """Something that the reader of a failure wants to know."""
+        """Add an event that helps to understand a failure."""
         if self.is_closed:
             return
-        self.happenings.append(Happening(self.now(), who, what))
+        self.events.append(HistoryEvent(self.now(), who, what))
         self.trace(f"{who} {what}")
 
     def trace(self, line: str) -> None:
-        """Something only the digest takes in."""
+        """Add a line to the digest only."""
         if self.is_closed:
             return
         self._hash.update(f"{self.now():.9f} {line}\n".encode())
 
     def close(self) -> None:
-        """The run is over: what its remains do belongs to no history."""
+        """End the history: what processes do after the run does not belong to it."""
         self.is_closed = True
 
     @property
     def digest(self) -> str:
-        """What tells two runs apart."""
+        """The hash of everything that has happened."""
         return self._hash.hexdigest()
 
 
 class LogCapture(logging.Handler):
-    """Log lines of the brokers, as events of the history. A context manager.
+    """A context manager that adds the brokers' log lines to the history.
 
-    ``on_failure`` is told of the lines that carry a traceback: nothing a network or a disk does may lead to one.
-    ``folder`` is where the brokers' files lie, which has another name in each run and is left out.
+    It calls ``on_failure`` for lines with a traceback, which no network or disk fault may cause. ``folder`` has the
+    brokers' files; its name differs between runs and is removed from the lines.
     """
 
     def __init__(self, history: History, folder: str, on_failure: Callable[[str], None]) -> None:
@@ -96,7 +96,7 @@ class LogCapture(logging.Handler):
             logger.propagate = True
 
     def emit(self, record: logging.LogRecord) -> None:
-        if self._history.is_closed or record.getMessage() == "configuration":  # which says the same at each start
+        if self._history.is_closed or record.getMessage() == "configuration":  # it is the same at each start
             return
         process = CURRENT.get()
         who = process.name if process is not None else "world"

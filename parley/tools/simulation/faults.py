@@ -1,11 +1,10 @@
-"""What goes wrong in a run, planned from its seed before the run begins.
+"""The faults of a run, planned from its seed before the run begins.
 
-A plan is a list of :class:`Fault`, each with its moment and how long it lasts, so that it can be shown to people, and
-so that a part of it can be run again.
+A plan is a list of faults, each with its moment and duration, so that it can be printed, and a part of it run again.
 
-A machine crash takes what was not synced, and Kafka's promise is that the *other* in-sync replicas have it. So unless
-every append is synced (``flush.messages=1``), a crash waits until nothing else is wrong, and nothing else goes wrong
-until the cluster has taken the machine out of its ISRs. Everything else may overlap.
+A crash of a machine loses what was not synced; Kafka promises only that the *other* in-sync replicas have it. So unless
+every append is synced (``flush.messages=1``), a crash waits until there is no other fault, and the next fault waits
+until the cluster has removed the machine from its ISRs. All other faults may overlap.
 """
 
 from __future__ import annotations
@@ -17,28 +16,28 @@ from random import Random
 
 
 class Kind(Enum):
-    """What can go wrong."""
+    """The kinds of faults."""
 
     KILL = "kill"
-    """SIGKILL of a broker, which is started again at the end."""
+    """SIGKILL of a broker. It is started again at the end of the fault."""
     CRASH = "crash"
-    """A machine loses power, and what was not synced."""
+    """A machine loses power, and everything that was not synced."""
     STOP = "stop"
-    """SIGSTOP of a broker, SIGCONT at the end."""
+    """SIGSTOP of a broker, and SIGCONT at the end."""
     SHUT_DOWN = "shut down"
-    """SIGTERM of a broker, which is started again at the end, or as soon as it has ended."""
+    """SIGTERM of a broker. It is started again at the end, or as soon as it has exited."""
     ISOLATE = "isolate"
     """Nothing passes between a broker and the other brokers and clients."""
     PART = "part"
     """Nothing passes between two brokers."""
     DEAFEN = "deafen"
-    """Nothing reaches one broker from another; the way back is open."""
+    """Nothing passes from one broker to another, but the other direction works."""
     CUT = "cut connections"
     """The connections between two brokers are reset once."""
     LOSE_STORE = "lose store"
-    """A broker cannot reach the coordination store: what it asks fails, or arrives when it can be reached again."""
+    """A broker cannot reach the coordination store: its requests fail, or arrive late."""
     LOSE_ANSWER = "lose answer"
-    """A broker does not hear whether its next write to the store was made."""
+    """A broker gets no response to its next write to the store."""
     SKEW = "skew clock"
     """The wall clock of a machine jumps."""
 
@@ -61,17 +60,17 @@ _INSTANT = frozenset({Kind.CUT, Kind.LOSE_ANSWER, Kind.SKEW})
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong: ``at`` and ``lasts`` in seconds from the beginning of the load."""
+    """One fault. ``at`` is in seconds from the beginning of the load, ``lasts`` its duration."""
 
     at: float
     kind: Kind
     broker: int
     other: int
-    """The second broker, where there is one."""
+    """The second broker, for kinds that concern two."""
     lasts: float
     amount: float
-    """Seconds by which a clock jumps; of a lost answer, whether the write was made (above 0); of a lost store, whether
-    what is asked of it comes late (above 0) or fails."""
+    """SKEW: the seconds by which the clock jumps. LOSE_ANSWER: above 0 if the write is applied. LOSE_STORE: above 0 if
+    requests arrive late, else they fail."""
 
     def __str__(self) -> str:
         between = f" and broker {self.other}" if self.kind in (Kind.PART, Kind.DEAFEN, Kind.CUT) else ""
@@ -81,12 +80,12 @@ class Fault:
 
 
 def plan(rng: Random, brokers: int, seconds: float, kinds_wanted: Collection[Kind] = ()) -> list[Fault]:
-    """The faults of a run of so many seconds, in order of their moments; of the kinds wanted, if any are named."""
+    """Plan the faults of a run of this many seconds, in order; only of the kinds wanted, if any are given."""
     faults = []
     at = rng.uniform(0.5, 5.0)
-    rate = rng.choice((1.0, 3.0, 8.0))  # seconds between faults, on average
-    mood = {kind: WEIGHTS[kind] for kind in kinds_wanted} or _mood(rng)
-    kinds, weights = zip(*mood.items(), strict=True)
+    rate = rng.choice((1.0, 3.0, 8.0))  # average seconds between faults
+    weights_by_kind = {kind: WEIGHTS[kind] for kind in kinds_wanted} or _random_weights(rng)
+    kinds, weights = zip(*weights_by_kind.items(), strict=True)
     while at < seconds - 2.0:
         kind = rng.choices(kinds, weights)[0]
         broker, other = rng.sample(range(1, brokers + 1), 2) if brokers > 1 else (1, 1)
@@ -101,8 +100,8 @@ def plan(rng: Random, brokers: int, seconds: float, kinds_wanted: Collection[Kin
     return faults
 
 
-def _mood(rng: Random) -> dict[Kind, int]:
-    """A run has a few kinds of faults, or all of them: few find what needs the same one again and again."""
+def _random_weights(rng: Random) -> dict[Kind, int]:
+    """The weights of a few kinds, or of all. With few kinds a run repeats the same fault, which finds more."""
     if rng.random() < 0.4:
         return dict(WEIGHTS)
     chosen = rng.sample(list(WEIGHTS), rng.randint(1, 4))

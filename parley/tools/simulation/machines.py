@@ -1,4 +1,4 @@
-"""Simulated machines that run a broker each, and what can happen to them."""
+"""Simulated machines with one broker each: start, stop, kill, crash, loss of the store. Also the shared store."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ from parley.tools.simulation.processes import CURRENT, Process
 from parley.tools.simulation.virtual_time_loop import SimulatedLoop
 
 EPOCH_MS = 1_700_000_000_000
-"""What the wall clocks of the simulated machines show when the loop's time is 0."""
+"""The wall clock time of the simulated machines when the loop's time is 0."""
 PORT = 9092
 
 
 class MachineClock:
-    """The clock of one machine: its wall clock goes wrong by ``skew_s``."""
+    """The clock of one machine. Its wall clock is wrong by ``skew_s``."""
 
     def __init__(self, loop: SimulatedLoop) -> None:
         self._loop = loop
         self.skew_s = 0.0
 
     def wall_ms(self) -> int:
-        """As :class:`parley.broker.runtime.clock.Clock`."""
+        """See ``parley.broker.runtime.clock.Clock``."""
         return EPOCH_MS + int((self._loop.time() + self.skew_s) * 1000)
 
     def monotonic(self) -> float:
-        """As :class:`parley.broker.runtime.clock.Clock`."""
+        """See ``parley.broker.runtime.clock.Clock``."""
         return self._loop.time()
 
 
 class SharedStore(MemoryStore):
-    """The coordination store of all machines: a server that its clients reach over some network."""
+    """The coordination store of all machines, as a server that takes time to reach."""
 
     def __init__(self, rng: Random, latency: Callable[[], float]) -> None:
         super().__init__(rng=rng)
         self.latency = latency
         self.clients: dict[Process, MemoryBackend] = {}
-        """By the process that opened it."""
+        """The clients by the process that opened them."""
         self.on_write: Callable[[Sequence[Op]], None] = lambda ops: None
-        """Told of each transaction once it is made."""
+        """Called after each transaction with its operations."""
 
     def apply(self, checks: Sequence[Check], ops: Sequence[Op]) -> TxnResult:
         result = super().apply(checks, ops)
@@ -66,14 +66,14 @@ class SharedStore(MemoryStore):
         super().attach(client)
 
     def _tell_expired(self, client: StoreClient, session_id: str) -> None:
-        """News reaches a process when it runs, not while it is stopped."""
+        """Tell a client that a session has expired, once its process runs and not while it is stopped."""
         process = next((process for process, each in self.clients.items() if each is client), None)
         context = process.context if process is not None else None
         asyncio.get_running_loop().call_soon(client.expired, session_id, context=context)
 
 
 def _arriving(txn: Callable[..., Coroutine[Any, Any, TxnResult]]) -> Callable[..., Coroutine[Any, Any, TxnResult]]:
-    """Transactions that reach the store once they are sent, though whoever sent them waits no longer."""
+    """A ``txn`` whose transactions reach the store once they are sent, even if the caller is cancelled."""
 
     async def arrive(checks: Sequence[Check], ops: Sequence[Op]) -> TxnResult:
         sent = asyncio.ensure_future(txn(checks, ops))
@@ -84,7 +84,7 @@ def _arriving(txn: Callable[..., Coroutine[Any, Any, TxnResult]]) -> Callable[..
 
 
 class Machine:
-    """A machine with a broker on it; both may be up or not."""
+    """A machine and its broker; each may be up or down."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Machine:
         """None while no broker runs."""
         self.server: BrokerServer | None = None
         self.is_stopping = False
-        """Whether its broker was told to stop and has not ended."""
+        """True while its broker is shutting down."""
         self.starts = 0
         self.past: list[Process] = []
         """Processes that died here."""
@@ -120,21 +120,21 @@ class Machine:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where clients reach the broker."""
+        """The host and port of the broker."""
         return self.host, PORT
 
     @property
     def is_up(self) -> bool:
-        """Whether a broker process exists, be it stopped."""
+        """True if a broker process exists, even a stopped one."""
         return self.process is not None
 
     @property
     def serves(self) -> bool:
-        """Whether the broker has finished its start and runs."""
+        """True if the broker has finished its start and runs."""
         return self.process is not None and self.process.runs and self._ready
 
     def start(self) -> None:
-        """Start the broker, unless it runs; it is started again when its start fails, as a supervisor would."""
+        """Start the broker, unless it exists. If the start fails it is repeated, as a supervisor would do."""
         if self.process is not None:
             return
         self.starts += 1
@@ -171,7 +171,7 @@ class Machine:
             await asyncio.sleep(1.0)
 
     def shut_down(self) -> None:
-        """SIGTERM: the broker stops in order, and its process ends."""
+        """SIGTERM: the broker shuts down cleanly, and its process exits."""
         process, server = self.process, self.server
         if process is None or server is None or not process.runs:
             return
@@ -179,7 +179,7 @@ class Machine:
 
         async def stop() -> None:
             await server.stop()
-            # Not in the name of the process that is about to end.
+            # Not in the context of the process that is about to exit.
             self._loop.call_soon(self._exited, process, context=Context())
 
         self._ready = False
@@ -193,14 +193,14 @@ class Machine:
             self._disk.process_died()
 
     def kill(self) -> None:
-        """SIGKILL: what it wrote stays."""
+        """SIGKILL. The broker's writes to its disk remain."""
         if (process := self.process) is not None:
             self._history.note("world", f"kill {self.host}")
             self._forget(process, silently=False)
             self._disk.process_died()
 
     def crash(self, rng: Random) -> None:
-        """The machine loses power: nobody is told, and what was not synced may be gone. :meth:`boot` it again."""
+        """The machine loses power. Its peers are not notified; unsynced writes may be lost. ``boot`` restarts it."""
         self._history.note("world", f"crash {self.host}")
         if (process := self.process) is not None:
             self._forget(process, silently=True)
@@ -209,7 +209,7 @@ class Machine:
             self._history.note("world", f"  {self.host} lost: {line}")
 
     def boot(self) -> None:
-        """The machine comes back, and its broker is started."""
+        """Boot the machine, and start its broker."""
         self._network.host_up(self.host)
         self.start()
 
@@ -233,9 +233,9 @@ class Machine:
             self.process.resume(self._loop)
 
     def cut_from_store(self, seconds: float, *, silently: bool) -> None:
-        """Nothing passes between the broker and the coordination store. :meth:`join_store` is to follow.
+        """Cut the broker off from the coordination store, until ``join_store``.
 
-        The broker is told so; or ``silently`` what it asks meanwhile reaches the store after ``seconds``, late.
+        Its requests fail; or, if ``silently``, they reach the store late, after ``seconds``.
         """
         until = self._loop.time() + seconds
 
@@ -247,7 +247,7 @@ class Machine:
         self._in_process("store gone", cut)
 
     def join_store(self) -> None:
-        """The store is in reach again."""
+        """End ``cut_from_store``."""
 
         def join(client: MemoryBackend) -> None:
             client.delay_s = self._store.latency
@@ -256,7 +256,7 @@ class Machine:
         self._in_process("store back", join)
 
     def lose_store_answer(self, *, applied: bool) -> None:
-        """The next write's answer is lost, after or before the write was made."""
+        """Lose the response to the next write, after it is applied or before."""
         self._in_process(f"answer lost, applied={applied}", lambda client: client.lose_next_response(applied=applied))
 
     def _in_process(self, what: str, work: Callable[[MemoryBackend], None]) -> None:

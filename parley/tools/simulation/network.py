@@ -1,14 +1,11 @@
-"""A network in memory: connections that are slow, cut, refused or swallowed, as the seed has it.
+"""A network in memory whose connections are slow, cut, refused or silent, as the seed decides.
 
-Rules of this module:
-
-* A connection is two pipes. What goes into a pipe comes out in order, later, and in other pieces; between pipes
-  nothing is in order.
-* What must pass between two hosts that are parted, or to a host that is down, waits, as TCP does that sends again: it
-  arrives some time after they have found together. Nobody is told. So a partition is silence, never a refusal.
-* A process that dies resets its connections; a machine that dies says nothing, and once it is back it resets what is
-  still sent to connections that it knows no more.
-* Where nobody listens on a host that is up, a connection is refused.
+* A connection is two pipes. The data of a pipe arrive in order, later, and in other pieces. Pipes have no common order.
+* Segments between partitioned hosts, or to a host that is down, wait like TCP's retransmissions: they arrive some time
+  after the hosts can reach each other again. Neither side is notified, so a partition is silence and never a refusal.
+* A process that dies resets its connections. A machine that dies does not; once it is back, it resets connections
+  that it no longer knows when something is sent to them.
+* A connection to a host that is up, but does not listen on that port, is refused.
 """
 
 from __future__ import annotations
@@ -27,27 +24,27 @@ from parley.tools.simulation.processes import CURRENT, Process
 from parley.tools.simulation.virtual_time_loop import SimulatedLoop
 
 CONNECT_TIMEOUT_S = 127.0
-"""When Linux gives up to connect, with its default of six retransmissions."""
+"""When Linux gives up connecting, with its default of six retransmissions."""
 _EPHEMERAL = 32768
 _FIRST_NUMBER = 1 << 24
-"""Of sockets that are none: beyond any file descriptor."""
+"""The first number of simulated sockets: beyond any real file descriptor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """How the network behaves. Times are in seconds, chances per segment."""
+    """How the network behaves. Times are in seconds, probabilities per segment."""
 
     latency_min: float = 0.0001
     latency_max: float = 0.002
     stall_chance: float = 0.001
     stall_max: float = 0.2
-    """How long a stalled segment takes, as one that had to be sent again."""
+    """How long a stalled segment takes, like one that had to be retransmitted."""
     cut_chance: float = 0.3
-    """How often a write is cut into pieces that arrive one by one."""
+    """The probability that a write is cut into pieces that arrive one by one."""
 
     @classmethod
     def drawn(cls, rng: Random) -> Weather:
-        """Some weather: a quick network more often than a slow one."""
+        """Draw a behaviour: a fast network more often than a slow one."""
         slowest = rng.choice((0.001, 0.002, 0.005, 0.02))
         return cls(
             slowest / 20, slowest, rng.choice((0.0, 0.001, 0.01)), rng.choice((0.05, 0.3)), rng.choice((0.05, 0.5))
@@ -55,14 +52,14 @@ class Weather:
 
 
 class Network:
-    """All hosts and what runs between them."""
+    """All hosts, and the connections between them."""
 
     def __init__(self, loop: SimulatedLoop, rng: Random, weather: Weather) -> None:
         self.loop = loop
         self.rng = rng
         self.weather = weather
         self.on_arrival: Callable[[str], None] = lambda line: None
-        """Told of each segment that arrives, in words that are the same in each replay."""
+        """Called for each segment that arrives, with a description that is the same in each replay."""
         self._down: dict[str, None] = {}
         self._cut: Counter[tuple[str, str]] = Counter()
         self._bound: dict[tuple[str, int], ListeningSocket] = {}
@@ -73,15 +70,15 @@ class Network:
         self._port = _EPHEMERAL
         loop.network = self
 
-    # What happens to it.
+    # --- Faults ---
 
     def part(self, one_side: Collection[str], other_side: Collection[str], *, one_way: bool = False) -> None:
-        """Let nothing pass from one set of hosts to the other, nor back unless ``one_way``; until as often joined."""
+        """Cut one set of hosts off from the other, also backwards unless ``one_way``. Each call needs one ``join``."""
         for pair in _pairs(one_side, other_side, one_way):
             self._cut[pair] += 1
 
     def join(self, one_side: Collection[str], other_side: Collection[str], *, one_way: bool = False) -> None:
-        """Undo one :meth:`part`."""
+        """Undo one ``part``."""
         for pair in _pairs(one_side, other_side, one_way):
             self._cut[pair] = max(0, self._cut[pair] - 1)
         self._free()
@@ -92,16 +89,16 @@ class Network:
         self._free()
 
     def host_down(self, host: str) -> None:
-        """The machine is gone, and nothing answers in its name."""
+        """Take a machine down: it neither sends nor receives."""
         self._down[host] = None
 
     def host_up(self, host: str) -> None:
-        """The machine is back."""
+        """Bring a machine back up."""
         self._down.pop(host, None)
         self._free()
 
     def process_died(self, process: Process, *, silently: bool) -> None:
-        """Its addresses are free, and unless ``silently`` its connections are reset."""
+        """Free the addresses of a dead process and, unless ``silently``, reset its connections."""
         for address in [address for address, each in self._bound.items() if each.process is process]:
             del self._bound[address]
         for transport in [each for each in self._connections if each.process is process]:
@@ -109,7 +106,7 @@ class Network:
                 transport.reset()
 
     def cut_connections(self, one: str, other: str) -> int:
-        """Reset the connections between two hosts; how many there were."""
+        """Reset the connections between two hosts. Returns how many there were."""
         ends = [
             end
             for end in self._connections
@@ -123,25 +120,25 @@ class Network:
     def _free(self) -> None:
         for pipe in tuple(self._pipes):
             if pipe.queue and self.reaches(pipe.source, pipe.target):
-                pipe.again()
+                pipe.retransmit()
         self._changed.set()
         self._changed = asyncio.Event()
 
-    # What it is like.
+    # --- Behaviour ---
 
     def reaches(self, source: str, target: str) -> bool:
-        """Whether what is sent arrives."""
+        """True if segments from one host reach the other."""
         return not self._cut[source, target] and target not in self._down and source not in self._down
 
     def latency(self) -> float:
-        """How long the next segment takes, in seconds."""
+        """The seconds that the next segment takes."""
         weather = self.weather
         if self.rng.random() < weather.stall_chance:
             return self.rng.uniform(weather.latency_max, weather.stall_max)
         return self.rng.uniform(weather.latency_min, weather.latency_max)
 
     def retransmission(self) -> float:
-        """How long after the way is free what waited is sent again, in seconds."""
+        """The seconds until a waiting segment is retransmitted after the hosts can reach each other again."""
         return self.rng.uniform(0.01, 1.0)
 
     def pieces(self, data: bytes) -> list[bytes]:
@@ -152,17 +149,17 @@ class Network:
         return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 
     def note(self, pipe: Pipe, segment: Segment) -> None:
-        """Tell of an arrival."""
+        """Report the arrival of a segment."""
         if isinstance(segment, Data):
             what = f"{len(segment.content)} {zlib.crc32(segment.content):08x}"
         else:
             what = "reset" if segment.reset else "end"
         self.on_arrival(f"{pipe.name} {what}")
 
-    # What processes ask of it.
+    # --- For processes ---
 
     def bind(self, host: str, port: int, *, send_buffer: int = -1, receive_buffer: int = -1) -> socket.socket:
-        """As :func:`parley.broker.network.listener.bind`; "" and 0.0.0.0 are the host of the process."""
+        """See ``parley.broker.network.listener.bind``. "" and 0.0.0.0 mean the host of the process."""
         process = CURRENT.get()
         if process is not None and host in ("", "0.0.0.0", "::"):
             host = process.host
@@ -175,12 +172,12 @@ class Network:
         return sock
 
     def unbind(self, sock: ListeningSocket) -> None:
-        """Free an address, unless another has it by now."""
+        """Free the address of a socket, unless another socket has it by now."""
         if self._bound.get(sock.getsockname()) is sock:
             del self._bound[sock.getsockname()]
 
     def watch(self, number: int, reader: asyncio.Handle | None) -> bool:
-        """Call ``reader`` while connections wait to be accepted; None ends that. False if nobody listens there."""
+        """Call ``reader`` while connections wait to be accepted; None ends that. False if there is no such socket."""
         sock = self._by_number.get(number)
         if sock is not None:
             sock.watch(reader)
@@ -219,7 +216,7 @@ class Network:
         return near, far
 
     async def _travel(self, source: str, target: str) -> None:
-        """Wait as long as one segment takes."""
+        """Wait for the time that one segment takes."""
         latency = self.latency()
         while not self.reaches(source, target):
             await self._changed.wait()
@@ -227,11 +224,11 @@ class Network:
         await asyncio.sleep(latency)
 
     def other_end(self, end: Transport) -> Transport:
-        """The peer of one end."""
+        """The other end of a connection."""
         return self._connections[end]
 
     def forget(self, end: Transport) -> None:
-        """Nobody uses this end any more; the connection is gone with both."""
+        """Note that this end is closed. The connection is removed when both are."""
         other = self._connections[end]
         if other.lost:
             for each in (end, other):

@@ -1,11 +1,9 @@
 """Simulated operating system processes that share one event loop.
 
-Rules of this module:
-
-* Everything a process does runs in a context that names it: tasks and callbacks inherit it from whoever made them, so
-  code that knows nothing of the simulation stays in its process.
-* A process that is stopped or dead runs nothing. What would have run is held: it runs in order when the process is
-  resumed, and never when it is dead, unless :meth:`Process.bury` lets the dead clean up after the end of the world.
+* Everything that a process does runs in a context that names it. Tasks and callbacks inherit the context from their
+  creator, so code that does not know the simulation stays in its process.
+* A process that is stopped or dead runs nothing. Its callbacks are held. They run in order when it is resumed, and
+  never if it is dead, except that ``Process.bury`` lets dead processes clean up after the end of the run.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ T = TypeVar("T")
 
 
 class ProcessState(Enum):
-    """Whether a process runs."""
+    """The state of a process."""
 
     RUNNING = "running"
     STOPPED = "stopped"
@@ -32,14 +30,14 @@ class ProcessState(Enum):
 
 
 class Process:
-    """One process on a host; a restart makes another one."""
+    """One process on a host. A restart creates another process."""
 
     def __init__(self, name: str, host: str) -> None:
         self.name = name
         self.host = host
         self.state = ProcessState.RUNNING
         self.held: deque[Due] = deque()
-        """What waits for the process to run again."""
+        """The callbacks that wait until the process runs again."""
         self._context = Context()
         self._context.run(CURRENT.set, self)
 
@@ -48,16 +46,16 @@ class Process:
 
     @property
     def runs(self) -> bool:
-        """Whether its callbacks are carried out."""
+        """True if its callbacks are run."""
         return self.state is ProcessState.RUNNING
 
     @property
     def context(self) -> Context:
-        """A new context of this process, to call or schedule something in its name."""
+        """A new context of this process, in which to call or schedule something."""
         return self._context.copy()
 
     def call(self, function: Callable[..., T], *args: Any) -> T:
-        """Call now, in the name of this process."""
+        """Call a function now, in the context of this process."""
         return self.context.run(function, *args)
 
     def start(self, work: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
@@ -70,16 +68,16 @@ class Process:
             self.state = ProcessState.STOPPED
 
     def resume(self, loop: SimulatedLoop) -> None:
-        """SIGCONT: what was due in the meantime runs now."""
+        """SIGCONT: the held callbacks run now."""
         if self.state is ProcessState.STOPPED:
             self._release(loop)
 
     def die(self) -> None:
-        """SIGKILL, or the end of its machine."""
+        """SIGKILL, or a crash of its machine."""
         self.state = ProcessState.DEAD
 
     def bury(self, loop: SimulatedLoop) -> None:
-        """After the end of the world: let a dead process run its ``finally`` blocks and give back what it holds."""
+        """After the end of the run, let a process run its ``finally`` blocks and release its resources."""
         if not self.runs:
             self._release(loop)
 
@@ -90,4 +88,4 @@ class Process:
 
 
 CURRENT: ContextVar[Process | None] = ContextVar("process", default=None)
-"""The process that runs now; None for the world around: network, store, checks."""
+"""The process that runs now; None for the network, the store and the checks."""

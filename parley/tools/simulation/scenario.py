@@ -1,4 +1,4 @@
-"""One run: a cluster starts, clients use it while things go wrong, everything is mended, and it is judged."""
+"""One run: a cluster starts, clients use it during faults, the faults end, and the invariants are checked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from parley.protocol.messages.topics import CreateTopicsRequest
 from parley.tools.simulation.broker_invariants import Invariants
 from parley.tools.simulation.client_invariants import FINAL_READER, Ledger, Violation, Violations
 from parley.tools.simulation.clients import Producer, Reader
-from parley.tools.simulation.event_history import Happening
+from parley.tools.simulation.event_history import HistoryEvent
 from parley.tools.simulation.faults import Fault, Kind, plan
 from parley.tools.simulation.machines import Machine
 from parley.tools.simulation.virtual_time_loop import Stuck
@@ -21,49 +21,49 @@ from parley.tools.simulation.world import World
 TOPIC = "records"
 CHECK_EVERY_S = 0.05
 RECOVERY_S = 120.0
-"""How long a cluster may take until everything is in sync once nothing is wrong any more."""
+"""How long a cluster may take until everything is in sync after the last fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What kind of run; the seed decides the rest."""
+    """The settings of a run. The seed decides the rest."""
 
     brokers: int = 3
     partitions: int = 2
     seconds: float = 30.0
     kinds: tuple[Kind, ...] = ()
-    """The kinds of faults; empty: those that the seed has a mood for."""
+    """The kinds of faults; empty: the seed chooses them."""
     faults: Sequence[Fault] | None = None
-    """In place of those that the seed would plan."""
+    """The faults to inject instead of those that the seed plans."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a run."""
+    """The result of a run."""
 
     seed: int
     digest: str
-    """Of everything that happened: the same in each run of the seed."""
+    """The hash of everything that happened: the same in each run of the seed."""
     flushes: bool
-    """Whether every append was synced."""
+    """True if every append was synced."""
     faults: Sequence[Fault]
     violations: Sequence[Violation]
-    happenings: Sequence[Happening] = field(repr=False)
+    events: Sequence[HistoryEvent] = field(repr=False)
     records_acknowledged: int
     virtual_seconds: float
     steps: int
 
     @property
     def passed(self) -> bool:
-        """Whether every invariant held."""
+        """True if no invariant was violated."""
         return not self.violations
 
-    def around_failure(self, before: int = 80, after: int = 10) -> list[Happening]:
-        """What happened about the time of the first violation."""
+    def around_failure(self, before: int = 80, after: int = 10) -> list[HistoryEvent]:
+        """The events around the first violation."""
         if not self.violations:
             return []
-        index = next((i for i, each in enumerate(self.happenings) if each.who == "INVARIANT"), len(self.happenings))
-        return list(self.happenings[max(0, index - before) : index + after])
+        index = next((i for i, each in enumerate(self.events) if each.who == "INVARIANT"), len(self.events))
+        return list(self.events[max(0, index - before) : index + after])
 
 
 def simulate(seed: int, settings: Settings | None = None) -> Outcome:
@@ -85,7 +85,7 @@ def simulate(seed: int, settings: Settings | None = None) -> Outcome:
         flushes=flushes,
         faults=run.faults,
         violations=run.violations.found,
-        happenings=world.history.happenings,
+        events=world.history.events,
         records_acknowledged=run.ledger.records_acknowledged,
         virtual_seconds=world.loop.time() - 1000.0,
         steps=world.loop.steps,
@@ -105,16 +105,16 @@ class _Run:
         )
         self._flushes = flushes
         self._rng = world.random("crashes")
-        self._wrong: dict[Fault, None] = {}  # faults that last
+        self._active: dict[Fault, None] = {}  # the faults that are going on
         self._crashing: Machine | None = None
         self._begin = 0.0
         self._invariants = Invariants(world, self.ledger, self.violations)
         self._users: list[Producer | Reader] = []
 
     async def main(self, world: World) -> None:
-        """The run. Ends early when an invariant is broken."""
+        """Run. Ends early if an invariant is violated."""
         checks = asyncio.ensure_future(self._check())
-        work = asyncio.ensure_future(self._play())
+        work = asyncio.ensure_future(self._run_cluster())
         await asyncio.wait({checks, work}, return_when=asyncio.FIRST_COMPLETED)
         for each in (checks, work):
             each.cancel()
@@ -122,12 +122,12 @@ class _Run:
             work.result()
 
     async def _check(self) -> None:
-        """Look at the invariants until one is broken."""
+        """Check the invariants until one is violated."""
         while not self.violations.found:
             self._invariants.check()
             await asyncio.sleep(CHECK_EVERY_S)
 
-    async def _play(self) -> None:
+    async def _run_cluster(self) -> None:
         world = self.world
         for broker_id in range(1, self.settings.brokers + 1):
             world.add_machine(broker_id).start()
@@ -139,19 +139,19 @@ class _Run:
         tasks = []
         for fault in self.faults:
             await asyncio.sleep(max(0.0, begin + fault.at - world.loop.time()))
-            tasks.append(asyncio.ensure_future(self._commit(fault)))
+            tasks.append(asyncio.ensure_future(self._inject(fault)))
         await asyncio.sleep(max(0.0, begin + self.settings.seconds - world.loop.time()))
         await asyncio.gather(*tasks)
-        await self._mend()
-        await self._end(producers, readers)
+        await self._end_faults()
+        await self._finish(producers, readers)
 
-    # The load.
+    # --- Clients ---
 
     async def _create_topic(self) -> None:
         process = self.world.client_process("admin")
-        await process.start(self._ask_for_topic(), name="admin")
+        await process.start(self._request_topic(), name="admin")
 
-    async def _ask_for_topic(self) -> None:
+    async def _request_topic(self) -> None:
         topic = CreateTopicsRequest.CreatableTopic(
             name=TOPIC,
             num_partitions=self.settings.partitions,
@@ -164,8 +164,8 @@ class _Run:
             try:
                 async with Client(addresses, timeout=10.0) as client:
                     node = await client.controller()
-                    answer = await client.send(CreateTopicsRequest(topics=[topic], timeout_ms=5000), node=node)
-                    if answer.topics[0].error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                    response = await client.send(CreateTopicsRequest(topics=[topic], timeout_ms=5000), node=node)
+                    if response.topics[0].error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                         return
             except KafkaError as error:
                 self.world.history.note("admin", f"create topic: {error}")
@@ -188,18 +188,18 @@ class _Run:
             self._users.append(reader)
         return producers, readers
 
-    # Faults.
+    # --- Faults ---
 
-    async def _commit(self, fault: Fault) -> None:
+    async def _inject(self, fault: Fault) -> None:
         if fault.kind is Kind.CRASH and not self._flushes:
             await self._crash_alone(fault)
             return
         await self._until(lambda: self._crashing is None, "a crash is over")
-        await self._make(fault)
+        await self._carry_out(fault)
 
-    async def _make(self, fault: Fault) -> None:
+    async def _carry_out(self, fault: Fault) -> None:
         world, machine, other = self.world, self.world.machines[fault.broker], self.world.machines[fault.other]
-        self._wrong[fault] = None
+        self._active[fault] = None
         world.history.note("world", f"FAULT {fault}")
         match fault.kind:
             case Kind.KILL:
@@ -221,17 +221,17 @@ class _Run:
             case Kind.SKEW:
                 machine.clock.skew_s += fault.amount
         await asyncio.sleep(fault.lasts)
-        await self._unmake(fault, machine)
-        del self._wrong[fault]
+        await self._undo(fault, machine)
+        del self._active[fault]
 
     def _sides(self, fault: Fault) -> tuple[list[str], list[str]]:
-        """The hosts that a partition parts, from the first to the second."""
+        """The two sets of hosts that a network partition separates; a one-way one, from the first to the second."""
         host, other = self.world.machines[fault.broker].host, self.world.machines[fault.other].host
         if fault.kind is Kind.ISOLATE:
             return [host], [each for each in self.world.hosts if each != host]
         return [other], [host]
 
-    async def _unmake(self, fault: Fault, machine: Machine) -> None:
+    async def _undo(self, fault: Fault, machine: Machine) -> None:
         match fault.kind:
             case Kind.KILL:
                 machine.start()
@@ -251,16 +251,16 @@ class _Run:
         self.world.history.note("world", f"MENDED {fault}")
 
     async def _crash_alone(self, fault: Fault) -> None:
-        """A crash that waits until nothing else is wrong, and keeps others from happening until it has been noticed."""
+        """Crash a machine when there is no other fault. Hold back others until the cluster has noticed the crash."""
         machine = self.world.machines[fault.broker]
-        while not (self._crashing is None and not self._wrong and self._all_in_sync()):
+        while not (self._crashing is None and not self._active and self._all_in_sync()):
             if self.world.loop.time() > self._begin + self.settings.seconds:
-                return  # its moment never came
+                return  # there was no moment for it
             await asyncio.sleep(CHECK_EVERY_S)
         self._crashing = machine
         try:
-            crash = asyncio.ensure_future(self._make(fault))
-            await asyncio.sleep(0)  # it has happened; before, all would still be in sync
+            crash = asyncio.ensure_future(self._carry_out(fault))
+            await asyncio.sleep(0)  # let the crash happen; before it, everything is in sync
             await self._until(
                 lambda: self._invariants.is_out_of_sync(machine.broker_id) or self._all_in_sync(), "a crash is noticed"
             )
@@ -268,7 +268,7 @@ class _Run:
             self._crashing = None
         await crash
 
-    async def _mend(self) -> None:
+    async def _end_faults(self) -> None:
         self.world.history.note("world", "everything is mended")
         self.world.network.heal()
         for machine in self.world.machines.values():
@@ -276,9 +276,9 @@ class _Run:
             machine.join_store()
             machine.boot()
 
-    # The end.
+    # --- The end ---
 
-    async def _end(self, producers: Sequence[asyncio.Task[None]], readers: Sequence[asyncio.Task[None]]) -> None:
+    async def _finish(self, producers: Sequence[asyncio.Task[None]], readers: Sequence[asyncio.Task[None]]) -> None:
         machines = list(self.world.machines.values())
         await self._until(lambda: all(machine.serves for machine in machines), "every broker serves again")
         await self._until(self._all_in_sync, "every replica is in sync again")
@@ -301,7 +301,7 @@ class _Run:
         return all(machine.serves for machine in machines) and self._invariants.all_in_sync
 
     async def _until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait; a cluster that never gets there has not recovered."""
+        """Wait for a condition. If it takes too long, the cluster has not recovered."""
         try:
             await self.world.until(condition, timeout=RECOVERY_S)
         except TimeoutError:

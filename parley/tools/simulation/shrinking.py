@@ -1,4 +1,4 @@
-"""Making a failure small: leaving out faults as long as the same invariant is still broken."""
+"""Reduce a failing run: leave out faults as long as the same invariant is still violated."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ RUNS_MAX = 100
 
 
 def shrink(failure: Outcome, settings: Settings, tried: Callable[[int], None] = lambda left: None) -> Outcome:
-    """A run of the same seed that breaks the same invariant with as few faults as can be found in ``RUNS_MAX`` runs.
+    """A run of the same seed that violates the same invariant, with as few faults as ``RUNS_MAX`` runs can find.
 
-    ``tried`` is told after each run how many faults the smallest failing one has.
+    ``tried`` is called after each run with the number of faults of the smallest failing run.
     """
     runs = 0
 

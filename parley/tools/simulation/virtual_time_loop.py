@@ -1,12 +1,10 @@
-"""An event loop without a machine below it: time passes when nothing is left to do, and jumps to the next timer.
+"""An event loop with virtual time: when nothing is left to do, its clock jumps to the next timer.
 
-Rules of this module:
-
-* What is due at one instant runs in the order in which it was scheduled. Nothing depends on a thread, a file
-  descriptor, the machine's clock or an address in memory; so the same work under the same seed runs the same way.
-* The work of an executor runs in the loop, after a delay drawn from the seed: calls that overlap may change places, as
-  they do between threads.
-* Sockets belong to :mod:`parley.tools.simulation.network`, which plugs itself in.
+* Callbacks due at one instant run in the order in which they were scheduled. Nothing depends on a thread, a file
+  descriptor, the machine's clock or a memory address, so the same work under the same seed runs in the same way.
+* The work of an executor runs in the loop, after a delay drawn from the seed. Overlapping calls may change places, as
+  they do in threads.
+* ``network.py`` provides the sockets.
 """
 
 from __future__ import annotations
@@ -30,12 +28,12 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 STEPS_PER_INSTANT_MAX = 500_000
-"""Callbacks that may run without time passing: beyond it something spins."""
+"""The callbacks that may run at one instant. If there are more, something loops for ever."""
 _CANCELLED_MIN = 1000
 
 
 class Stuck(RuntimeError):
-    """Everything waits and no timer will end it, or something runs for ever without time passing."""
+    """Every task waits and there is no timer, or callbacks run for ever at one instant."""
 
 
 class _Handle(asyncio.Handle):
@@ -64,24 +62,24 @@ class _Timer(asyncio.TimerHandle):
         super().__init__(when, callback, args, loop, context)
         self.process: Process | None = context.get(CURRENT)
         self.waits = True
-        """Whether its moment is still to come."""
+        """True until the timer is due."""
 
 
 Due: TypeAlias = _Handle | _Timer
-"""A callback whose time has come."""
+"""A callback that is due."""
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
-    """The loop of a whole simulated world."""
+    """The event loop of a simulated world."""
 
     _stopping: bool
 
     def __init__(self, *, executor_delay: Callable[[], float] = lambda: 0.0) -> None:
-        """``executor_delay()`` answers how many seconds the next piece of work in an executor takes."""
+        """``executor_delay()`` returns how many seconds the next job of an executor takes."""
         super().__init__()
         self.network: Network | None = None
         self.on_error: Callable[[dict[str, Any]], None] = lambda context: None
-        """Told what asyncio reports as an error that nobody handled."""
+        """Called with the context of each unhandled error that asyncio reports."""
         self._executor_delay = executor_delay
         self._now = 1000.0
         self._due: deque[Due] = deque()
@@ -90,12 +88,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._cancelled = 0
         self._steps_now = 0
         self.steps = 0
-        """Callbacks run so far."""
+        """The number of callbacks run so far."""
 
-    # Running.
+    # --- Running ---
 
     def _run_once(self) -> None:
-        """Run all that is ready, then move the clock to the next timer."""
+        """Run everything that is due, then move the clock to the next timer."""
         ready = self._due
         while ready and not self._stopping:
             handle = ready.popleft()
@@ -130,7 +128,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             else:
                 self._due.append(timer)
 
-    # Scheduling.
+    # --- Scheduling ---
 
     def take_back(self, due: Iterable[Due]) -> None:
         """Run callbacks that a process had held, in this order."""
@@ -188,7 +186,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.call_later(self._executor_delay(), work)
         return done
 
-    # Errors.
+    # --- Errors ---
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
         self.on_error(context)
@@ -196,7 +194,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         self.on_error(context)
 
-    # Sockets.
+    # --- Sockets ---
 
     def add_reader(self, fd: Any, callback: Callable[[*Ts], object], *args: *Ts) -> None:
         self._network().watch(fd, _Handle(callback, args, self, None))
@@ -228,7 +226,7 @@ _SECONDS_TO_END = 60.0
 
 
 def run(loop: SimulatedLoop, work: Coroutine[Any, Any, T]) -> T:
-    """Run ``work`` to its end, let whatever else is left end, and close the loop."""
+    """Run ``work`` to its end, then end all other tasks, and close the loop."""
     events.set_event_loop(loop)
     try:
         result: T = loop.run_until_complete(work)
@@ -240,7 +238,7 @@ def run(loop: SimulatedLoop, work: Coroutine[Any, Any, T]) -> T:
 
 
 def _end_the_rest(loop: SimulatedLoop) -> None:
-    """Cancel every task there is, so that none is torn down by the collector at a time of its choosing."""
+    """Cancel every task, so that the garbage collector does not destroy one at an arbitrary time."""
 
     async def cancel() -> None:
         mine = asyncio.current_task()

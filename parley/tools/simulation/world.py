@@ -1,4 +1,4 @@
-"""One simulated world: machines, network, disks, store, clients, under one seed."""
+"""A simulated world: machines, network, disks, store and clients under one seed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from parley.tools.simulation.virtual_time_loop import SimulatedLoop, run
 T = TypeVar("T")
 
 MEMORY_FOLDER = Path("/dev/shm")
-"""Where simulated disks lie if it is there: a file system that is not slow."""
+"""The folder of the simulated disks if it exists: a fast file system."""
 
 PROPERTIES: Mapping[str, str] = {
     "coordination.session.timeout.ms": "6000",
@@ -46,11 +46,11 @@ PROPERTIES: Mapping[str, str] = {
     "log.retention.ms": "-1",
     "controlled.shutdown.enable": "true",
 }
-"""What every simulated broker is configured with: short waits, small segments, so that minutes hold much."""
+"""The configuration of every simulated broker: short waits and small segments, so that much happens in a minute."""
 
 
 class World:
-    """A context manager: enter it, :meth:`run` something in it. Everything is gone when it is left."""
+    """A simulated world. A context manager: enter it, then call ``run``. Leaving it deletes everything."""
 
     def __init__(self, seed: str, *, properties: Mapping[str, str] | None = None) -> None:
         self.seed = seed
@@ -62,7 +62,7 @@ class World:
         self.network.on_arrival = self.history.trace
         self.machines: dict[int, Machine] = {}
         self.failures: list[str] = []
-        """Tracebacks that appeared anywhere."""
+        """Tracebacks and unhandled errors of any process."""
         self.loop.on_error = self._on_error
         store_timing = self.random("store latency")
         self.store = SharedStore(self.random("store"), lambda: store_timing.uniform(0.0002, 0.01))
@@ -73,7 +73,7 @@ class World:
         self._clients: list[Process] = []
 
     def random(self, purpose: str) -> Random:
-        """A source of chance of its own for each purpose, so that one more draw for one changes no other."""
+        """A random generator for one purpose, so that more draws for one purpose do not change the others."""
         return Random(f"{self.seed}/{purpose}")
 
     def __enter__(self) -> Self:
@@ -83,7 +83,7 @@ class World:
         self._disks = self._exit.enter_context(Disks(folder))
         self._exit.enter_context(LogCapture(self.history, str(folder), self.failures.append))
         if gc.isenabled():
-            gc.disable()  # or what falls to the collector would be torn down at another time in each run
+            gc.disable()  # else objects would be collected at another time in each run
             self._exit.callback(gc.enable)
         return self
 
@@ -94,7 +94,7 @@ class World:
         gc.collect()
 
     def run(self, work: Callable[[World], Awaitable[T]]) -> T:
-        """Run ``work`` in virtual time, to its end. Only once."""
+        """Run ``work`` in virtual time to its end. Call it only once."""
 
         async def main() -> T:
             try:
@@ -105,7 +105,7 @@ class World:
         return run(self.loop, main())
 
     def add_machine(self, broker_id: int) -> Machine:
-        """A machine with an empty disk; its broker is not started."""
+        """Add a machine with an empty disk. Its broker is not started."""
         machine = self.machines[broker_id] = Machine(
             broker_id,
             self.properties,
@@ -119,7 +119,7 @@ class World:
         return machine
 
     def client_process(self, name: str) -> Process:
-        """A process on a host of its own."""
+        """A client process on a new host."""
         process = Process(name, name)
         self._clients.append(process)
         return process
