@@ -1,9 +1,8 @@
-"""``python -m parley.consensus.conformance STORE [--json FILE] [--check NAME]...``: run the kit and print what was
-found.
+"""``python -m parley.consensus.conformance STORE [--json FILE] [--check NAME]...``: run the kit, print the results.
 
-STORE is ``memory:`` or ``local:``, the address of a server of yours (``etcd://host:2379``; each check works below a
-prefix of its own and deletes it), or the harness of your backend as ``package.module:Class``. Exit code 0 if every
-check passed, 1 if one did not, 2 if there is no such store or check.
+STORE is ``memory:``, ``local:``, the address of a server (``etcd://host:2379``; each check works below a prefix of its
+own and deletes it afterwards), or the harness of a backend as ``package.module:Class``. Exit code 0 if every check
+passed, 1 if a check failed, 2 if there is no such store or check.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ _ON_A_SERVER = {
     "etcd": "parley.consensus.conformance.stores.etcd:EtcdHarness",
     "zookeeper": "parley.consensus.conformance.stores.zookeeper:ZookeeperHarness",
 }
-"""Harnesses that are made with an address."""
+"""Harnesses that take the address of a server."""
 _STORE_HELP = "memory:, local:, the address of a server, or the harness of your backend as package.module:Class"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; its exit code."""
+    """Run the command. Returns its exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m parley.consensus.conformance", description="Prove a coordination store."
+        prog="python -m parley.consensus.conformance", description="Check that a coordination store keeps the contract."
     )
     parser.add_argument("store", help=_STORE_HELP)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results there, for machines")
-    parser.add_argument("--check", action="append", metavar="NAME", help="only this one (while you work on it)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to this file, for programs")
+    parser.add_argument("--check", action="append", metavar="NAME", help="run only this check (while you work on it)")
     options = parser.parse_args(arguments)
     names = {each.name: each for each in all_checks()}
     if unknown := [name for name in options.check or () if name not in names]:
@@ -51,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     checks = [names[name] for name in options.check] if options.check else None
     results = run(make(), checks, on_result=_show)
     failed = sum(not result.passed for result in results)
-    complete = "" if checks is None else f" (of {len(names)}; a store has to pass all of them)"
+    complete = "" if checks is None else f" (of {len(names)}; a store must pass all of them)"
     print(f"\n{len(results) - failed} passed, {failed} failed{complete}, {sum(r.seconds for r in results):.1f} s")
     if options.json:
         text = json.dumps({"store": options.store, "checks": [result.as_json() for result in results]}, indent=2)
@@ -60,9 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def find_harness(store: str) -> Callable[[], Harness]:
-    """The class of the harness for a command-line argument.
+    """Return a function that makes the harness for a command-line argument.
 
-    :raises ImportError, AttributeError, TypeError: there is none.
+    Raises ImportError, AttributeError or TypeError if there is no such harness.
     """
     scheme, on_a_server, _ = store.partition("://")
     if on_a_server:

@@ -1,4 +1,4 @@
-"""The process that a ``ProcessPeer`` starts: a client of the store, in one role."""
+"""The program of a ``ProcessPeer``: one client of the store that plays one role."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parley.consensus.conformance.roles import play
 
 
 async def main(backend: str, url: str, role: str, arguments: str) -> None:
-    """Play the role; a line of JSON on standard output for each thing said."""
+    """Play the role. Prints a line of JSON for each message."""
     client = load(backend).from_url(url)
     await client.open()
     await play(role, client, lambda words: print(json.dumps(words), flush=True), json.loads(arguments))

@@ -1,8 +1,8 @@
-"""What the author of a backend provides: a fresh store, clients of it, and the faults that the checks act through.
+"""The interface that the author of a backend implements for the kit: fresh stores, clients and faults.
 
-Implement ``Harness``; for a store that several processes can use derive from ``ProcessHarness``, which knows how to
-run, kill, stop and resume peers as processes and to move their wall clock. Nothing here is optional: a fault that a
-harness does not make is a property that nobody has tested.
+Implement ``Harness``. For a store that several processes can use, derive from ``ProcessHarness``, which runs, kills,
+stops and resumes peers as processes and moves their wall clock. Nothing is optional: without a fault, a property is
+not tested.
 """
 
 from __future__ import annotations
@@ -15,33 +15,31 @@ from parley.consensus.backend import Backend
 
 
 class Peer(ABC):
-    """Another process with a client of its own, in one of the roles of ``conformance.roles``."""
+    """Another process with a client of its own. It plays one of the roles in ``conformance.roles``."""
 
     @abstractmethod
     async def said(self) -> list[Any]:
-        """The next thing it says; waits for it.
-
-        :raises EOFError: it has ended, or was killed.
-        """
+        """Wait for the next message of the peer. Raises EOFError if the peer has ended or was killed."""
 
     @abstractmethod
     async def kill(self) -> None:
-        """End it as SIGKILL does: no farewell to the store. Nothing happens if it has ended."""
+        """Kill the peer as SIGKILL does, without ending its session. Does nothing if the peer has ended."""
 
     @abstractmethod
     async def stop(self) -> None:
-        """Let it stand still as SIGSTOP does; returns when it does."""
+        """Stop the peer as SIGSTOP does. Returns when it has stopped."""
 
     @abstractmethod
     async def resume(self) -> None:
-        """Let it go on as SIGCONT does, from where it stood."""
+        """Resume the peer as SIGCONT does."""
 
 
 class Harness(ABC):
-    """A store and what can happen to it. Used for many checks, one after the other: ``start``, ..., ``stop``.
+    """A store and its faults. The kit runs many checks on a harness, one after the other: ``start``, ..., ``stop``.
 
-    :cvar allowance_s: added to declared bounds in time, for what a busy machine adds to any measurement, in seconds.
-    :cvar patience: how much longer than on a fast store to wait for what has no bound but must come, before giving up.
+    :cvar allowance_s: added to the declared time bounds, for the delays of a busy machine, in seconds.
+    :cvar patience: a factor on the time to wait for events that must happen but have no declared bound; more than 1
+        for a slow store.
     """
 
     allowance_s: ClassVar[float] = 5.0
@@ -49,40 +47,40 @@ class Harness(ABC):
 
     @abstractmethod
     async def start(self) -> None:
-        """Make a fresh, empty store, never used before. (A new prefix on a server that runs already will do.)"""
+        """Make a fresh, empty store that was never used. A new prefix on a running server is enough."""
 
     @abstractmethod
     async def stop(self) -> None:
-        """Remove the store and undo all faults. Also called when ``start`` failed half-way."""
+        """Remove the store and undo all faults. Also called if ``start`` failed."""
 
     @abstractmethod
     def client(self) -> Backend:
-        """One more client of the store, not opened."""
+        """Return a new client of the store, not yet open."""
 
     @abstractmethod
     async def peer(self, role: str, arguments: Mapping[str, Any]) -> Peer:
-        """One more process with a client of its own, in this role."""
+        """Start a new process with a client of its own, in this role."""
 
     @abstractmethod
     async def cut(self, client: Backend) -> None:
-        """Cut a client off from the store until ``restore``: nothing it sends arrives, nothing is answered."""
+        """Disconnect a client from the store until ``restore``: no request and no response arrives."""
 
     @abstractmethod
     async def restore(self, client: Backend) -> None:
-        """End ``cut``. Nothing happens to a client that is not cut off."""
+        """End ``cut``. Does nothing if the client is not cut off."""
 
     @abstractmethod
     async def lose_response(self, client: Backend, *, applied: bool) -> None:
-        """Make the fate of the client's next write unknown to it, after the store has applied it or without."""
+        """Lose the response to the client's next write, after the store has applied it or without applying it."""
 
     @abstractmethod
     async def wipe(self) -> None:
-        """Lose all that is stored, as when somebody empties the server's disk; the address stays the same."""
+        """Delete everything in the store, as if the server's disk was emptied. The address stays the same."""
 
     @abstractmethod
     async def restart(self) -> None:
-        """Restart the server with its data. Where there is none, break every client's connection for a moment."""
+        """Restart the server with its data. Without a server, disconnect every client for a moment."""
 
     @abstractmethod
     async def move_wall_clock(self, seconds: float) -> None:
-        """Put the wall clock of the server and of all peers, running and to come, that far off the true time."""
+        """Move the wall clock of the server and of all peers, present and future, that far from the true time."""

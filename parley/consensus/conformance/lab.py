@@ -1,7 +1,7 @@
-"""What a check is, and the laboratory it works in: clients, peers, deadlines, measurements.
+"""The definition of a check, and the laboratory that it works in: clients, peers, deadlines, measurements.
 
-A check is a function that returns if the property holds and raises ``Broken`` if it does not. Any other exception is a
-failure as well, and so is an attempt to skip. Assertions are calls, not statements: ``python -O`` removes nothing.
+A check is a function that returns if the property holds and raises ``Broken`` if not. Any other exception is a failure
+too, and so is an attempt to skip. Assertions are calls, not statements, so ``python -O`` does not remove them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from parley.consensus.recipes.listeners import View
 
 _T = TypeVar("_T")
 LONG_TTL_MS = 60_000
-"""For sessions that must not end by themselves while a check runs."""
+"""For sessions that must not expire while a check runs."""
 
 
 class Broken(AssertionError):
@@ -30,23 +30,20 @@ class Broken(AssertionError):
 
 
 def require(holds: object, message: str) -> None:
-    """:raises Broken: it does not hold."""
+    """Raise Broken with this message unless the condition holds."""
     if not holds:
         raise Broken(message)
 
 
 def equal(found: object, expected: object, what: str) -> None:
-    """:raises Broken: they differ."""
+    """Raise Broken if the two values differ."""
     if found != expected:
         raise Broken(f"{what}: expected {_short(expected)}, found {_short(found)}")
 
 
 @asynccontextmanager
 async def refused(kind: type[Exception] | tuple[type[Exception], ...], what: str) -> AsyncIterator[None]:
-    """The block must raise this exception, or one of these.
-
-    :raises Broken: it raises another one, or none.
-    """
+    """Raise Broken unless the block raises this exception, or one of these."""
     expected = " or ".join(each.__name__ for each in (kind if isinstance(kind, tuple) else (kind,)))
     try:
         yield
@@ -59,7 +56,7 @@ async def refused(kind: type[Exception] | tuple[type[Exception], ...], what: str
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Something a check measured: how much of which unit, and what the store declared, if it declared anything."""
+    """A measurement of a check: value, unit, and the bound that the store declares, if any."""
 
     what: str
     value: float
@@ -77,7 +74,8 @@ class Check:
 
     :ivar name: unique, as ``watch-order``.
     :ivar promise: the property in a sentence.
-    :ivar slow: it takes more than a second or two on a fast store.
+    :ivar slow: True if it takes more than about two seconds on a fast store.
+    :ivar run_alone: used instead of ``run`` by a check that starts and stops stores and event loops itself.
     """
 
     name: str
@@ -85,7 +83,6 @@ class Check:
     slow: bool
     run: Callable[[Lab], Coroutine[Any, Any, None]] | None = None
     run_alone: Callable[[Harness], None] | None = None
-    """Instead of ``run``, for a check that starts and stops stores and event loops itself."""
 
 
 CHECKS: dict[str, Check] = {}
@@ -94,7 +91,7 @@ CHECKS: dict[str, Check] = {}
 def check(
     name: str, *, slow: bool = False
 ) -> Callable[[Callable[[Lab], Coroutine[Any, Any, None]]], Callable[[Lab], Coroutine[Any, Any, None]]]:
-    """Declare a check; the function's docstring is the promise."""
+    """Declare a check. The docstring of the function is its promise."""
 
     def declare(run: Callable[[Lab], Coroutine[Any, Any, None]]) -> Callable[[Lab], Coroutine[Any, Any, None]]:
         register(Check(name, " ".join((run.__doc__ or "").split()), slow, run=run))
@@ -104,7 +101,7 @@ def check(
 
 
 def register(declared: Check) -> None:
-    """Add a check to those that every store must pass."""
+    """Add a check that every store must pass."""
     if declared.name in CHECKS:
         raise ValueError(f"two checks are named {declared.name}")
     CHECKS[declared.name] = declared
@@ -115,7 +112,7 @@ class Lab:
     """One run of one check on a fresh store.
 
     :ivar rng: seeded by the name of the check.
-    :ivar measures: what the check measured.
+    :ivar measures: the measurements of the check.
     """
 
     harness: Harness
@@ -129,20 +126,20 @@ class Lab:
         self.rng = random.Random(zlib.crc32(self.name.encode()))
 
     async def client(self) -> Backend:
-        """One more client of the store, opened; closed at the end of the check."""
+        """Open a new client of the store. It is closed at the end of the check."""
         client = self.harness.client()
         self._clients.append(client)
         await self.within(30, client.open(), "opening a client")
         return client
 
     async def peer(self, role: str, **arguments: Any) -> Peer:
-        """One more process and client, in one of ``conformance.roles``; killed at the end of the check."""
+        """Start a peer in one of the roles of ``conformance.roles``. It is killed at the end of the check."""
         peer = await self.harness.peer(role, arguments)
         self._peers.append(peer)
         return peer
 
     async def close(self) -> None:
-        """End peers and clients."""
+        """Kill the peers and close the clients."""
         for peer in self._peers:
             await peer.kill()
         for client in self._clients:
@@ -150,7 +147,7 @@ class Lab:
             await self.within(30, client.close(), "closing a client")
 
     def measured(self, what: str, value: float, unit: str, bound: float | None = None) -> None:
-        """Note a measurement for the report; a second one of the same is kept if it is larger."""
+        """Record a measurement for the report. Of several with the same name the largest is kept."""
         for n, measure in enumerate(self.measures):
             if measure.what == what:
                 self.measures[n] = Measure(what, max(value, measure.value), unit, bound)
@@ -158,34 +155,31 @@ class Lab:
         self.measures.append(Measure(what, value, unit, bound))
 
     def bounded(self, what: str, seconds: float, declared_ms: float) -> None:
-        """A declared bound in time: it holds, give or take what a busy machine adds to any measurement."""
+        """Record a time with a declared bound. Raises Broken if it exceeds the bound by more than the allowance."""
         self.measured(what, seconds * 1000, "ms", declared_ms)
         limit = declared_ms / 1000 + self.harness.allowance_s
-        require(seconds <= limit, f"{what} took {seconds * 1000:.0f} ms; declared are {declared_ms:.0f} ms")
+        require(seconds <= limit, f"{what} took {seconds * 1000:.0f} ms; the store declares {declared_ms:.0f} ms")
 
     async def within(self, seconds: float, awaitable: Awaitable[_T], what: str) -> _T:
-        """Await something that must come.
-
-        :raises Broken: it did not within so many seconds.
-        """
+        """Await something that must happen. Raises Broken if it does not happen within that many seconds."""
         try:
             return await asyncio.wait_for(awaitable, seconds * self.harness.patience)
         except TimeoutError:
             _give_up(what, seconds * self.harness.patience)
 
     async def said(self, peer: Peer, first: str, seconds: float = 60) -> list[Any]:
-        """The peer's next words, which must begin with this one; without it."""
+        """Wait for the peer's next message, which must begin with ``first``. Returns the rest of it."""
         try:
-            words = await self.within(seconds, peer.said(), f"the peer saying {first!r}")
+            words = await self.within(seconds, peer.said(), f"the peer's message {first!r}")
         except EOFError as error:
-            raise Broken(f"a peer was to say {first!r}: {error}") from error
-        equal(words[:1], [first], f"what the peer said ({words})")
+            raise Broken(f"expected the message {first!r} of a peer: {error}") from error
+        equal(words[:1], [first], f"the peer's message ({words})")
         return words[1:]
 
     async def gone(self, client: Backend, key: str, seconds: float) -> float:
-        """Wait until a key is gone, as a watch tells it; the loop time then."""
+        """Wait until a watch shows that a key is deleted. Returns the loop time then."""
         async with client.watch(key) as watch:
-            await self.within(seconds, self._seen_gone(watch, key), f"{key} going away")
+            await self.within(seconds, self._seen_gone(watch, key), f"the deletion of {key}")
         equal(await client.get(key), None, f"{key} after its removal was seen")
         return asyncio.get_running_loop().time()
 
@@ -195,7 +189,7 @@ class Lab:
                 return
 
     async def there(self, client: Backend, key: str, seconds: float = 60) -> None:
-        """Wait until a key is present, as a watch tells it."""
+        """Wait until a watch shows that a key is present."""
 
         async def seen(watch: Watch) -> None:
             view = View()
@@ -206,7 +200,7 @@ class Lab:
             await self.within(seconds, seen(watch), f"{key}")
 
     async def follow(self, watch: Watch, view: View, expected: dict[str, bytes], seconds: float = 30) -> None:
-        """Apply a watch's events to a view until it shows these values."""
+        """Apply the events of a watch to a view until the view shows these values."""
 
         def differs(view: View) -> bool:
             return {key: entry.value for key, entry in view.entries.items()} != expected
@@ -223,14 +217,14 @@ class Lab:
 
 
 def differences(found: dict[str, bytes], expected: dict[str, bytes]) -> str:
-    """A few of the keys on which two states differ."""
+    """Describe a few of the keys on which two states differ."""
     keys = sorted(key for key in found.keys() | expected.keys() if found.get(key) != expected.get(key))
     shown = (f"{key} is {_short(found.get(key))} instead of {_short(expected.get(key))}" for key in keys[:3])
     return f"{len(keys)} keys differ: {'; '.join(shown)}"
 
 
 async def everything(client: Backend, prefix: str = "", limit: int = 1000) -> dict[str, bytes]:
-    """All the keys and values below a prefix, page by page."""
+    """Return all keys and values below a prefix, read page by page."""
     found: dict[str, bytes] = {}
     after: str | None = None
     while True:
@@ -241,7 +235,7 @@ async def everything(client: Backend, prefix: str = "", limit: int = 1000) -> di
 
 
 def resident_bytes() -> int:
-    """The memory of this process that is in RAM."""
+    """Return how much memory of this process is in RAM, in bytes."""
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
 
 
@@ -251,4 +245,4 @@ def _short(value: object) -> str:
 
 
 def _give_up(what: str, seconds: float) -> NoReturn:
-    raise Broken(f"{what} did not come within {seconds:.1f} s") from None
+    raise Broken(f"{what} did not happen within {seconds:.1f} s") from None

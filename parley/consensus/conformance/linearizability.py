@@ -1,11 +1,11 @@
-"""Whether a recorded concurrent history can be explained by operations that took effect one at a time.
+"""Decides if a recorded concurrent history is linearizable: explained by operations that took effect one at a time.
 
-The search of Wing and Gong, with Lowe's memory of the configurations already tried: an operation may come next if no
-operation that is still to come had returned before it was called. The history is linearizable if every operation whose
-effect is known can be placed that way.
+This is the search of Wing and Gong, with Lowe's cache of configurations. An operation may come next if it was called
+before any other remaining operation returned. The history is linearizable if every operation with a known outcome can
+be placed in this way.
 
-An operation is a condition on the state and a change of it; reading, listing, putting, compare-and-set, deleting and
-transactions are all of that form. One whose answer was lost may have been applied at any time after its call, or never.
+An operation is a condition on the state and a change of it: reads, listings, puts, compare-and-set, deletes and
+transactions all have this form. If its response was lost, it may take effect at any time after its call, or never.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ State = frozenset[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Something a client did.
+    """An operation of a client.
 
-    :ivar called: when, on a clock that all clients share.
-    :ivar returned: when the answer came; ``None`` if it did not.
-    :ivar expects: by key the value it saw or made a condition; ``None`` for absence.
-    :ivar writes: by key the value it put; ``None`` for a delete.
-    :ivar held: True: what it expects held, and its writes were applied. False: that did not hold, and nothing was
-        applied. None: nobody knows.
+    :ivar called: the time of the call, on a clock that all clients share.
+    :ivar returned: the time of the response; ``None`` if it was lost.
+    :ivar expects: by key, the value that it read or required; ``None`` for absence.
+    :ivar writes: by key, the value that it put; ``None`` for a delete.
+    :ivar held: True: its expectations held, and its writes were applied. False: they did not hold, and nothing was
+        applied. None: the outcome is unknown.
     """
 
     called: float
@@ -36,7 +36,7 @@ class Operation:
     held: bool | None = True
 
     def outcomes(self, state: State) -> Iterator[State]:
-        """The states it can have led to from this one; none if it cannot have happened here."""
+        """Yield the states that it can lead to from this one; none if it cannot have happened in this state."""
         present = dict(state)
         held = all(present.get(key) == value for key, value in self.expects.items())
         if self.held is not None and held != self.held:
@@ -56,9 +56,9 @@ class Operation:
 class Verdict:
     """The outcome of the search.
 
-    :ivar linearizable: an order was found.
+    :ivar linearizable: True if an order was found.
     :ivar explained: the largest number of operations that could be placed.
-    :ivar stuck_at: where it went no further: operations of which none can come next.
+    :ivar stuck_at: the operations that remained there, of which none can come next.
     """
 
     linearizable: bool
@@ -67,7 +67,7 @@ class Verdict:
 
 
 def judge(history: Sequence[Operation], start: State = frozenset()) -> Verdict:
-    """Look for an order that explains a history beginning in this state."""
+    """Search for an order that explains a history which begins in this state."""
     operations = sorted(history, key=lambda operation: operation.called)
     known = sum(1 << n for n, operation in enumerate(operations) if operation.returned is not None)
     todo: list[tuple[int, State]] = [(0, start)]
@@ -89,7 +89,7 @@ def judge(history: Sequence[Operation], start: State = frozenset()) -> Verdict:
 
 
 def _next(operations: Sequence[Operation], done: int) -> list[int]:
-    """Which operations may come next: those called before any other one that is not done had returned."""
+    """Return the operations that may come next: those called before any other remaining operation returned."""
     found: list[int] = []
     first_return = float("inf")
     n = (~done & (done + 1)).bit_length() - 1

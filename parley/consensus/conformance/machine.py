@@ -1,4 +1,4 @@
-"""Hypothesis thinks of calls; the store and the model must agree on what becomes of them."""
+"""Hypothesis generates calls; the store and the model must agree on their results."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _ops = st.lists(st.tuples(_leaves, st.none() | _values, st.none() | _numbers), m
 
 
 class Agreement(RuleBasedStateMachine):
-    """Two clients, whose calls come one after the other. Subclasses say of what store."""
+    """Two clients with sequential calls. A subclass sets the harness."""
 
     harness: Harness
 
@@ -69,7 +69,7 @@ class Agreement(RuleBasedStateMachine):
         self.watches: list[tuple[Backend, Watch, Follower]] = []
 
     def run(self, call: Coroutine[Any, Any, _T]) -> _T:
-        """What a call answers; it must answer."""
+        """Run a call to its end, within a minute."""
 
         async def in_time() -> _T:
             return await asyncio.wait_for(call, 60)
@@ -98,10 +98,10 @@ class Agreement(RuleBasedStateMachine):
         await client.open()
         return client
 
-    @rule(who=_numbers, key=_keys, value=_values, expect=_expectations)
-    def put(self, who: int, key: str, value: bytes, expect: str) -> None:
+    @rule(client_number=_numbers, key=_keys, value=_values, expect=_expectations)
+    def put(self, client_number: int, key: str, value: bytes, expect: str) -> None:
         check = Check(key, self._expectation(key, expect))
-        client = self._client(who)
+        client = self._client(client_number)
 
         async def call() -> Sequence[Revision | None]:
             return [await client.put(key, value, expect=check.expect)]
@@ -121,10 +121,10 @@ class Agreement(RuleBasedStateMachine):
 
         self._write([], ops, call())
 
-    @rule(who=_numbers, key=_keys, expect=_expectations.filter(lambda expect: expect != "absent"))
-    def delete(self, who: int, key: str, expect: str) -> None:
+    @rule(client_number=_numbers, key=_keys, expect=_expectations.filter(lambda expect: expect != "absent"))
+    def delete(self, client_number: int, key: str, expect: str) -> None:
         check = Check(key, self._expectation(key, expect))
-        client = self._client(who)
+        client = self._client(client_number)
         existed = key in self.model.entries
 
         async def call() -> Sequence[Revision | None]:
@@ -133,12 +133,12 @@ class Agreement(RuleBasedStateMachine):
 
         self._write([check], [Delete(key)], call())
 
-    @rule(who=_numbers, checks=_checks, ops=_ops)
+    @rule(client_number=_numbers, checks=_checks, ops=_ops)
     def txn(
-        self, who: int, checks: list[tuple[str, str, bool]], ops: list[tuple[str, bytes | None, int | None]]
+        self, client_number: int, checks: list[tuple[str, str, bool]], ops: list[tuple[str, bytes | None, int | None]]
     ) -> None:
         conditions = [Check(key, self._expectation(key, expect), fences) for key, expect, fences in checks]
-        client, operations = self._client(who), list[Op]()
+        client, operations = self._client(client_number), list[Op]()
         for key, value, number in ops:
             if value is None:
                 operations.append(Delete(key))
@@ -152,21 +152,23 @@ class Agreement(RuleBasedStateMachine):
 
         self._write(conditions, operations, call())
 
-    @rule(who=_numbers, key=_keys)
-    def get(self, who: int, key: str) -> None:
-        equal(self.run(self._client(who).get(key)), self.model.entries.get(key), f"the entry of {key}")
+    @rule(client_number=_numbers, key=_keys)
+    def get(self, client_number: int, key: str) -> None:
+        equal(self.run(self._client(client_number).get(key)), self.model.entries.get(key), f"the entry of {key}")
 
-    @rule(who=_numbers, prefix=_prefixes, limit=st.integers(min_value=1, max_value=9), after=st.none() | _keys)
-    def list(self, who: int, prefix: str, limit: int, after: str | None) -> None:
-        page = self.run(self._client(who).list(prefix, limit=limit, after=after))
+    @rule(
+        client_number=_numbers, prefix=_prefixes, limit=st.integers(min_value=1, max_value=9), after=st.none() | _keys
+    )
+    def list(self, client_number: int, prefix: str, limit: int, after: str | None) -> None:
+        page = self.run(self._client(client_number).list(prefix, limit=limit, after=after))
         expected = [entry for key, entry in self.model.below(prefix).items() if after is None or key > after]
         equal(list(page.entries), expected[:limit], f"{limit} keys below {prefix!r} behind {after!r}")
         equal(page.next_after, expected[limit - 1].key if len(expected) > limit else None, "next_after")
 
     @precondition(lambda self: len(self.sessions) < 6)
-    @rule(who=_numbers)
-    def open_session(self, who: int) -> None:
-        client = self._client(who)
+    @rule(client_number=_numbers)
+    def open_session(self, client_number: int) -> None:
+        client = self._client(client_number)
         session = self.run(client.open_session(LONG_TTL_MS))
         require(session.id not in {other.id for _, other in self.sessions}, f"session {session.id} came twice")
         self.sessions.append((client, session))
@@ -180,12 +182,12 @@ class Agreement(RuleBasedStateMachine):
         equal(session.state, SessionState.LOST, "a closed session")
         self.model.end(session.id)
 
-    @rule(who=_numbers, sure=_numbers)
-    def change_client(self, who: int, sure: int) -> None:
-        """Now and then close a client, which ends its sessions and watches, and open another one in its place."""
+    @rule(client_number=_numbers, sure=_numbers)
+    def change_client(self, client_number: int, sure: int) -> None:
+        """Sometimes close a client, which ends its sessions and watches, and open another in its place."""
         if sure:
             return
-        client = self._client(who)
+        client = self._client(client_number)
         self.run(client.close())
         for owner, session in self.sessions:
             if owner is client:
@@ -198,9 +200,9 @@ class Agreement(RuleBasedStateMachine):
         self.clients[self.clients.index(client)] = self.run(self._opened())
 
     @precondition(lambda self: len(self.watches) < 4)
-    @rule(who=_numbers, prefix=_prefixes, begin=st.sampled_from((True, True, False)))
-    def watch(self, who: int, prefix: str, begin: bool) -> None:
-        client = self._client(who)
+    @rule(client_number=_numbers, prefix=_prefixes, begin=st.sampled_from((True, True, False)))
+    def watch(self, client_number: int, prefix: str, begin: bool) -> None:
+        client = self._client(client_number)
         watch = self.run(self._watch(client, prefix))
         follower = Follower(self.model, prefix)
         self.watches.append((client, watch, follower))
@@ -210,11 +212,11 @@ class Agreement(RuleBasedStateMachine):
 
     @rule()
     def settle(self) -> None:
-        """Everything stored is as it should be, and every watch comes to show it."""
+        """The store holds what the model holds, and every watch comes to show it."""
         page = self.run(self._client(0).list("", limit=1000))
         equal(list(page.entries), list(self.model.entries.values()), "all there is")
         for client, watch, follower in self.watches:
-            if below := [key for key in _LEAVES if key.startswith(follower.prefix)]:  # behind all that is on its way
+            if below := [key for key in _LEAVES if key.startswith(follower.prefix)]:  # after all events on their way
                 self._put_any(client, below[0])
             while not follower.up_to_date():
                 try:
@@ -262,8 +264,8 @@ class Agreement(RuleBasedStateMachine):
     async def _next(self, watch: Watch) -> Any:
         return await asyncio.wait_for(anext(watch), 20 * self.harness.patience)
 
-    def _client(self, who: int) -> Backend:
-        return self.clients[who % len(self.clients)]
+    def _client(self, client_number: int) -> Backend:
+        return self.clients[client_number % len(self.clients)]
 
     def _session(self, number: int) -> tuple[Backend, Session] | None:
         return self.sessions[number % len(self.sessions)] if self.sessions else None
@@ -287,9 +289,9 @@ class Agreement(RuleBasedStateMachine):
 
 
 def explore(harness: Harness) -> None:
-    """Try many sequences of calls, the same in every run.
+    """Try many sequences of calls, the same ones in every run.
 
-    :raises Broken: the shortest one found on which store and model disagree is printed with it.
+    Raises Broken, and prints the shortest sequence found, if store and model disagree.
     """
 
     class OnThisStore(Agreement):

@@ -1,6 +1,6 @@
-"""What a store must answer to calls that come one after the other: a dict, a memory of all that ever was, sessions.
+"""A model of a store for sequential calls: a dict, its whole history, and sessions.
 
-The model does not choose revisions; it is told those that the store gave and holds the store to them.
+The model does not choose revisions. It learns those of the store and holds the store to them.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from parley.consensus.errors import CoordinationError, SessionLost
 
 @dataclass(slots=True)
 class Model:
-    """The state, and for each key its states so far, oldest first; ``None`` where it was absent."""
+    """The present state, and for each key its states so far, oldest first; ``None`` stands for absence."""
 
     past: dict[str, list[Entry | None]] = field(default_factory=dict)
     sessions: set[str] = field(default_factory=set)
 
     @property
     def entries(self) -> dict[str, Entry]:
-        """What is present, by key, sorted."""
+        """The present entries by key, sorted."""
         last = ((key, states[-1]) for key, states in sorted(self.past.items()))
         return {key: entry for key, entry in last if entry is not None}
 
     def below(self, prefix: str) -> dict[str, Entry]:
-        """What is present below a prefix."""
+        """Return the present entries below a prefix."""
         return {key: entry for key, entry in self.entries.items() if key.startswith(prefix)}
 
     def errors(self, checks: Sequence[Check], ops: Sequence[Operation]) -> list[CoordinationError]:
-        """The errors of which a transaction must raise one; none if it must succeed."""
+        """Return the errors of which a transaction must raise one; empty if it must succeed."""
         errors: list[CoordinationError] = []
         if any(isinstance(op, Put) and op.session and op.session.id not in self.sessions for op in ops):
             errors.append(SessionLost("a session is over"))
@@ -57,10 +57,7 @@ class Model:
         return errors
 
     def apply(self, ops: Sequence[Operation], result: TxnResult) -> None:
-        """Take over a transaction that succeeded.
-
-        :raises Broken: its revisions cannot be.
-        """
+        """Apply a transaction that succeeded in the store. Raises Broken if its revisions are impossible."""
         equal(len(result.revisions), len(ops), "the number of revisions")
         for op, revision in zip(ops, result.revisions, strict=True):
             if isinstance(op, Put):
@@ -75,7 +72,7 @@ class Model:
                 self._remove(op.key)
 
     def end(self, session: str) -> None:
-        """A session is over."""
+        """End a session."""
         self.sessions.discard(session)
         for key in [key for key, entry in self.entries.items() if entry.session == session]:
             self._remove(key)
@@ -87,7 +84,7 @@ class Model:
 
 @dataclass(slots=True)
 class Follower:
-    """Holds the events of one watch to the past: each is something that was, and none comes after a later one."""
+    """Compares the events of one watch with the history: each must be a past state, and none may go back."""
 
     model: Model
     prefix: str
@@ -96,11 +93,11 @@ class Follower:
     _begun: bool = False
 
     def up_to_date(self) -> bool:
-        """Whether the events so far show what is stored now."""
+        """True if the events so far show the present state."""
         return self._begun and self.entries == self.model.below(self.prefix)
 
     def take(self, event: Event) -> None:
-        """:raises Broken: the event cannot be."""
+        """Take the next event. Raises Broken if it is impossible."""
         if isinstance(event, Snapshot):
             keys = [entry.key for entry in event.entries]
             equal(keys, sorted(set(keys)), "the order of a Snapshot")
@@ -108,7 +105,7 @@ class Follower:
             for key in self.model.past.keys() | present.keys():
                 if key.startswith(self.prefix):
                     self._advance(key, present.get(key), event, again=True)
-            require(all(key.startswith(self.prefix) for key in keys), f"{event} came to a watch of {self.prefix!r}")
+            require(all(key.startswith(self.prefix) for key in keys), f"{event} reached a watch of {self.prefix!r}")
             self.entries = present
             self._begun = True
             return
@@ -117,7 +114,7 @@ class Follower:
 
     def _take_change(self, change: Change) -> None:
         key = change.entry.key if isinstance(change, Changed) else change.key
-        require(key.startswith(self.prefix), f"{change} came to a watch of {self.prefix!r}")
+        require(key.startswith(self.prefix), f"{change} reached a watch of {self.prefix!r}")
         match change:
             case Changed(entry):
                 self._advance(entry.key, entry, change, again=False)
@@ -127,11 +124,11 @@ class Follower:
                 self.entries.pop(key, None)
 
     def _advance(self, key: str, entry: Entry | None, event: Event, *, again: bool) -> None:
-        """Find the state that an event speaks of, behind those it has spoken of; ``again``: or the last of those."""
+        """Find the state that an event shows, after the ones shown before (``again``: or the last of these)."""
         past: list[Entry | None] = [None, *self.model.past.get(key, ())]
         start = self._position.get(key, 0 if again else -1) + (not again)
         for position in range(start, len(past)):
             if past[position] == entry:
                 self._position[key] = position
                 return
-        require(False, f"{key} is said to be {entry}, which it has not been since {past[max(start - 1, 0)]}")
+        require(False, f"{key} is reported as {entry}, which it has not been since {past[max(start - 1, 0)]}")

@@ -1,8 +1,8 @@
-"""Peers as processes: each runs ``python -m parley.consensus.conformance.child``, and says lines of JSON.
+"""Peers as processes: each runs ``python -m parley.consensus.conformance.child`` and prints messages as lines of JSON.
 
-Their wall clock can be moved while they run: a small library, compiled here and preloaded into them, adds to the
-answers of ``clock_gettime(CLOCK_REALTIME)``, ``gettimeofday`` and ``time`` an offset from a file that they all map. A
-server started with it too has the same clock, be it in C, Java or (on x86-64, unless linked statically) Go.
+Their wall clock can be moved while they run. A small library, compiled here and preloaded into them, adds an offset
+from a shared file to the results of ``clock_gettime(CLOCK_REALTIME)``, ``gettimeofday`` and ``time``. A server that is
+started with it has the same clock, whether written in C, Java or (on x86-64, unless linked statically) Go.
 """
 
 from __future__ import annotations
@@ -123,16 +123,16 @@ __attribute__((constructor)) static void begin(void) {
 
 
 class WallClock:
-    """The wall clock of processes started with ``environment``; ``move`` moves it in all of them."""
+    """The wall clock of all processes that are started with ``environment``."""
 
     def __init__(self, directory: Path) -> None:
-        """:raises RuntimeError: there is no C compiler."""
+        """Raises RuntimeError if there is no C compiler."""
         self._offset = directory / "clock"
         self.move(0)
         self.environment = {"LD_PRELOAD": str(_shim()), _OFFSET_FILE: str(self._offset)}
 
     def move(self, seconds: float) -> None:
-        """Put the clock that far off the true time."""
+        """Move the clock that far from the true time."""
         descriptor = os.open(self._offset, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             os.pwrite(descriptor, struct.pack("=q", round(seconds)), 0)
@@ -163,10 +163,10 @@ class ProcessPeer(Peer):
     async def start(
         cls, backend: str, url: str, role: str, arguments: Mapping[str, Any], environment: Mapping[str, str]
     ) -> ProcessPeer:
-        """Start one.
+        """Start a peer.
 
-        :param backend: its backend's class, as ``package.module:Class``.
-        :param environment: added to this process's own.
+        :param backend: the class of its backend, as ``package.module:Class``.
+        :param environment: added to the environment of this process.
         """
         path = os.pathsep.join([entry or os.getcwd() for entry in sys.path])
         process = await asyncio.create_subprocess_exec(
@@ -196,7 +196,7 @@ class ProcessPeer(Peer):
 
     async def stop(self) -> None:
         self._signal(signal.SIGSTOP)
-        while not _is_stopped(self._process.pid):  # noqa: ASYNC110  (the kernel tells nobody)
+        while not _is_stopped(self._process.pid):  # noqa: ASYNC110  (the kernel does not notify)
             await asyncio.sleep(0.001)
 
     async def resume(self) -> None:
@@ -205,7 +205,7 @@ class ProcessPeer(Peer):
     def _signal(self, number: signal.Signals) -> None:
         if self._process.returncode is None:
             with suppress(ProcessLookupError):
-                os.kill(self._process.pid, number)  # the process's own send_signal would reap it if it has just ended
+                os.kill(self._process.pid, number)  # Process.send_signal would reap a process that has just ended
 
 
 def _is_stopped(pid: int) -> bool:
@@ -214,7 +214,7 @@ def _is_stopped(pid: int) -> bool:
 
 
 class ProcessHarness(Harness):
-    """A harness whose peers are processes. Call ``start`` and ``stop`` of this class from yours."""
+    """A harness whose peers are processes. A subclass that overrides ``start`` or ``stop`` calls them here."""
 
     def __init__(self) -> None:
         self._directory: Path | None = None
@@ -223,22 +223,22 @@ class ProcessHarness(Harness):
     @property
     @abstractmethod
     def url(self) -> str:
-        """The address of the store that was started, for peers."""
+        """The address of the started store, for peers."""
 
     @property
     @abstractmethod
     def backend(self) -> str:
-        """The backend's class as ``package.module:Class``, for peers."""
+        """The class of the backend as ``package.module:Class``, for peers."""
 
     @property
     def directory(self) -> Path:
-        """A temporary directory that lives from ``start`` to ``stop``."""
+        """A temporary directory that exists from ``start`` to ``stop``."""
         assert self._directory is not None
         return self._directory
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What a process needs in its environment to have the movable wall clock: peers have it, give it to servers."""
+        """The environment variables that give a process the movable clock. Peers have them; pass them to servers."""
         assert self._clock is not None
         return self._clock.environment
 
@@ -263,7 +263,7 @@ class ProcessHarness(Harness):
 
 
 def load(name: str) -> type[Backend]:
-    """The class called ``package.module:Class``."""
+    """Import the backend class ``package.module:Class``."""
     module, _, attribute = name.partition(":")
     found = getattr(importlib.import_module(module), attribute)
     if not (isinstance(found, type) and issubclass(found, Backend)):

@@ -1,6 +1,6 @@
-"""A proxy between a client and its server, for what goes wrong in between.
+"""A proxy between a client and its server that makes network faults.
 
-Runs on the event loop of the check. Make one for each client and server; ``port`` is known at once.
+It runs on the event loop of the check. Make one for each client and server; ``port`` is known at once.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ _CHUNK = 1 << 16
 
 
 class Tap:
-    """Sees what one connection carries, and may change it. ``None`` instead of bytes: break the connection now."""
+    """Sees and may change the bytes of one connection. Return ``None`` to break the connection."""
 
     def to_server(self, data: bytes) -> bytes | None:
-        """What to pass on of what the client sent."""
+        """Return the bytes to send to the server in place of ``data``."""
         return data
 
     def to_client(self, data: bytes) -> bytes | None:
-        """What to pass on of what the server sent."""
+        """Return the bytes to send to the client in place of ``data``."""
         return data
 
 
 class Proxy:
-    """Passes on what comes to ``port`` of this machine.
+    """Forwards the connections to ``port`` of this machine to a server.
 
-    :param make_tap: for each connection one.
+    :param make_tap: called for each connection.
     """
 
     def __init__(self, host: str, port: int, make_tap: Callable[[], Tap] = Tap) -> None:
@@ -43,22 +43,22 @@ class Proxy:
         self._accepting = asyncio.get_running_loop().create_task(self._accept(), name="proxy")
 
     def cut(self) -> None:
-        """Let nothing through, either way, and nobody know: as when a cable is pulled."""
+        """Stop forwarding in both directions without closing a connection, as if a cable was pulled."""
         self._passing.clear()
 
     def restore(self) -> None:
-        """End ``cut``. Connections of before are broken: whatever was under way is lost."""
+        """End ``cut``. Earlier connections are broken, and the bytes under way are lost."""
         if not self._passing.is_set():
             self._passing.set()
             self.break_all()
 
     def break_all(self) -> None:
-        """Break all connections; new ones are let in."""
+        """Break all connections. New ones are accepted."""
         for connection in self._connections:
             connection.cancel()
 
     async def close(self) -> None:
-        """Break everything, and listen no more. Idempotent."""
+        """Break all connections and stop listening. Idempotent."""
         tasks = [self._accepting, *self._connections]
         for task in tasks:
             task.cancel()
@@ -94,7 +94,9 @@ class Proxy:
         finally:
             for each in (client, server):
                 with suppress(OSError):
-                    each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # reset, do not finish
+                    each.setsockopt(
+                        socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0"
+                    )  # send a reset instead of an orderly end
                 each.close()
 
     async def _pump(self, source: socket.socket, sink: socket.socket, look: Callable[[bytes], bytes | None]) -> None:

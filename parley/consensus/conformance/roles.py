@@ -1,6 +1,6 @@
-"""What peers do: each role is a coroutine with a client, a way to say something, and arguments.
+"""The roles of peers: each is a coroutine with a client, a function that sends a message to the check, and arguments.
 
-Every role begins by saying ``["ready"]``; one that has to race with others then waits for the key ``go``.
+Every role begins with the message ``["ready"]``. A role that races with others then waits for the key ``go``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ async def _go(client: Backend) -> None:
 
 @_role
 async def hold(client: Backend, say: Say, key: str, ttl_ms: int) -> None:
-    """Hold a key in a session and say when it is lost."""
+    """Hold a key in a session, and report when the session is lost."""
     session = await client.open_session(ttl_ms)
     await client.put(key, b"held", session=session)
     say(["ready", session.id])
@@ -49,7 +49,7 @@ async def hold(client: Backend, say: Say, key: str, ttl_ms: int) -> None:
 
 @_role
 async def tell_time(client: Backend, say: Say) -> None:
-    """Say the wall-clock time again and again, in seconds."""
+    """Report the wall-clock time in seconds, again and again."""
     while True:
         say(["time", time.time()])
         await asyncio.sleep(0.02)
@@ -57,7 +57,7 @@ async def tell_time(client: Backend, say: Say) -> None:
 
 @_role
 async def write_bound(client: Backend, say: Say, ttl_ms: int) -> None:
-    """Write under a session as fast as possible until refused; say by what, and what the session says of itself."""
+    """Write under a session as fast as possible until refused. Report the error and whether the session is LOST."""
     session = await client.open_session(ttl_ms)
     say(["ready"])
     n = 0
@@ -74,7 +74,7 @@ async def write_bound(client: Backend, say: Say, ttl_ms: int) -> None:
 
 @_role
 async def increment(client: Backend, say: Say, key: str, times: int) -> None:
-    """Add one to a counter that often, by compare and set."""
+    """Increment a counter ``times`` times by compare-and-set."""
     say(["ready"])
     await _go(client)
     for _ in range(times):
@@ -93,7 +93,7 @@ async def increment(client: Backend, say: Say, key: str, times: int) -> None:
 
 @_role
 async def write_pairs(client: Backend, say: Say, times: int, name: str) -> None:
-    """Write the same value to two keys at once, again and again, each third time taking both away."""
+    """Write the same value to two keys in one transaction, again and again."""
     say(["ready"])
     await _go(client)
     for n in range(times):
@@ -104,7 +104,7 @@ async def write_pairs(client: Backend, say: Say, times: int, name: str) -> None:
 
 @_role
 async def write_ascending(client: Backend, say: Say, keys: int, times: int, name: str) -> None:
-    """Put rising numbers to keys of one's own, one after the other; delete every fourth key at the end."""
+    """Put rising numbers to keys of this peer; delete every fourth key at the end."""
     say(["ready"])
     await _go(client)
     for n in range(1, times + 1):
@@ -115,7 +115,7 @@ async def write_ascending(client: Backend, say: Say, keys: int, times: int, name
 
 @_role
 async def write_volume(client: Backend, say: Say, size: int, times: int) -> None:
-    """Write large values over each other in a few keys, and make and delete as many others."""
+    """Overwrite a few keys with large values; also create and delete other keys."""
     say(["ready"])
     for start in range(0, times, 4):
         await asyncio.gather(*(client.put(f"v/{key}", bytes([key]) + b"%d" % start + bytes(size)) for key in range(4)))
@@ -127,7 +127,7 @@ async def write_volume(client: Backend, say: Say, size: int, times: int) -> None
 
 @_role
 async def record(client: Backend, say: Say, name: str, seed: int, keys: list[str], times: int) -> None:
-    """Read and write at random, and say what was done, when, and with what result (``conformance.linearizability``)."""
+    """Read and write at random. Report each operation, its times and its result (``conformance.linearizability``)."""
     rng = random.Random(seed)
     say(["ready"])
     await _go(client)
@@ -139,7 +139,7 @@ async def record(client: Backend, say: Say, name: str, seed: int, keys: list[str
 
 
 async def _recorded(client: Backend, rng: random.Random, key: str, keys: list[str], value: str) -> list[Any]:
-    """An operation as ``[called, returned, expects, writes, held]``; ``returned`` and ``held`` None where unknown."""
+    """Carry out one operation. Returns ``[called, returned, expects, writes, held]``, with None for unknown parts."""
     kind = rng.choice(["read", "read", "list", "put", "cas", "cas", "delete", "both"])
     called = time.monotonic()
     expects: dict[str, str | None] = {}
@@ -178,7 +178,7 @@ async def _recorded(client: Backend, rng: random.Random, key: str, keys: list[st
 
 @_role
 async def lead(client: Backend, say: Say, name: str, ttl_ms: int, pause_s: float = 0.0) -> None:
-    """Stand for election for ever. The leader reports its epoch and writes it under the guard, at once or at a pace."""
+    """Campaign for ever. As the leader, report the epoch and write it under the guard, with a pause after each write."""
     say(["ready"])
     while True:
         session: Session | None = None
@@ -202,7 +202,7 @@ async def lead(client: Backend, say: Say, name: str, ttl_ms: int, pause_s: float
 
 @_role
 async def write_guarded(client: Backend, say: Say, name: str, ttl_ms: int) -> None:
-    """Lead, write under the guard until refused, and say by what."""
+    """Lead, write under the guard until refused, and report the error."""
     session = await client.open_session(ttl_ms)
     leadership = await Elections(client, session, random.Random()).campaign("lead", name.encode())
     say(["leading", leadership.epoch])

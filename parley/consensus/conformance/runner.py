@@ -1,4 +1,4 @@
-"""Running checks, one after the other, each on a fresh store."""
+"""Runs checks one after the other, each on a fresh store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PARTS = ["kv", "txn", "history", "ambiguous", "watch", "session", "client", "el
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of a check."""
+    """The result of a check. ``error`` is empty if it passed."""
 
     name: str
     promise: str
@@ -27,19 +27,19 @@ class Result:
     error: str
 
     def as_json(self) -> dict[str, Any]:
-        """For machines."""
+        """Return the result as JSON types."""
         return asdict(self)
 
 
 def all_checks() -> tuple[Check, ...]:
-    """Every check there is; a store passes the kit if it passes these."""
+    """Return all checks. A store passes the kit if it passes all of them."""
     return tuple(sorted(CHECKS.values(), key=lambda check: _PARTS.index(check.name.partition("-")[0])))
 
 
 def run_check(check: Check, harness: Harness) -> tuple[Measure, ...]:
-    """Run one check on a fresh store, in an event loop of its own; what it measured.
+    """Run one check on a fresh store, in an event loop of its own. Returns its measurements.
 
-    :raises Exception: the store does not have the property (``Broken``), or something else went wrong.
+    Raises Broken if the store does not have the property, or any other exception if something else failed.
     """
     try:
         if check.run is None:
@@ -51,7 +51,7 @@ def run_check(check: Check, harness: Harness) -> tuple[Measure, ...]:
         raise
     except BaseException as error:
         # pytest's skip and xfail are no Exceptions.
-        raise Broken(f"{check.name} must be run, and was given up by {error!r}") from error
+        raise Broken(f"{check.name} must be run, but was ended by {error!r}") from error
 
 
 async def _in_lab(check: Check, harness: Harness) -> tuple[Measure, ...]:
@@ -71,7 +71,7 @@ async def _in_lab(check: Check, harness: Harness) -> tuple[Measure, ...]:
 def run(
     harness: Harness, checks: Iterable[Check] | None = None, on_result: Callable[[Result], None] = lambda result: None
 ) -> Sequence[Result]:
-    """Run checks, by default all, and tell of each as it ends."""
+    """Run checks, by default all, and call ``on_result`` after each."""
     results: list[Result] = []
     for check in all_checks() if checks is None else checks:
         started = time.monotonic()

@@ -15,8 +15,8 @@ from parley.consensus.conformance.runner import all_checks, run_check
 class ConformanceSuite:
     """One test for each property, ``test_property[<name of the check>]``.
 
-    :cvar harness: the class of your harness, or anything else that makes one when called.
-    :cvar slow_marks: put on checks that take more than a second or two, such as ``(pytest.mark.slow,)``.
+    :cvar harness: the class of your harness, or a function that returns one.
+    :cvar slow_marks: the marks of slow checks, such as ``(pytest.mark.slow,)``.
     """
 
     harness: ClassVar[Callable[[], Harness]]

@@ -1,4 +1,4 @@
-"""What runs of the kit found, as a table: a row for each property, a column for each store."""
+"""The results of the kit as a table: a row for each property, a column for each store."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 Report = Mapping[str, Any]
-"""What ``python -m parley.consensus.conformance ... --json FILE`` writes."""
+"""The content of a file written by ``python -m parley.consensus.conformance ... --json FILE``."""
 
 
 def table(reports: Mapping[str, Report]) -> str:
-    """The reports, by the names of their stores, in Markdown."""
+    """Render reports, by the names of their stores, as a Markdown table."""
     by_store = {store: {each["name"]: each for each in report["checks"]} for store, report in reports.items()}
     names = list(dict.fromkeys(name for checks in by_store.values() for name in checks))
     lines = [_row(["property", *by_store]), _row(["---"] * (len(by_store) + 1))]

@@ -1,6 +1,6 @@
 """Peers as tasks of this process, for a store that only one process can use.
 
-What SIGKILL and SIGSTOP do to a process is done to the task: it is cut off from the store and takes no further step.
+In place of SIGKILL and SIGSTOP, a task is disconnected from the store and takes no further step.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from parley.consensus.conformance.roles import play
 class TaskPeer(Peer):
     """A peer in a task.
 
-    :param client: its own, opened.
-    :param cut: cuts the client off from the store for good or until ``restore``, at once.
-    :param restore: undoes that, at once.
+    :param client: the peer's client, open.
+    :param cut: disconnects the client from the store at once.
+    :param restore: reconnects it at once.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class TaskPeer(Peer):
 
 @types.coroutine
 def _while_going(part: Coroutine[Any, Any, None], going: asyncio.Event) -> Generator[Any, Any, None]:
-    """Run a coroutine that takes steps only while an event is set; cancelling it is always possible."""
+    """Run a coroutine that takes steps only while an event is set. It can always be cancelled."""
     try:
         step = part.send(None)
         while True:

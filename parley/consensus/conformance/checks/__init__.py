@@ -1,4 +1,4 @@
-"""The properties, one module for each part of the interface; importing this package declares them all."""
+"""The checks, one module for each part of the interface. Importing this package declares all of them."""
 
 from parley.consensus.conformance.checks import (  # noqa: F401
     agreement,

@@ -1,4 +1,4 @@
-"""The store and the model of the kit, driven alike by Hypothesis."""
+"""Hypothesis makes the same calls on the store and on the model of the kit."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from parley.consensus.conformance.machine import explore
 register(
     Check(
         "model-agreement",
-        "Whatever sequence of calls on keys, transactions, sessions and watches Hypothesis thinks of, the store "
-        "answers as the kit's model does.",
+        "For any sequence of calls on keys, transactions, sessions and watches that Hypothesis generates, the store "
+        "behaves as the kit's model.",
         slow=True,
         run_alone=explore,
     )

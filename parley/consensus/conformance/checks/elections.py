@@ -1,4 +1,4 @@
-"""Leadership, as the recipe makes it over this store: never two in one epoch, and no write of one replaced."""
+"""Leadership by the recipe over this store: one leader per epoch, and no write of a replaced leader."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def _elections(client: Backend, ttl_ms: int = LONG_TTL_MS) -> Elections:
 
 @check("election-hundred-kills", slow=True)
 async def _kills(lab: Lab) -> None:
-    """A hundred kills of random candidates: no epoch is ever held by two, epochs rise, the writes of leaders too."""
+    """In a hundred kills of random candidates, no epoch has two leaders, and epochs and leaders' writes only rise."""
     client = await lab.client()
     limits = client.capabilities
     ttl_ms = limits.ttl(LONG_TTL_MS if limits.crash_seen_ms_max is not None else 600)
@@ -40,14 +40,14 @@ async def _kills(lab: Lab) -> None:
         await asyncio.wait([watching])
     require(watching.cancelled(), f"watching the leaders' writes ended: {watching}")
     epochs = [epoch for epoch, _ in race.claims]
-    equal(len(set(epochs)), len(epochs), f"leaders with an epoch of their own ({sorted(race.claims)})")
+    equal(len(set(epochs)), len(epochs), f"the number of different epochs ({sorted(race.claims)})")
     require(order == sorted(order), f"the epochs of guarded writes went back: {order}")
     equal(max(epochs) <= await Elections(client, await client.open_session(LONG_TTL_MS)).epoch("lead"), True, "epochs")
     lab.measured("leaders in 100 kills", len(epochs), "")
 
 
 class _Race:
-    """Candidates, of whom one is killed and replaced again and again."""
+    """Candidates of which one is killed and replaced, again and again."""
 
     def __init__(self, lab: Lab, ttl_ms: int) -> None:
         self.claims: list[tuple[int, str]] = []
@@ -64,7 +64,7 @@ class _Race:
         self._peers[peer] = asyncio.get_running_loop().create_task(self._listen(peer))
 
     async def kill_one(self) -> None:
-        """Kill the leader half of the time, else anybody; another comes in its place."""
+        """Kill the leader half of the time, else any candidate, and start another in its place."""
         alive = list(self._peers)
         leader = self._leader if self._leader in self._peers else None
         peer = leader if leader is not None and self._lab.rng.random() < 0.5 else self._lab.rng.choice(alive)
@@ -96,7 +96,7 @@ async def _epochs_written(client: Backend, order: list[int]) -> None:
 
 @check("election-one-at-a-time")
 async def _one_at_a_time(lab: Lab) -> None:
-    """Of many who campaign at once each leads once, in epochs that rise by one."""
+    """Of many candidates that campaign at once, each leads once, in epochs that rise by one."""
     clients = [await lab.client() for _ in range(3)]
     everyone = [await _elections(client) for client in clients for _ in range(4)]
     leading = 0
@@ -106,19 +106,19 @@ async def _one_at_a_time(lab: Lab) -> None:
         nonlocal leading
         leadership = await elections.campaign("x", b"")
         leading += 1
-        require(leading == 1, "two lead at once")
+        require(leading == 1, "there are two leaders at the same time")
         epochs.append(leadership.epoch)
         await elections.backend.txn([leadership.guard()], [Put("x", b"")])
         leading -= 1
         await leadership.resign()
 
-    await lab.within(120, asyncio.gather(*map(take_part, everyone)), "everybody leading once")
+    await lab.within(120, asyncio.gather(*map(take_part, everyone)), "every candidate leading once")
     equal(epochs, list(range(1, 13)), "the epochs")
 
 
 @check("election-stale-leader-fenced")
 async def _fenced(lab: Lab) -> None:
-    """A leader that was stopped, replaced and resumed cannot write: Fenced, and nothing of it is applied."""
+    """A leader that was stopped, replaced and resumed cannot write: Fenced, and nothing is applied."""
     client = await lab.client()
     elections = await _elections(client)
     for round_ in range(3):
@@ -133,7 +133,7 @@ async def _fenced(lab: Lab) -> None:
         equal(successor.epoch, epoch + 1, "the epoch of the successor")
         await client.txn([successor.guard()], [Put("state", b"successor")])
         await peer.resume()
-        equal(await lab.said(peer, "refused"), ["Fenced"], "what the resumed leader met")
+        equal(await lab.said(peer, "refused"), ["Fenced"], "the error of the resumed leader")
         entry = await client.get("state")
         equal(entry and entry.value, b"successor", "what the successor wrote")
         await successor.resign()
@@ -141,23 +141,23 @@ async def _fenced(lab: Lab) -> None:
 
 @check("election-deposing-is-safe")
 async def _deposing(lab: Lab) -> None:
-    """Deposing a leader that lives takes effect at once for its writes, is told to it, and ends no other leadership."""
+    """Deposing a live leader fences its writes at once, is reported to it, and ends no other leadership."""
     one, two, three = [await lab.client() for _ in range(3)]
     first, second, third = await _elections(one), await _elections(two), await _elections(three)
     old = await first.campaign("x", b"one")
     await one.txn([old.guard()], [Put("state", b"old")])
     observed = await second.leader("x")
-    equal(observed and (observed.candidate, observed.epoch), (b"one", old.epoch), "the leader that others see")
-    async with refused(AlreadyExists, "a campaign without waiting while another leads"):
+    equal(observed and (observed.candidate, observed.epoch), (b"one", old.epoch), "the leader that other clients see")
+    async with refused(AlreadyExists, "a campaign without waiting while there is a leader"):
         await second.campaign("x", b"two", wait=False)
     new = await second.campaign("x", b"two", depose=observed)
     require(new.epoch > old.epoch, f"epoch {new.epoch} came after {old.epoch}")
     async with refused(Fenced, "a write of the deposed leader"):
         await one.txn([old.guard()], [Put("state", b"stale")])
     await two.txn([new.guard()], [Put("state", b"new")])
-    await lab.within(30, old.lost.wait(), "the deposed leader hearing of it")
+    await lab.within(30, old.lost.wait(), "the deposed leader noticing it")
     require(not first.session.lost.is_set(), "the deposed leader's session has ended with its leadership")
-    async with refused(AlreadyExists, "deposing somebody who does not lead any more"):
+    async with refused(AlreadyExists, "deposing a leader that no longer leads"):
         await third.campaign("x", b"three", depose=observed, wait=False)
     require(not new.lost.is_set(), "the new leader was lost by a late deposing")
     entry = await three.get("state")
@@ -166,7 +166,7 @@ async def _deposing(lab: Lab) -> None:
 
 @check("election-resign")
 async def _resign(lab: Lab) -> None:
-    """A leader that resigns is followed within a second, as is one whose session is closed."""
+    """A leader that resigns, or whose session is closed, has a successor within a second."""
     one, two = await lab.client(), await lab.client()
     first, second = await _elections(one), await _elections(two)
     loop = asyncio.get_running_loop()
@@ -174,13 +174,13 @@ async def _resign(lab: Lab) -> None:
         leadership = await first.campaign("x", b"")
         waiting = asyncio.ensure_future(second.campaign("x", b""))
         await asyncio.sleep(0.05)
-        require(not waiting.done(), "two lead at once")
+        require(not waiting.done(), "there are two leaders at the same time")
         started = loop.time()
         await leadership.resign()
         successor = await lab.within(30, waiting, "the successor of a leader that resigned")
         lab.bounded("resign to next leader", loop.time() - started, 1000)
         equal(successor.epoch, leadership.epoch + 1, "the successor's epoch")
-        require(leadership.lost.is_set(), "who resigned still leads")
+        require(leadership.lost.is_set(), "a leader that resigned still leads")
         first, second = second, first
         await successor.resign()
     leadership = await first.campaign("x", b"")
@@ -190,12 +190,12 @@ async def _resign(lab: Lab) -> None:
     await first.session.close()
     await lab.within(30, waiting, "the successor of a leader whose session was closed")
     lab.bounded("session closed to next leader", loop.time() - started, 1000)
-    require(leadership.lost.is_set(), "who closed its session still leads")
+    require(leadership.lost.is_set(), "a leader whose session was closed still leads")
 
 
 @check("election-epochs-outlive")
 async def _outlive(lab: Lab) -> None:
-    """The epoch outlives leaders, sessions and clients, and rises to a number brought from elsewhere."""
+    """The epoch outlives leaders, sessions and clients, and rises to a number from another store."""
     watcher = await lab.client()
     last = 0
     for round_ in range(6):

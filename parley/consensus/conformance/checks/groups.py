@@ -1,4 +1,4 @@
-"""Membership, as the recipe makes it over this store."""
+"""Membership by the recipe over this store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def _groups(client: Backend) -> Groups:
 
 @check("group-incarnations")
 async def _incarnations(lab: Lab) -> None:
-    """Each joining of a member has a higher incarnation, however the one before ended; the one before is fenced."""
+    """Each time a member joins it has a higher incarnation, however it left; the earlier incarnation is fenced."""
     client = await lab.client()
     last = 0
     for round_ in range(6):
@@ -35,22 +35,22 @@ async def _incarnations(lab: Lab) -> None:
                 require(again.incarnation > last, f"incarnation {again.incarnation} came after {last}")
                 last = again.incarnation
                 await again.leave()
-        await lab.within(30, membership.lost.wait(), "the end of a membership being told")
-        async with refused(Fenced, "a write of a member that has gone"):
+        await lab.within(30, membership.lost.wait(), "the membership being lost")
+        async with refused(Fenced, "a write of a member that has left"):
             await client.txn([membership.guard()], [Put("x", b"")])
-    equal(await client.get("x"), None, "what members that had gone wrote")
+    equal(await client.get("x"), None, "the writes of members that had left")
 
 
 @check("group-members")
 async def _members(lab: Lab) -> None:
-    """Everybody sees who is there, with what they said of themselves; one id belongs to one session."""
+    """Every client sees the members and their data; one id belongs to one session."""
     one, two = await lab.client(), await lab.client()
     first, second = await _groups(one), await _groups(two)
     expected = {f"member/{n} ü": bytes([n, 255]) for n in range(20)}
     for n, (member, data) in enumerate(expected.items()):
         await (first if n % 2 else second).join("g", member, data)
     await first.join("other", "x", b"")
-    async with refused(AlreadyExists, "joining as somebody who is there"):
+    async with refused(AlreadyExists, "joining with the id of a present member"):
         await first.join("g", "member/0 ü", b"")
     states = second.watch("g")
 
@@ -59,10 +59,10 @@ async def _members(lab: Lab) -> None:
             if {member.id: member.data for member in members.values()} == wanted:
                 return
 
-    await lab.within(30, until(expected), "the members being shown")
+    await lab.within(30, until(expected), "the watch showing all members")
     await first.session.close()
     expected = {member: data for n, (member, data) in enumerate(expected.items()) if not n % 2}
-    await lab.within(30, until(expected), "the members that stay being shown")
+    await lab.within(30, until(expected), "the watch showing the remaining members")
     found = await second.members("g")
     equal({member: each.data for member, each in found.items()}, expected, "the members listed")
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""What concurrent clients did, judged afterwards; and writes whose answer was lost."""
+"""Recorded histories of concurrent clients, and writes whose response was lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from parley.consensus.recipes.keyvalue import KeyValue
 
 @check("history-linearizable")
 async def _linearizable(lab: Lab) -> None:
-    """What several processes read and wrote at once can be explained by one order, in which every answer is true."""
+    """One order of operations explains everything that several concurrent processes read and wrote."""
     client = await lab.client()
     keys = ["h/a", "h/b", "h/c"]
     peers = [
@@ -53,7 +53,7 @@ def _overlap(history: list[Operation]) -> int:
 
 @check("ambiguous-writes")
 async def _ambiguous(lab: Lab) -> None:
-    """A write whose answer is lost raises MaybeApplied, never anything that says it was applied or was not."""
+    """A write whose response is lost raises MaybeApplied, never an error that claims to know the outcome."""
     client, other = await lab.client(), await lab.client()
     await client.put("gone", b"")
     session = await client.open_session(LONG_TTL_MS)
@@ -70,21 +70,30 @@ async def _ambiguous(lab: Lab) -> None:
         ]
         for n, write in enumerate(writes):
             await lab.harness.lose_response(client, applied=applied)
-            async with refused(MaybeApplied, f"write {n} whose answer was lost"):
-                await lab.within(60, write(), "the loss being told")
+            async with refused(MaybeApplied, f"write {n} with a lost response"):
+                await lab.within(60, write(), "the error of a write with a lost response")
         made = ["absent", "bound", "x", "y"]
         expected = [key, *(f"{key}/{name}" for name in made)] if applied else []
         page = await other.list(key, limit=10)
-        equal([entry.key for entry in page.entries], expected, f"the keys written, answers lost, applied {applied}")
+        equal(
+            [entry.key for entry in page.entries],
+            expected,
+            f"the keys after writes with lost responses, applied {applied}",
+        )
         entry = await other.get("present")
-        equal(entry and entry.value, b"new" if applied else b"", "the value at a revision, answer lost")
-        equal(await other.get("gone") is None, applied, "a key being gone")
+        equal(
+            entry and entry.value,
+            b"new" if applied else b"",
+            "the value after a conditional write with a lost response",
+        )
+        equal(await other.get("gone") is None, applied, "whether the key was deleted")
         await client.put("gone", b"")
 
 
 @check("ambiguous-writes-settled")
 async def _settled(lab: Lab) -> None:
-    """The recipes settle lost answers by their nonces: counters stay exact, ids unique, leaders and members single."""
+    """The recipes settle lost responses by their nonces: counters stay exact, ids unique, and there is one leader and
+    one member."""
     clients = [await lab.client() for _ in range(3)]
     counters = [KeyValue(client, random.Random(n)) for n, client in enumerate(clients)]
     ids: list[int] = [await counters[0].next_id("ids")]
@@ -102,21 +111,21 @@ async def _settled(lab: Lab) -> None:
             await lose(clients[n])
             ids.append(await counters[n].next_id("ids"))
 
-    await lab.within(240, asyncio.gather(*(count(n) for n in range(3))), "sixty increments with answers lost")
+    await lab.within(240, asyncio.gather(*(count(n) for n in range(3))), "sixty increments with lost responses")
     entry = await counters[0].get("counter")
-    equal(entry and entry.value, b"60", "the counter after 3 x 20 increments with answers lost")
-    equal(sorted(ids), list(range(61)), "the ids given with answers lost")
+    equal(entry and entry.value, b"60", "the counter after 3 x 20 increments with lost responses")
+    equal(sorted(ids), list(range(61)), "the ids reserved with lost responses")
     for n, client in enumerate(clients):
         session = await client.open_session(LONG_TTL_MS)
         await lab.harness.lose_response(client, applied=n % 2 == 0)
         leadership = await lab.within(60, Elections(client, session, random.Random(n)).campaign("x", b""), "leading")
-        equal(leadership.epoch, n + 1, "the epoch of an election whose answer was lost")
+        equal(leadership.epoch, n + 1, "the epoch of an election with a lost response")
         await client.txn([leadership.guard()], [])
         await lab.harness.lose_response(client, applied=n % 2 == 0)
         await leadership.resign()
         await lab.harness.lose_response(client, applied=n % 2 == 0)
         membership = await lab.within(60, Groups(client, session, random.Random(n)).join("g", "m", b""), "joining")
-        equal(membership.incarnation, n + 1, "the incarnation of a member whose joining was not answered")
+        equal(membership.incarnation, n + 1, "the incarnation of a member that joined with a lost response")
         await client.txn([membership.guard()], [])
         await membership.leave()
     result: TxnResult = await clients[0].txn([], [])

@@ -12,7 +12,7 @@ from parley.consensus.keys import segment, text_of
 
 @check("kv-exact")
 async def _exact(lab: Lab) -> None:
-    """Every value comes back byte for byte, under every legal key, to every client; absence is a value."""
+    """Every value is returned byte for byte, under every legal key, to every client; absence is a value."""
     one, two = await lab.client(), await lab.client()
     equal(await one.get("absent"), None, "a key that was never written")
     equal(await one.delete("absent"), False, "deleting it")
@@ -39,7 +39,7 @@ async def _exact(lab: Lab) -> None:
 
 @check("kv-expectations")
 async def _expectations(lab: Lab) -> None:
-    """ANY, ABSENT, PRESENT and At mean what they say, for put and delete, from the first revision on."""
+    """ANY, ABSENT, PRESENT and At have their meaning for put and delete, from the first revision on."""
     client = await lab.client()
     foreign = At(await client.put("other", b""))
     for expect, error in ((PRESENT, NotFound), (foreign, Conflict)):
@@ -57,20 +57,20 @@ async def _expectations(lab: Lab) -> None:
         require(False, "ABSENT was expected of a present key and the put succeeded")
     second = await client.put("a", b"2", expect=At(first))
     third = await client.put("a", b"2", expect=At(second))
-    require(third != second, "a put of the same value has to be another revision")
+    require(third != second, "a put of the same value must get another revision")
     for stale in (first, second):
         async with refused(Conflict, "put at an old revision"):
             await client.put("a", b"stale", expect=At(stale))
         async with refused(Conflict, "delete at an old revision"):
             await client.delete("a", expect=At(stale))
     for nonsense in (Revision(0), Revision(-1), Revision(None), Revision("1"), Revision(("zxid", 1)), foreign.revision):
-        async with refused(Conflict, "put at a revision of something else"):
+        async with refused(Conflict, "put at the revision of another key"):
             await client.put("a", b"stale", expect=At(nonsense))
     entry = await client.get("a")
     equal(entry and (entry.value, entry.revision), (b"2", third), "the key after refused puts")
     fourth = await client.put("a", b"3", expect=PRESENT)
     await client.put("a", b"4", expect=ANY)
-    async with refused(ValueError, "deleting what is absent"):
+    async with refused(ValueError, "deleting while expecting ABSENT"):
         await client.delete("a", expect=ABSENT)
     async with refused(Conflict, "delete at an old revision"):
         await client.delete("a", expect=At(fourth))
@@ -81,12 +81,12 @@ async def _expectations(lab: Lab) -> None:
 
 @check("kv-revisions-never-repeat")
 async def _revisions(lab: Lab) -> None:
-    """A key deleted and created again never gets a revision it had before, whatever deleted it."""
+    """A key that is deleted and created again never gets an earlier revision, whatever deleted it."""
     client = await lab.client()
     seen: set[Revision] = set()
 
     async def note(revision: Revision | None) -> None:
-        require(revision is not None and revision not in seen, f"a revision came twice: {revision}")
+        require(revision is not None and revision not in seen, f"a revision was used twice: {revision}")
         assert revision is not None
         entry = await client.get("a")
         equal(entry and entry.revision, revision, "the revision read")
@@ -112,7 +112,7 @@ async def _revisions(lab: Lab) -> None:
 
 @check("kv-order")
 async def _order(lab: Lab) -> None:
-    """Listings are sorted bytewise, and hold exactly the keys that start with the prefix, whatever text that is."""
+    """Listings are sorted bytewise and hold exactly the keys that start with the prefix, whatever its text."""
     client = await lab.client()
     keys = ["!", "A", "Z", "a", "a!", "a-", "a/0", "a/10", "a/9", "a/b/c", "a0", "aa", "b", "b/~", "b/~~", "~", "~~/~"]
     shuffled = list(keys)
@@ -124,7 +124,7 @@ async def _order(lab: Lab) -> None:
         expected = [key for key in keys if key.startswith(prefix)]
         page = await client.list(prefix, limit=100)
         equal([entry.key for entry in page.entries], expected, f"the keys below {prefix!r}")
-        equal(page.next_after, None, f"what comes behind all keys below {prefix!r}")
+        equal(page.next_after, None, f"next_after behind all keys below {prefix!r}")
         require(all(entry.value == entry.key.encode() for entry in page.entries), f"values below {prefix!r}")
     for after in ["", "a", "a/", "a/5", "\x7f", "~~~"]:
         page = await client.list("a", limit=100, after=after)
@@ -138,7 +138,8 @@ async def _order(lab: Lab) -> None:
 
 @check("kv-paging")
 async def _paging(lab: Lab) -> None:
-    """10,000 keys come page by page: all, once, in order, for every page size; a limit too large is lowered."""
+    """10,000 keys are listed page by page: each once, in order, for every page size; a limit above the maximum is
+    lowered."""
     client = await lab.client()
     keys = sorted(f"page/{n % 7}/{n:x}" for n in range(10_000))
     await _put_all(client, [Put(key, b"v" + key.encode()) for key in keys])
@@ -169,10 +170,11 @@ async def _put_all(client: Backend, ops: list[Op]) -> None:
 
 @check("kv-limits")
 async def _limits(lab: Lab) -> None:
-    """What fits into the declared limits is stored, and one byte or operation more is refused, with nothing applied."""
+    """The store takes everything within its declared limits. One byte or operation more is refused, and nothing is
+    applied."""
     client = await lab.client()
     limits = client.capabilities
-    require(limits.name, "a store has a name")
+    require(limits.name, "Capabilities.name is empty")
     require(limits.key_bytes_max >= 400, "keys of 400 bytes are needed (a topic's name has up to 249)")
     require(limits.value_bytes_max >= 64 << 10, "values of 64 KiB are needed")
     require(limits.txn_ops_max >= 16, "transactions of 16 checks and operations are needed")
@@ -188,7 +190,7 @@ async def _limits(lab: Lab) -> None:
     value = lab.rng.randbytes(largest)
     await client.put("value", value)
     entry = await client.get("value")
-    require(entry is not None and entry.value == value, "the largest value did not come back as it was")
+    require(entry is not None and entry.value == value, "the largest value was returned changed")
     await _too_large(client, [], [Put("value", bytes(limits.value_bytes_max + 1))])
     equal((entry := await client.get("value")) and entry.value == value, True, "the value after a refused put")
     await client.delete("value")
@@ -201,13 +203,13 @@ async def _limits(lab: Lab) -> None:
         except TooManyOps as error:
             equal((error.count, error.limit), (len(ops), limits.txn_ops_max), "the numbers in the error")
         else:
-            require(False, f"a transaction of {len(ops)} was accepted; declared are {limits.txn_ops_max}")
+            require(False, f"a transaction of {len(ops)} was accepted; the store declares {limits.txn_ops_max}")
     equal(await client.get(f"ops/{limits.txn_ops_max}"), None, "a key of a refused transaction")
     await _fill(client, limits.txn_bytes_max, limits.value_bytes_max, limits.txn_ops_max)
 
 
 async def _fill(client: Backend, txn_bytes: int, value_bytes: int, txn_ops: int) -> None:
-    """The largest transaction in bytes, where the limits on values and operations let one be made at all."""
+    """Check the limit on the bytes of a transaction, if the limits on values and operations allow reaching it."""
     ops: list[Op] = []
     left = txn_bytes
     while left > 8 and len(ops) < min(txn_ops, 90):
@@ -225,7 +227,7 @@ async def _too_large(client: Backend, checks: list[Check], ops: list[Op]) -> Non
     try:
         await client.txn(checks, ops)
     except TooLarge as error:
-        require(error.size > error.limit, f"the numbers in the error make no sense: {error}")
+        require(error.size > error.limit, f"the size in the error must be above the limit: {error}")
     except LimitExceeded as error:
         require(False, f"expected TooLarge, got {error!r}")
     else:
@@ -248,7 +250,7 @@ async def _illegal(lab: Lab) -> None:
 
 @check("kv-concurrent-increments")
 async def _increments(lab: Lab) -> None:
-    """A counter that several processes increment by compare and set counts exactly."""
+    """A counter that several processes increment by compare-and-set is exact."""
     client = await lab.client()
     peers = [await lab.peer("increment", key="counter", times=60) for _ in range(4)]
     for peer in peers:

@@ -1,4 +1,4 @@
-"""Sessions: who is alive, and what ends with him."""
+"""Sessions: how long they last, and the keys bound to them."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def _ttl(client: Backend, wanted_ms: int) -> int:
 
 @check("session-carries-its-keys")
 async def _carries(lab: Lab) -> None:
-    """Closing a session, or its backend, deletes its keys at once, and those only; writes bound to it are refused."""
+    """Closing a session or its backend deletes its keys at once, and no others; writes bound to it are refused."""
     one, two, three = [await lab.client() for _ in range(3)]
     session = await one.open_session(LONG_TTL_MS)
     await two.put("stays", b"")
     for n in range(10):
         await one.put(f"s/{n}", b"%d" % n, session=session)
     entry = await two.get("s/3")
-    equal(entry and (entry.value, entry.session), (b"3", session.id), "a bound key as others see it")
+    equal(entry and (entry.value, entry.session), (b"3", session.id), "a bound key as another client sees it")
     equal(session.state, SessionState.CONNECTED, "the state of a fresh session")
     started = asyncio.get_running_loop().time()
     await session.close()
@@ -54,10 +54,10 @@ async def _carries(lab: Lab) -> None:
 
 @check("session-binding")
 async def _binding(lab: Lab) -> None:
-    """Each put decides anew what a key is bound to: another session, or none."""
+    """Each put sets the binding of its key: to another session, or to none."""
     one, two = await lab.client(), await lab.client()
     first, second = await one.open_session(LONG_TTL_MS), await two.open_session(LONG_TTL_MS)
-    require(first.id != second.id, "two sessions have one id")
+    require(first.id != second.id, "two sessions have the same id")
     for key in ("kept", "freed", "taken", "bound-later"):
         await one.put(key, b"", session=None if key == "bound-later" else first)
     await two.put("freed", b"")
@@ -73,7 +73,7 @@ async def _binding(lab: Lab) -> None:
 
 @check("session-many", slow=True)
 async def _many(lab: Lab) -> None:
-    """Hundreds of sessions opened and closed at once, by several clients, do not disturb each other."""
+    """Hundreds of sessions that several clients open and close at once do not disturb each other."""
     clients = [await lab.client() for _ in range(3)]
     sessions: list[Session] = []
 
@@ -97,10 +97,10 @@ async def _many(lab: Lab) -> None:
 
 @check("session-ttl")
 async def _ttl_is_fitted(lab: Lab) -> None:
-    """A TTL is fitted into the declared bounds, and the shortest and the longest of them work."""
+    """A TTL is fitted into the declared bounds; the shortest and the longest TTL work."""
     client = await lab.client()
     limits = client.capabilities
-    require(0 < limits.ttl_ms_min <= limits.ttl_ms_max, "ttl_ms_min and ttl_ms_max make no sense")
+    require(0 < limits.ttl_ms_min <= limits.ttl_ms_max, "ttl_ms_min must be above 0 and at most ttl_ms_max")
     require(limits.ttl_ms_min <= 30_000 <= limits.ttl_ms_max, "a TTL of 30 s must be possible")
     require(limits.expiry_factor_max >= 1, "no store may expire a session before its TTL")
     asked = [(1, limits.ttl_ms_min), (1 << 40, limits.ttl_ms_max), (limits.ttl_ms_max, limits.ttl_ms_max)]
@@ -123,7 +123,7 @@ async def _ttl_is_fitted(lab: Lab) -> None:
 
 @check("session-renewed", slow=True)
 async def _renewed(lab: Lab) -> None:
-    """A session is renewed by itself for as long as its process runs."""
+    """A session is renewed automatically while its process runs."""
     client = await lab.client()
     session = await client.open_session(_ttl(client, 2000))
     await client.put("s", b"", session=session)
@@ -134,12 +134,12 @@ async def _renewed(lab: Lab) -> None:
     require(not session.lost.is_set(), "an idle session was lost")
     require(session.safe_until > first, "safe_until never moved")
     equal(session.state, SessionState.CONNECTED, "the state after two TTLs")
-    require(await client.get("s"), "its key is gone")
+    require(await client.get("s"), "the key of the idle session was deleted")
 
 
 @check("session-killed-process", slow=True)
 async def _killed(lab: Lab) -> None:
-    """The keys of a process that was killed are gone within the declared bound."""
+    """The keys of a killed process are deleted within the declared bound."""
     client = await lab.client()
     limits = client.capabilities
     await client.open_session(LONG_TTL_MS)  # the expiry of one must not wait for that of another
@@ -157,8 +157,8 @@ async def _killed(lab: Lab) -> None:
 
 @check("session-stopped-process", slow=True)
 async def _stopped(lab: Lab) -> None:
-    """A process stopped past its TTL is given up within the declared bound; resumed it finds itself LOST, and nothing
-    it writes is applied."""
+    """The session of a process that is stopped for longer than its TTL ends within the declared bound. The resumed
+    process sees LOST, and none of its writes is applied."""
     client = await lab.client()
     ttl_ms = _ttl(client, 1500)
     for round_ in range(3):
@@ -173,14 +173,14 @@ async def _stopped(lab: Lab) -> None:
         last = await client.get("last")
         await peer.resume()
         error, lost = await lab.said(peer, "refused")
-        equal((error, lost), ("SessionLost", True), f"what the resumed process met in round {round_}")
-        equal(await client.get("last"), last, "what the resumed process had written last")
+        equal((error, lost), ("SessionLost", True), f"the error of the resumed process in round {round_}")
+        equal(await client.get("last"), last, "the last write of the resumed process")
         equal(await client.get("bound"), None, "the key bound to the session it lost")
 
 
 @check("session-cut-off")
 async def _cut_off(lab: Lab) -> None:
-    """Cut off from the store a session is SUSPENDED by safe_until and LOST by its TTL, before the store gives it up."""
+    """A disconnected session is SUSPENDED by safe_until and LOST by its TTL, before the store ends it."""
     one, two = await lab.client(), await lab.client()
     session = await one.open_session(_ttl(one, 3000))
     await one.put("s", b"", session=session)
@@ -190,17 +190,19 @@ async def _cut_off(lab: Lab) -> None:
     cut = loop.time()
     await lab.harness.cut(one)
     await session.wait_for(SessionState.SUSPENDED, SessionState.LOST)
-    require(loop.time() <= session.safe_until + lab.harness.allowance_s, "SUSPENDED came after safe_until")
+    require(
+        loop.time() <= session.safe_until + lab.harness.allowance_s, "the session was SUSPENDED only after safe_until"
+    )
     found, over = await two.get("s"), session.safe_until + session.ttl_ms / 3000
-    require(found or loop.time() >= over, "the store gave the session up before its TTL was over")
+    require(found or loop.time() >= over, "the store ended the session before its TTL had passed")
     await lab.within(session.ttl_ms / 1000 + lab.harness.allowance_s, session.lost.wait(), "LOST")
     lab.bounded("LOST seen by the client", loop.time() - cut, session.ttl_ms)
     equal(states, [SessionState.SUSPENDED, SessionState.LOST], "the states of a session that was cut off")
     gone = await lab.gone(two, "s", session.ttl_ms * one.capabilities.expiry_factor_max / 1000 + 30)
-    require(gone >= session.safe_until, "the store gave the session up before safe_until")
+    require(gone >= session.safe_until, "the store ended the session before safe_until")
     lab.bounded("keys gone after cut", gone - cut, session.ttl_ms * one.capabilities.expiry_factor_max)
     await lab.harness.restore(one)
-    equal(session.state, SessionState.LOST, "a lost session after the connection was back")
+    equal(session.state, SessionState.LOST, "a lost session after the reconnection")
     async with refused(SessionLost, "a put bound to the lost session"):
         await one.put("s", b"", session=session)
     fresh = await _once_there(one)
@@ -208,7 +210,7 @@ async def _cut_off(lab: Lab) -> None:
 
 
 async def _once_there(client: Backend) -> Session:
-    """A session, as soon as the connection is back."""
+    """Open a session as soon as the store is reachable again."""
     while True:
         try:
             return await client.open_session(LONG_TTL_MS)
@@ -218,7 +220,7 @@ async def _once_there(client: Backend) -> Session:
 
 @check("session-outlives-disconnection")
 async def _outlives(lab: Lab) -> None:
-    """A connection that breaks and comes back within the TTL ends no session, deletes no key and loses no write."""
+    """A disconnection shorter than the TTL ends no session, deletes no key and loses no write."""
     one, two = await lab.client(), await lab.client()
     session = await one.open_session(LONG_TTL_MS)
     await one.put("s", b"", session=session)
@@ -227,16 +229,16 @@ async def _outlives(lab: Lab) -> None:
         await asyncio.sleep(0.05)
         await two.put("other", b"%d" % round_)
         await lab.harness.restore(one)
-        await lab.within(60, session.wait_for(SessionState.CONNECTED), "CONNECTED after the connection was back")
-        require(await two.get("s"), "the session's key is gone")
+        await lab.within(60, session.wait_for(SessionState.CONNECTED), "CONNECTED after the reconnection")
+        require(await two.get("s"), "the key of the session was deleted")
         entry = await one.get("other")
-        equal(entry and entry.value, b"%d" % round_, "what was written meanwhile")
+        equal(entry and entry.value, b"%d" % round_, "the value written meanwhile")
         await one.put("s", b"%d" % round_, session=session)
 
 
 @check("session-leaks-nothing", slow=True)
 async def _leaks(lab: Lab) -> None:
-    """A thousand sessions opened and closed leave no file, task, thread, memory or key behind."""
+    """A thousand sessions, opened and closed, leave no file, task, thread, memory or key behind."""
     client, other = await lab.client(), await lab.client()
 
     async def rounds(count: int) -> None:
@@ -295,7 +297,7 @@ async def _fill_executor() -> None:
 
 
 def _left(before: dict[str, int]) -> str:
-    """What there is more of than before, as text; a few of each do not count."""
+    """Describe what exceeds the earlier counts by more than three; empty if nothing does."""
     more = {what: count - before[what] for what, count in _held().items()}
     return ", ".join(f"{count} {what}" for what, count in more.items() if count > 3)
 

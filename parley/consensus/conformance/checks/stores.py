@@ -1,4 +1,4 @@
-"""The store as a whole: which one it is, that it was wiped or restarted, what the wall clock says."""
+"""The store as a whole: identity, wiping, restarts, the wall clock."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _calls(client: Backend, session: Session | None = None) -> dict[str, Callabl
 
 @check("store-closed")
 async def _closed(lab: Lab) -> None:
-    """Every call before open and after close raises Closed; closing twice, or unopened, is nothing."""
+    """Every call before open and after close raises Closed; closing twice, or without open, does nothing."""
     unopened = lab.harness.client()
     opened = await lab.client()
     await opened.put("a", b"")
@@ -50,10 +50,10 @@ async def _closed(lab: Lab) -> None:
 
 @check("store-identity")
 async def _identity(lab: Lab) -> None:
-    """A store keeps one identity, the same for all clients, and refuses one who expects another."""
+    """A store keeps one identity, the same for all clients, and refuses a client that expects another."""
     one = await lab.client()
     identity = one.identity
-    require(isinstance(identity, str) and len(identity) >= 16, f"{identity!r} is no random name")
+    require(isinstance(identity, str) and len(identity) >= 16, f"{identity!r} is not a random name")
     equal((await lab.client()).identity, identity, "the identity that another client sees")
     await one.close()
     equal((await lab.client()).identity, identity, "the identity after closing")
@@ -64,19 +64,19 @@ async def _identity(lab: Lab) -> None:
         try:
             await wrong.open(expect_identity="0" * 32)
         except WrongStore as error:
-            equal(error.found, identity, "the identity that the error tells")
+            equal(error.found, identity, "the identity in the error")
             raise
     await wrong.close()
     many = [lab.harness.client() for _ in range(4)]
     await asyncio.gather(*(client.open() for client in many))
-    equal({client.identity for client in many}, {identity}, "the identities seen by clients opened at once")
+    equal({client.identity for client in many}, {identity}, "the identities seen by clients that open at the same time")
     for client in many:
         await client.close()
 
 
 @check("store-wiped-is-refused")
 async def _wiped(lab: Lab) -> None:
-    """A store that was wiped is refused with WrongStore by those who knew it, and never taken for an empty one."""
+    """Clients that knew a wiped store refuse it with WrongStore and never take it for a new, empty one."""
     client, idle = await lab.client(), await lab.client()
     identity = client.identity
     await client.put("a", b"1")
@@ -86,26 +86,26 @@ async def _wiped(lab: Lab) -> None:
     for again in ("first", "second"):
         for name, call in _calls(client).items():
             async with refused(WrongStore, f"{name} on a wiped store, {again} time"):
-                await lab.within(60, call(), f"an answer to {name}")
+                await lab.within(60, call(), f"a response to {name}")
     for each in (session, other):
         await lab.within(60, each.lost.wait(), "the end of a session whose store was wiped")
     late = lab.harness.client()
-    async with refused(WrongStore, "opening a wiped store where another is expected"):
+    async with refused(WrongStore, "opening a wiped store while expecting the old identity"):
         await late.open(expect_identity=identity)
     await late.close()
     fresh = await lab.client()
-    require(fresh.identity != identity, "a wiped store has the identity of the one before")
-    equal(await everything(fresh), {}, "a wiped store opened by one who expects nothing")
+    require(fresh.identity != identity, "the wiped store kept its identity")
+    equal(await everything(fresh), {}, "a wiped store opened without an expected identity")
     await fresh.put("a", b"new")
     for name, call in _calls(client).items():
-        async with refused(WrongStore, f"{name} on a store that has become another"):
-            await lab.within(60, call(), f"an answer to {name}")
-    equal(await everything(fresh), {"a": b"new"}, "the new store after the old one's clients called")
+        async with refused(WrongStore, f"{name} on a store with another identity"):
+            await lab.within(60, call(), f"a response to {name}")
+    equal(await everything(fresh), {"a": b"new"}, "the new store after calls of the old store's clients")
 
 
 @check("store-restarted")
 async def _restarted(lab: Lab) -> None:
-    """A restart of the server loses nothing it answered; clients, sessions and watches come back by themselves."""
+    """A restart of the server loses nothing that it confirmed; clients, sessions and watches recover by themselves."""
     one, two = await lab.client(), await lab.client()
     revision = await one.put("r/a", b"1")
     session = await one.open_session(LONG_TTL_MS)
@@ -131,7 +131,7 @@ async def _restarted(lab: Lab) -> None:
 
 
 async def _answered(lab: Lab, call: Callable[[], Awaitable[_T]]) -> _T:
-    """What a call answers once the store is reachable."""
+    """Repeat a call until the store is reachable. Returns its result."""
 
     async def repeat() -> _T:
         while True:
@@ -141,12 +141,12 @@ async def _answered(lab: Lab, call: Callable[[], Awaitable[_T]]) -> _T:
                 require(not isinstance(error, WrongStore), f"a restarted store was taken for another one: {error}")
                 await asyncio.sleep(0.05)
 
-    return await lab.within(60, repeat(), "an answer after a restart")
+    return await lab.within(60, repeat(), "a response after a restart")
 
 
 @check("store-wall-clock", slow=True)
 async def _wall_clock(lab: Lab) -> None:
-    """Moving the wall clock by an hour, either way, ends no session, keeps none alive and deposes nobody."""
+    """Moving the wall clock by an hour, either way, ends no session, keeps none alive and deposes no leader."""
     client = await lab.client()
     limits = client.capabilities
     held_ms, ttl_ms = limits.ttl(5000), limits.ttl(1500)
@@ -163,7 +163,7 @@ async def _wall_clock(lab: Lab) -> None:
         await lab.within(30, _until_moved(clock, seconds), f"the wall clock {seconds} s off in a peer")
         await _one_more(lab, client, ttl_ms)
         for key in ("held", "own"):
-            require(await client.get(key), f"{key} is gone with the clock {seconds} s off")
+            require(await client.get(key), f"{key} was deleted with the clock {seconds} s off")
         await client.put("written", b"%d" % seconds)
     equal(await Elections(client, own).epoch("lead"), epoch, "the epoch after the clock was moved")
     equal(own.state, SessionState.CONNECTED, "a session after the clock was moved")
@@ -187,7 +187,7 @@ def _true_time() -> float:
 
 
 async def _one_more(lab: Lab, client: Backend, ttl_ms: int) -> None:
-    """A process that begins with the clock moved, and is stopped: expired in time all the same."""
+    """The session of a process that starts with a moved clock and is then stopped expires in time."""
     key = "one-more"
     peer = await lab.peer("hold", key=key, ttl_ms=ttl_ms)
     await lab.said(peer, "ready")

@@ -1,4 +1,4 @@
-"""Several keys in one step."""
+"""Transactions: several keys in one atomic step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from parley.consensus.recipes.listeners import View
 
 @check("txn-all-or-nothing")
 async def _all_or_nothing(lab: Lab) -> None:
-    """A transaction applies all its operations if all its checks hold on the state before it, and else nothing."""
+    """A transaction applies all its operations if all its checks hold on the state before it, else none."""
     client = await lab.client()
     a = await client.put("a", b"1")
     await client.put("c", b"1")
@@ -39,7 +39,7 @@ async def _all_or_nothing(lab: Lab) -> None:
 
 @check("txn-first-failure")
 async def _first_failure(lab: Lab) -> None:
-    """The error is that of the first check, in the order given, that does not hold; of a guard it is Fenced."""
+    """The error is that of the first check, in the given order, that does not hold; for a guard it is Fenced."""
     client = await lab.client()
     revision = await client.put("a", b"")
     await client.put("b", b"")
@@ -74,7 +74,7 @@ async def _first_failure(lab: Lab) -> None:
 
 @check("txn-sessions")
 async def _sessions(lab: Lab) -> None:
-    """A transaction that binds a key to a session that is over is refused whole, with SessionLost."""
+    """A transaction that binds a key to a session that is over is refused as a whole, with SessionLost."""
     client = await lab.client()
     session, other = await client.open_session(LONG_TTL_MS), await client.open_session(LONG_TTL_MS)
     await client.txn([], [Put("bound", b"", session), Put("other", b"", other), Put("stays", b"")])
@@ -87,7 +87,8 @@ async def _sessions(lab: Lab) -> None:
 
 @check("txn-atomic-to-others")
 async def _atomic_to_others(lab: Lab) -> None:
-    """Nobody sees a transaction half done: not a listing, not a watch's Snapshot, and no watch in the end."""
+    """No client sees a transaction half applied: not in a listing, not in a Snapshot, and not in the final state of a
+    watch."""
     client = await lab.client()
     peers = [await lab.peer("write_pairs", times=80, name=name) for name in "ab"]
     for peer in peers:
@@ -110,7 +111,7 @@ async def _atomic_to_others(lab: Lab) -> None:
         end = await everything(client, "pair/")
         _one_value(end)
         await lab.follow(long, View(), end)
-    lab.measured("looks while others wrote", looks, "")
+    lab.measured("reads during the writes", looks, "")
 
 
 def _one_value(pair: dict[str, bytes]) -> bytes | None:
@@ -121,7 +122,7 @@ def _one_value(pair: dict[str, bytes]) -> bytes | None:
 
 @check("txn-check-sees-before")
 async def _check_sees_before(lab: Lab) -> None:
-    """A key can be checked and written in one transaction, and moved to another key with its content."""
+    """One transaction can check and write the same key, and can move a value to another key."""
     client = await lab.client()
     async with client.watch("q/") as watch:
         await anext(watch)

@@ -1,4 +1,4 @@
-"""Watches: a Snapshot, and then everything that lasts."""
+"""Watches: a Snapshot, and then the changes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from parley.consensus.recipes.listeners import View
 
 
 async def _begin(lab: Lab, watch: Watch) -> View:
-    """The state a watch begins with."""
+    """Take the Snapshot that a watch begins with, as a view."""
     view = View()
     event = await lab.within(30, anext(watch), "a Snapshot")
     require(isinstance(event, Snapshot), f"a watch began with {event}")
@@ -33,7 +33,8 @@ async def _begin(lab: Lab, watch: Watch) -> View:
 
 @check("watch-begins-with-snapshot")
 async def _begins(lab: Lab) -> None:
-    """The first event is a Snapshot of what is below the prefix, sorted; then come its changes and no other."""
+    """The first event is a sorted Snapshot of the keys below the prefix; the changes of these keys follow, and no
+    others."""
     one, two = await lab.client(), await lab.client()
     async with two.watch("none/") as watch:
         equal(await lab.within(30, anext(watch), "a Snapshot"), Snapshot(()), "the first event below an empty prefix")
@@ -66,7 +67,7 @@ async def _begins(lab: Lab) -> None:
 
 @check("watch-loses-nothing")
 async def _loses_nothing(lab: Lab) -> None:
-    """Between the Snapshot and the stream nothing is lost: watches begun while others write all come to the truth."""
+    """Nothing is lost between the Snapshot and the changes: watches that start during writes reach the final state."""
     client = await lab.client()
     peers = await _writers(lab, 3, keys=8, times=25)
     done = asyncio.gather(*(lab.said(peer, "done") for peer in peers))
@@ -85,7 +86,7 @@ async def _loses_nothing(lab: Lab) -> None:
         equal(len(truth), 3 * 6, "the keys that stay")
         for watch, view in watches:
             await lab.follow(watch, view, truth)
-    lab.measured("watches begun meanwhile", len(watches), "")
+    lab.measured("watches begun during writes", len(watches), "")
 
 
 async def _writers(lab: Lab, count: int, **arguments: int) -> list[Peer]:
@@ -97,7 +98,7 @@ async def _writers(lab: Lab, count: int, **arguments: int) -> list[Peer]:
 
 @check("watch-order")
 async def _order(lab: Lab) -> None:
-    """The changes of a key come in order, none is invented, and the last one always comes."""
+    """The changes of a key arrive in order, none is invented, and the last one always arrives."""
     client = await lab.client()
     peers = await _writers(lab, 3, keys=8, times=25)
     last: dict[str, int] = {}
@@ -112,7 +113,7 @@ async def _order(lab: Lab) -> None:
             changes += 1
             for key, number in _numbers(event, last):
                 require(number >= last.get(key, 0), f"{key} went from {last.get(key)} back to {number}")
-                require(number <= 26, f"{key} became {number}, which nobody wrote")
+                require(number <= 26, f"{key} became {number}, which no peer wrote")
                 last[key] = number
             view.apply(event)
     for peer in peers:
@@ -121,7 +122,7 @@ async def _order(lab: Lab) -> None:
 
 
 def _numbers(event: Event, last: dict[str, int]) -> list[tuple[str, int]]:
-    """What an event says of each key: the number written, 26 for its deletion."""
+    """Return the number of each key in an event; 26 stands for its deletion."""
     match event:
         case Changed(entry):
             return [(entry.key, int(entry.value))]
@@ -134,7 +135,7 @@ def _numbers(event: Event, last: dict[str, int]) -> list[tuple[str, int]]:
 
 @check("watch-burst")
 async def _burst(lab: Lab) -> None:
-    """A burst of thousands of changes arrives whole."""
+    """A burst of thousands of changes arrives completely."""
     one, two = await lab.client(), await lab.client()
     step = min(one.capabilities.txn_ops_max, 500)
     keys = [f"burst/{n:04}" for n in range(4000)]
@@ -150,7 +151,7 @@ async def _burst(lab: Lab) -> None:
 
 @check("watch-many")
 async def _many(lab: Lab) -> None:
-    """A hundred watches of one client, and as many of a second one, all follow at once."""
+    """A hundred watches of one client and a hundred of another all follow at the same time."""
     one, two = await lab.client(), await lab.client()
     async with contextlib.AsyncExitStack() as stack:
         followed: list[tuple[Watch, View, str]] = []
@@ -166,7 +167,7 @@ async def _many(lab: Lab) -> None:
 
 @check("watch-slow-consumer", slow=True)
 async def _slow_consumer(lab: Lab) -> None:
-    """Nothing grows while a watcher does not iterate: of 32 MiB written behind its back it keeps next to nothing."""
+    """A watch without a consumer stays small: of 32 MiB of changes it keeps next to nothing."""
     client = await lab.client()
     size = min(client.capabilities.value_bytes_max // 2, 64 << 10)
     times = (32 << 20) // size
@@ -176,7 +177,7 @@ async def _slow_consumer(lab: Lab) -> None:
         view = await _begin(lab, begun)
         await lab.said(writer, "done")
         await _grown(lab, client)
-        # What Python has allocated, and not what the process has of the system: that may hold room from before.
+        # Measure what Python has allocated, not the memory of the process, which may hold free space from before.
         tracemalloc.start()
         try:
             writer = await lab.peer("write_volume", size=size, times=times)
@@ -187,14 +188,14 @@ async def _slow_consumer(lab: Lab) -> None:
         finally:
             tracemalloc.stop()
         lab.measured("growth for 32 MiB not read", max(grown, 0) / (1 << 20), "MiB", 12)
-        require(grown < 12 << 20, f"{grown >> 20} MiB were kept for watchers that do not iterate")
+        require(grown < 12 << 20, f"{grown >> 20} MiB were kept for watches without a consumer")
         truth = await everything(client, "v/", limit=10)
         await lab.follow(begun, view, truth)
         await lab.follow(idle, await _begin(lab, idle), truth)
 
 
 async def _grown(lab: Lab, client: Backend) -> None:
-    """Let what is under way arrive."""
+    """Wait until events under way have arrived, and collect garbage."""
     await client.get("v/end")
     await asyncio.sleep(0.2)
     gc.collect()
@@ -202,7 +203,7 @@ async def _grown(lab: Lab, client: Backend) -> None:
 
 @check("watch-outlives-disconnection")
 async def _reconnect(lab: Lab) -> None:
-    """A watch goes on after a broken connection, and what changed meanwhile is not passed over in silence."""
+    """A watch continues after a disconnection, and shows what changed meanwhile."""
     one, two = await lab.client(), await lab.client()
     for key in ("gone", "back", "kept", "new-value"):
         await one.put(f"r/{key}", b"1")
@@ -255,8 +256,8 @@ async def _cancelling(lab: Lab) -> None:
 
 @check("watch-ends-once")
 async def _ends_once(lab: Lab) -> None:
-    """A watch ends with exactly one exception: Closed if it or its backend is closed, WrongStore if the store is
-    gone."""
+    """A watch ends with exactly one exception: Closed if it or its backend is closed, WrongStore if the store was
+    wiped."""
 
     async def ends(watch: Watch, pending: asyncio.Future[Event], error: type[CoordinationError], what: str) -> None:
         async with refused(error, what):

@@ -1,4 +1,4 @@
-"""The harness of Consul, on any agent whose address it is given."""
+"""The harness of Consul, for any agent."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class _ConsulTap(LossyTap):
 
 
 class _ProxiedConsul(Proxied, ConsulBackend):
-    """A client of the harness."""
+    """A client that goes through the proxies of the harness."""
 
 
 class ConsulHarness(ProxiedHarness):
-    """A store in a new folder of a Consul that runs already."""
+    """A store in a new folder of a running Consul."""
 
     proxied = _ProxiedConsul
     tap = _ConsulTap

@@ -1,4 +1,4 @@
-"""The harness of etcd, on any server whose address it is given."""
+"""The harness of etcd, for any server."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class _EtcdTap(LossyTap):
 
 
 class _ProxiedEtcd(Proxied, EtcdBackend):
-    """A client of the harness."""
+    """A client that goes through the proxies of the harness."""
 
 
 class EtcdHarness(ProxiedHarness):
-    """A store below a new prefix of an etcd that runs already."""
+    """A store below a new prefix of a running etcd."""
 
     proxied = _ProxiedEtcd
     tap = _EtcdTap
@@ -56,7 +56,7 @@ class EtcdHarness(ProxiedHarness):
 
     @property
     def address(self) -> Address:
-        """Where the store of the check is."""
+        """The address of the store of the check."""
         return parse(self.url, {})
 
     def path_for(self, path: str, name: str) -> str:
@@ -80,14 +80,14 @@ class EtcdHarness(ProxiedHarness):
 
 
 class _Frames:
-    """Finds the frames of HTTP/2 in one direction of a connection."""
+    """Splits one direction of a connection into HTTP/2 frames."""
 
     def __init__(self, skip: int) -> None:
         self._skip = skip
         self._rest = b""
 
     def feed(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
-        """The frames that are complete with these bytes: type, stream and payload."""
+        """Yield type, stream and payload of each frame that these bytes complete."""
         self._rest += data
         if self._skip:
             skipped, self._rest = min(self._skip, len(self._rest)), self._rest[self._skip :]
@@ -98,7 +98,7 @@ class _Frames:
 
 
 def _is_write(payload: bytes) -> bool:
-    """Whether a frame of DATA is a whole transaction that writes."""
+    """True if the payload of a DATA frame is a whole transaction that writes."""
     try:
         request = pb.TxnRequest.FromString(payload[5:])
     except DecodeError:

@@ -1,4 +1,4 @@
-"""The embedded store: peers are processes; faults are made where its client meets SQLite and the disk."""
+"""The embedded store: peers are processes; faults are made between its client and SQLite or the disk."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class LocalHarness(ProcessHarness):
         shutil.rmtree(self.directory / "coordination")
 
     async def restart(self) -> None:
-        """There is no server. All clients lose the store for a moment, and SQLite folds its log into the file."""
+        """There is no server: disconnect all clients for a moment, and let SQLite move its log into the file."""
         opened = [client for client in self._clients if _database(client) is not None]
         for client in opened:
             await self.cut(client)
@@ -67,7 +67,7 @@ class LocalHarness(ProcessHarness):
 
 @dataclass(slots=True)
 class _Faults:
-    """What goes wrong between a client and its file."""
+    """The faults between a client and its file."""
 
     execute: Callable[..., sqlite3.Cursor]
     sync: Callable[[], None]

@@ -1,4 +1,4 @@
-"""The store in memory: peers are tasks, faults are those the store itself can make."""
+"""The memory store: peers are tasks, and the store makes the faults itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from parley.consensus.memory import MemoryBackend, MemoryStore
 
 
 class MemoryHarness(Harness):
-    """``memory:``. Derive from it to try the kit on a changed store: ``new_store``, ``new_client``."""
+    """``memory:``. Override ``new_store`` and ``new_client`` to try the kit on a changed store."""
 
     def __init__(self) -> None:
         self._store: MemoryStore | None = None
@@ -25,11 +25,11 @@ class MemoryHarness(Harness):
         self._true_time: tuple[Callable[[], float], Callable[[], int]] | None = None
 
     def new_store(self) -> MemoryStore:
-        """A fresh store."""
+        """Return a fresh store."""
         return MemoryStore()
 
     def new_client(self, store: MemoryStore) -> MemoryBackend:
-        """A client of it."""
+        """Return a client of the store."""
         return MemoryBackend(store)
 
     async def start(self) -> None:
@@ -45,7 +45,7 @@ class MemoryHarness(Harness):
 
     @property
     def store(self) -> MemoryStore:
-        """The store that was started."""
+        """The started store."""
         assert self._store is not None
         return self._store
 

@@ -1,9 +1,9 @@
-"""A store on a server that runs already, yours too: each check works below a path of its own, deleted at the end.
+"""A store on a running server: each check works below a path of its own, and deletes it at the end.
 
-Every client goes through proxies of its own, which make the faults; peers, which are processes, go straight to the
-server. What only he can do who runs the server is done to the data and the connections instead: ``wipe`` deletes what
-is below the path, ``restart`` breaks all connections. Parley's own tests run the checks on servers that are restarted
-and wiped in earnest.
+Every client goes through proxies of its own, which make the faults. Peers, which are processes, connect to the server
+directly. Faults that only the server's operator can make are made on the data and the connections instead: ``wipe``
+deletes everything below the path, ``restart`` breaks all connections. Parley's own tests really restart and wipe
+servers.
 """
 
 from __future__ import annotations
@@ -22,28 +22,29 @@ from parley.consensus.urls import split_url
 
 @dataclass(slots=True)
 class NextWrite:
-    """The fate of a client's next write.
+    """Decides what happens to a client's next write.
 
-    :ivar lose: break the connection at it, after the store has applied it (True), or before it gets there (False).
+    :ivar lose: break the connection after the store has applied the write (True), or before it arrives (False); None to
+        let it through.
     """
 
     lose: bool | None = None
 
     def take(self) -> bool | None:
-        """What is to happen to the write that is seen now; the one after it is left alone."""
+        """Return what to do with the write that is seen now, and let the one after it through."""
         lose, self.lose = self.lose, None
         return lose
 
 
 class LossyTap(Tap):
-    """One connection of a client, on which its next write may get lost."""
+    """One connection of a client, which may lose the next write."""
 
     def __init__(self, write: NextWrite) -> None:
         self.write = write
 
 
 class Proxied(Backend):
-    """Goes before a store's backend: a client that takes its proxies with it when it is closed."""
+    """Mixed into a store's backend: a client that also closes its proxies."""
 
     proxies: Sequence[Proxy] = ()
     write: NextWrite
@@ -55,9 +56,9 @@ class Proxied(Backend):
 
 
 class ProxiedHarness(ProcessHarness):
-    """The harness of a store that has servers; a store's own module says how its servers are spoken to.
+    """The harness of a store that has servers. The module of each store adds what depends on its protocol.
 
-    :param url: the address of the servers; not with TLS, which the proxies could not look into.
+    :param url: the address of the servers, without TLS, which the proxies could not read.
     :cvar proxied: the store's backend.
     :cvar tap: sees the writes on a connection.
     """
@@ -73,10 +74,10 @@ class ProxiedHarness(ProcessHarness):
 
     @abstractmethod
     def path_for(self, path: str, name: str) -> str:
-        """The path of a check's own store.
+        """Return the path of a check's own store.
 
-        :param path: that of the address, without a slash at its end.
-        :param name: what no other check has.
+        :param path: the path of the address, without a slash at its end.
+        :param name: a name that no other check has.
         """
 
     @abstractmethod
@@ -85,7 +86,7 @@ class ProxiedHarness(ProcessHarness):
 
     @abstractmethod
     async def delete(self) -> None:
-        """Delete the store at ``url``, and what was created above it."""
+        """Delete the store at ``url``, and the parents that were created for it."""
 
     @property
     def url(self) -> str:
@@ -99,7 +100,7 @@ class ProxiedHarness(ProcessHarness):
         for proxy in self._all_proxies():
             await proxy.close()
         self._clients.clear()
-        if self._path:  # else everything of somebody's would be deleted, when a harness did not get as far as to start
+        if self._path:  # else a harness that failed to start would delete everything on the server
             await self.delete()
             self._path = ""
         await super().stop()

@@ -1,4 +1,4 @@
-"""The harness of ZooKeeper, on any server whose address it is given."""
+"""The harness of ZooKeeper, for any server."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _ZookeeperTap(LossyTap):
 
 
 class _ProxiedZookeeper(Proxied, ZookeeperBackend):
-    """A client of the harness."""
+    """A client that goes through the proxies of the harness."""
 
 
 class ZookeeperHarness(ProxiedHarness):
