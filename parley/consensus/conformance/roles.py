@@ -178,7 +178,7 @@ async def _recorded(client: Backend, rng: random.Random, key: str, keys: list[st
 
 @_role
 async def lead(client: Backend, say: Say, name: str, ttl_ms: int, pause_s: float = 0.0) -> None:
-    """Campaign for ever. As the leader, report the epoch and write it under the guard, with a pause after each write."""
+    """Campaign for ever. As the leader, report the epoch and write it under the guard, with a pause after each."""
     say(["ready"])
     while True:
         session: Session | None = None
