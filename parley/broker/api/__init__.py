@@ -1,1 +1,1 @@
-"""api."""
+"""Handlers of client and broker requests, one module per family of APIs."""

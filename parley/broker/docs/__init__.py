@@ -1,1 +1,1 @@
-"""docs."""
+"""Generators of the documentation pages that are made from code (``make docs``)."""

@@ -1,4 +1,4 @@
-"""The page ``docs/metrics.md``, made of the catalogue."""
+"""Generates ``docs/metrics.md`` from the catalogue of metrics."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from parley.broker.metrics.instruments import Instruments
 _INTRODUCTION = """\
 # Metrics
 
-This page is made from `parley/broker/metrics/catalogue.py` by `make docs`; do not edit it.
+`make docs` generates this page from `parley/broker/metrics/catalogue.py`; do not edit it.
 
-With `metrics.listener=host:port` a broker answers `GET /metrics` in Prometheus' text format (or OpenMetrics, where the
-scraper asks for it) and `GET /healthz` with its state as JSON: status 200 when it serves, else 503, with what is wrong.
+With `metrics.listener=host:port` a broker serves `GET /metrics` in Prometheus' text format (or OpenMetrics, if the
+scraper asks for it) and `GET /healthz`, its state as JSON: status 200 if it serves clients, else 503 and the problems.
 
-Counters only grow; a rate is `rate(parley_topic_in_bytes_total[1m])`. The mean of a part of the time of requests is
-`rate(parley_request_local_seconds_total[1m]) / rate(parley_requests_total[1m])`; a quantile of the whole is
-`histogram_quantile(0.99, rate(parley_request_duration_seconds_bucket[1m]))`. Beside each metric stands the MBean in
-which Kafka has it. `process_*`, `python_info` and `python_gc_*` come from Prometheus' own client library.
+Counters only grow; a rate is `rate(parley_topic_in_bytes_total[1m])`. The mean time of requests in a stage is
+`rate(parley_request_local_seconds_total[1m]) / rate(parley_requests_total[1m])`; a quantile of their total time is
+`histogram_quantile(0.99, rate(parley_request_duration_seconds_bucket[1m]))`. The last column has the corresponding
+MBean of Kafka. `process_*`, `python_info` and `python_gc_*` come from Prometheus' client library.
 """
 
 
 def metrics_page() -> str:
-    """The whole page, in Markdown."""
+    """Return the whole page, as Markdown."""
     return "\n".join([_INTRODUCTION, *(_section(instruments) for instruments in CATALOGUE)])
 
 
@@ -33,7 +33,7 @@ def _section(instruments: type[Instruments]) -> str:
         instruments.__doc__ or "",
         "",
         *([f"Labels: {labels}.", ""] if labels else []),
-        "| metric | kind | what it is | in Kafka |",
+        "| metric | kind | description | in Kafka |",
         "|---|---|---|---|",
     ]
     for instrument in instruments.INSTRUMENTS.values():

@@ -1,4 +1,4 @@
-"""The pages of the documentation that are made from code."""
+"""The documentation pages that are generated from code."""
 
 from __future__ import annotations
 
@@ -13,4 +13,4 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/metrics.md": metrics_page,
     "docs/what-works.md": what_works_page,
 }
-"""What makes each page, by its path below the repository's root."""
+"""The generator of each page, by its path relative to the root of the repository."""

@@ -12,8 +12,9 @@ from parley.protocol.messages import APIS
 _INTRODUCTION: Final = """\
 # What works
 
-This page is made by `make docs`, its table of APIs by asking a broker. What is not there yet is refused, never
-half done: a client gets the protocol's error, and an API that is not served is not advertised.
+`make docs` generates this page; the table of APIs comes from a running broker. A feature that is not supported yet is
+rejected, never half done: the client gets the protocol's error, and the broker does not advertise APIs that it does not
+support.
 """
 
 _TRANSACTIONS = "not yet: transactions"
@@ -21,7 +22,7 @@ _SECURITY = "not yet: security"
 _QUOTAS = "not yet: quotas"
 _CONSUMER_GROUPS = "not yet: the group protocol of KIP-848; clients use the classic one"
 _OTHER_GROUPS = "not yet: share and streams groups"
-_QUORUM = "never: there is no metadata quorum, a coordination store takes its place"
+_QUORUM = "never: a coordination store takes the place of the metadata quorum"
 
 UNSERVED: Final = {
     "SaslHandshake": _SECURITY,
@@ -62,11 +63,11 @@ UNSERVED: Final = {
     "AddRaftVoter": _QUORUM,
     "RemoveRaftVoter": _QUORUM,
 }
-"""Why an API is not served, by its name. An API that is served must not be here, any other must."""
+"""Why an API is not supported, by name. It must contain exactly the APIs that are not supported."""
 
 
 class Feature(NamedTuple):
-    """A row of the table of features."""
+    """A row in the table of features."""
 
     name: str
     works: bool
@@ -74,34 +75,41 @@ class Feature(NamedTuple):
 
 
 FEATURES: Final = (
-    Feature("Producing", True, "acks 0, 1 and all; gzip, snappy, lz4, zstd; message formats 0, 1 and 2; time of "
-            "creation or of appending, with bounds; `compression.type`; limits of size"),
-    Feature("Idempotent producers", True, "repetitions, gaps and old epochs are noticed, also after a restart"),
-    Feature("Transactions", False, "a transactional id is refused; `read_committed` reads everything, since nothing "
-            "is open"),
-    Feature("Fetching", True, "long polls, sessions (KIP-227), limits of size (KIP-74), both isolation levels, old "
-            "message formats for old clients"),
-    Feature("Offsets", True, "earliest, latest, by time, of the largest time; by leader epoch"),
-    Feature("Consumer groups", True, "the classic protocol with every assignor of the clients, static members "
-            "(KIP-345), commits, administration; state survives restarts"),
-    Feature("Consumer groups of KIP-848", False, "`group.protocol=consumer` is not served; `classic` is"),
+    Feature("Producing", True,
+            "acks 0, 1 and all; gzip, snappy, lz4, zstd; message formats 0, 1 and 2; CreateTime and "
+            "LogAppendTime, with bounds; `compression.type`; size limits"),
+    Feature("Idempotent producers", True, "duplicates, gaps and old epochs are detected, also after a restart"),
+    Feature("Transactions", False,
+            "a transactional id is rejected; `read_committed` reads all records, since no transaction is open"),
+    Feature("Fetching", True,
+            "long polling, fetch sessions (KIP-227), size limits (KIP-74), both isolation levels, old message "
+            "formats for old clients"),
+    Feature("Offsets", True, "earliest, latest, by timestamp, of the maximum timestamp, by leader epoch"),
+    Feature("Consumer groups", True,
+            "the classic protocol with every client-side assignor, static members (KIP-345), commits, "
+            "administration; groups survive restarts"),
+    Feature("Consumer groups of KIP-848", False, "use `group.protocol=classic`, not `consumer`"),
     Feature("Share groups, streams groups", False, ""),
-    Feature("Topics", True, "creating (also by first use), deleting, adding partitions, deleting records, topic ids"),
-    Feature("Configuration", True, "Kafka's keys and defaults; topics' and brokers' changed at run time, with sources "
-            "and synonyms"),
+    Feature("Topics", True, "creation (also on first use), deletion, more partitions, deletion of records, topic ids"),
+    Feature("Configuration", True,
+            "Kafka's keys and defaults; changes of topics and brokers at run time, with sources and synonyms; "
+            "settings without effect are accepted with a warning"),
     Feature("Retention", True, "by time and by size"),
-    Feature("Compaction", False, "a topic can be `compact` and then refuses records without key, but nothing is "
-            "removed yet"),
-    Feature("Several log directories", True, "one that fails takes only its own partitions offline"),
-    Feature("Data of Apache Kafka 3.9 and older", True, "a data directory is opened as it is, with all formats of "
-            "messages"),
-    Feature("Replication, several brokers", True, "leaders and followers with in-sync replicas, leader election, also "
-            "unclean and preferred, `min.insync.replicas`, reassignment, brokers that join and leave"),
-    Feature("Coordination stores", True, "the embedded one, one in memory, the servers that docs/stores.md has, and "
-            "those of others by entry point"),
-    Feature("Encryption, authentication, authorization", False, "listeners are PLAINTEXT; bind them to addresses you "
-            "trust"),
-    Feature("Quotas", False, "limits of connections and of request sizes do hold"),
+    Feature("Compaction", False,
+            "`cleanup.policy=compact` is accepted with a warning: the topic rejects records without a key, and no"
+            " record is removed because of its key"),
+    Feature("Several log directories", True, "a failed directory takes only its own partitions offline"),
+    Feature("Data of Apache Kafka 3.9 and older", True,
+            "Parley opens Kafka's data directories as they are, with all message formats"),
+    Feature("Replication, several brokers", True,
+            "leaders and followers with in-sync replicas, leader elections including unclean and preferred ones, "
+            "`min.insync.replicas`, reassignment, brokers that join and leave"),
+    Feature("Coordination stores", True,
+            "an embedded one, one in memory, the servers in docs/stores.md, and stores of other packages by entry"
+            " point"),
+    Feature("Encryption, authentication, authorization", False,
+            "listeners are PLAINTEXT; bind them to trusted networks only"),
+    Feature("Quotas", False, "only limits for connections and request sizes"),
     Feature("Metrics and health", True, "Prometheus at `/metrics`, `/healthz` for probes"),
     Feature("Metrics of clients (KIP-714)", False, ""),
     Feature("Tiered storage", False, ""),
@@ -109,7 +117,7 @@ FEATURES: Final = (
 
 
 def what_works_page() -> str:
-    """The whole page, in Markdown. Starts a broker for a moment."""
+    """Return the whole page, as Markdown. Starts a broker for a moment."""
     served = _served()
     lines = [_INTRODUCTION, "## Features", "", "| feature | works | |", "|---|---|---|"]
     lines += [f"| {name} | {'yes' if works else 'not yet'} | {note} |" for name, works, note in FEATURES]
@@ -121,8 +129,8 @@ def what_works_page() -> str:
 
 
 def _served() -> dict[int, str]:
-    """The versions that a broker serves, by API key."""
-    from parley.broker.embedded.broker import Broker  # the whole broker, which no other page needs
+    """The versions that a broker supports, by API key."""
+    from parley.broker.embedded.broker import Broker  # imports the whole broker, which no other page needs
 
     with Broker(logging_level="error") as broker:
         routes = broker.server.serving.dispatcher.routes

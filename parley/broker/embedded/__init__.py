@@ -1,1 +1,1 @@
-"""embedded."""
+"""Brokers and clusters that run inside a Python program: ``parley.Broker`` and ``parley.Cluster``."""

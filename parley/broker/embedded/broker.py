@@ -1,15 +1,15 @@
-"""A broker inside a Python program: on a free port of this machine, with data that goes when the broker goes.
+"""A broker inside a Python program: on a free local port, with temporary data.
 
 ::
 
     async with Broker() as broker:                      # in the running event loop
         producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap_servers)
 
-    with Broker(num_partitions=3) as broker:            # in a thread of its own
+    with Broker(num_partitions=3) as broker:            # in its own thread
         producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
 
-With a ``data_dir`` the data stays, and so does the embedded coordination store in it: the next broker on that directory
-finds everything, be it embedded or ``parley start``.
+With a ``data_dir`` the data is kept, including the embedded coordination store: the next broker on that directory,
+embedded or started with ``parley start``, finds everything.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from os import PathLike, fspath
 
 from parley.broker.config import BrokerConfig
 from parley.broker.config.presets import EMBEDDED
-from parley.broker.embedded.reentrant_block import InBlock
+from parley.broker.embedded.reentrant_block import ReentrantBlock
 from parley.broker.embedded.settings import Setting, given_settings, prepare_folders
 from parley.broker.server import BrokerServer
 from parley.consensus.registry import names_store
 
 
-class Broker(InBlock):
-    """One broker, running as long as its ``with`` or ``async with`` block; after that it can be entered again."""
+class Broker(ReentrantBlock):
+    """One broker, which runs while its ``with`` or ``async with`` block is entered. It can be entered again."""
 
     _thread_name = "parley"
 
@@ -43,17 +43,17 @@ class Broker(InBlock):
     ) -> None:
         """``properties`` are those of ``server.properties``; ``settings`` are the same keys with underscores for dots.
 
-        Port 0 takes any free one. Without a ``data_dir`` (or ``log.dirs``) data lies in a temporary folder. Raises
-        ValueError for what makes no sense (``parley.broker.config.ConfigError`` for values that are not allowed),
-        TypeError for a setting that does not exist.
+        With port 0 the broker takes any free port. Without a ``data_dir`` (or ``log.dirs``) the data is in a temporary
+        folder. Raises ValueError for contradictions, ``parley.broker.config.ConfigError`` (a ValueError) for values
+        that are not allowed, TypeError for unknown settings.
         """
         super().__init__()
         self._given = given_settings(properties, settings)
         if port and "listeners" in self._given:
-            raise ValueError("port and listeners both say where to listen: give one of them")
+            raise ValueError("port and listeners both set the address: use only one of them")
         if data_dir is not None:
             if self._given.keys() & {"log.dirs", "log.dir"}:
-                raise ValueError("data_dir and log.dirs both say where the data lies: give one of them")
+                raise ValueError("data_dir and log.dirs both set the data directory: use only one of them")
             self._given["log.dirs"] = os.path.abspath(fspath(data_dir))
         if port:
             self._given["listeners"] = f"PLAINTEXT://127.0.0.1:{port}"
@@ -63,14 +63,14 @@ class Broker(InBlock):
 
     @property
     def server(self) -> BrokerServer:
-        """The broker itself. From a thread other than its own use only what says that it may be."""
+        """The broker itself. Use it in its own thread only, except for methods that are documented as thread-safe."""
         if self._server is None:
             raise RuntimeError("the broker runs only inside its with block")
         return self._server
 
     @property
     def bootstrap_servers(self) -> str:
-        """``host:port``, as every client's configuration wants it."""
+        """``host:port``, for the configuration of clients."""
         return self.server.bootstrap_servers
 
     @property
@@ -78,7 +78,7 @@ class Broker(InBlock):
         return bool(self._given.keys() & {"log.dirs", "log.dir"})
 
     def _config(self, temporary: str) -> BrokerConfig:
-        """The configuration, with a folder for the data where none is named."""
+        """The configuration. ``temporary`` is the data folder if the user has not given one."""
         defaults = dict(EMBEDDED)
         if self._keeps_data or names_store(self._given):
             defaults.pop("coordination.url")

@@ -1,23 +1,23 @@
-"""A cluster inside a Python program: several brokers, one coordination store, and ways to hurt them.
+"""A cluster inside a Python program: several brokers with one coordination store, which can be stopped and killed.
 
 ::
 
     async with Cluster(brokers=3) as cluster:           # in the running event loop
         producer = AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers, acks="all")
         ...
-        await cluster.kill(1)                           # clients go on with what is left
+        await cluster.kill(1)                           # clients continue with the other brokers
 
-    with Cluster(brokers=3) as cluster:                 # in a thread of its own
+    with Cluster(brokers=3) as cluster:                 # in its own thread
         cluster.stop(2)
         cluster.restart(2)
 
 Rules:
 
-1. Brokers are named by their ids, 1 to N. A broker keeps its id, its port and its folder as long as the cluster runs.
-2. ``Cluster.kill`` is the end of a killed process: connections are cut, nothing is flushed, nobody is told. The
-   others find out by the broker's refused connections, or the store by its session running out.
-3. ``Cluster.stop`` is an orderly end: the broker gives its leaders away first.
-4. In an ``async with`` these are awaited; in a plain ``with`` they are done when they return.
+1. Brokers are identified by their ids, 1 to N. A broker keeps its id, its port and its folder while the cluster runs.
+2. ``Cluster.kill`` ends a broker like a killed process: connections are cut, nothing is flushed, no broker is informed.
+   The other brokers notice its refused connections, or the store expires its session.
+3. ``Cluster.stop`` is a controlled shutdown: the broker first hands over its leadership.
+4. In an ``async with`` block these methods are awaited; in a plain ``with`` block they are done when they return.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from typing import Any, Final
 
 from parley.broker.config import BrokerConfig
 from parley.broker.config.presets import EMBEDDED_CLUSTER, IN_ONE_LOOP, of_cluster
-from parley.broker.embedded.reentrant_block import InBlock
+from parley.broker.embedded.reentrant_block import ReentrantBlock
 from parley.broker.embedded.settings import Setting, given_settings, prepare_folders
 from parley.broker.server import BrokerServer
 from parley.consensus.backend import Backend
@@ -50,29 +50,29 @@ class ClusterBroker:
     def __init__(self, broker_id: int, settings: Mapping[str, str]) -> None:
         self.id = broker_id
         self.port = 0
-        """Where it listens on 127.0.0.1; 0 before its first start."""
+        """The port on 127.0.0.1 that the broker listens on; 0 before its first start."""
         self._settings = dict(settings)
         self._server: BrokerServer | None = None
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and not stopped or killed since."""
+        """True if the broker was started, and neither stopped nor killed since."""
         return self._server is not None
 
     @property
     def bootstrap_servers(self) -> str:
-        """``host:port`` of this broker, also while it is down."""
+        """``host:port`` of this broker, also while it does not run."""
         return f"127.0.0.1:{self.port}"
 
     @property
     def server(self) -> BrokerServer:
-        """The broker itself. From a thread other than its own use only what says that it may be."""
+        """The broker itself. Use it in its own thread only, except for methods that are documented as thread-safe."""
         if self._server is None:
             raise RuntimeError(f"broker {self.id} is not running")
         return self._server
 
     async def start(self) -> None:
-        """Start, at the address it had before. Raises what ``BrokerServer.start`` raises."""
+        """Start the broker, at its previous address. Raises what ``BrokerServer.start`` raises."""
         if self._server is not None:
             raise RuntimeError(f"broker {self.id} is running already")
         if self.port:
@@ -88,20 +88,20 @@ class ClusterBroker:
         self.port = server.endpoints[0].port
 
     async def stop(self) -> None:
-        """Stop in order. A broker that is down stays down."""
+        """Stop with a controlled shutdown. Does nothing if the broker does not run."""
         server, self._server = self._server, None
         if server is not None:
             await server.stop()
 
     async def kill(self) -> None:
-        """End as a killed process does. A broker that is down stays down."""
+        """End like a killed process. Does nothing if the broker does not run."""
         server, self._server = self._server, None
         if server is not None:
             await server.kill()
 
 
-class Cluster(InBlock):
-    """Several brokers, running as long as the ``with`` or ``async with`` block; after that it can be entered again."""
+class Cluster(ReentrantBlock):
+    """Several brokers, which run while the ``with`` or ``async with`` block is entered. It can be entered again."""
 
     _thread_name = "parley-cluster"
 
@@ -113,11 +113,11 @@ class Cluster(InBlock):
         data_dir: str | PathLike[str] | None = None,
         **settings: Setting,
     ) -> None:
-        """``properties`` and ``settings`` are those of every broker, as for ``parley.Broker``.
+        """``properties`` and ``settings`` apply to every broker, as for ``parley.Broker``.
 
-        Without a ``data_dir`` data lies in a temporary folder and the store is in memory; with one, each broker has a
-        folder in it and so has the embedded store. ``coordination.url`` names another store. Raises ValueError for
-        what makes no sense, TypeError for a setting that does not exist.
+        Without a ``data_dir`` the data is in a temporary folder and the store in memory; with one, each broker and the
+        embedded store have a folder in it. ``coordination.url`` selects another store. Raises ValueError for
+        contradictions and values that are not allowed, TypeError for unknown settings.
         """
         super().__init__()
         if brokers < 1:
@@ -125,7 +125,7 @@ class Cluster(InBlock):
         self._given = given_settings(properties, settings)
         own = [key for key in _EACH_ITS_OWN if key in self._given]
         if own:
-            raise ValueError(f"{', '.join(own)}: each broker of a cluster has its own, leave it out")
+            raise ValueError(f"{', '.join(own)}: the cluster sets this for each broker, leave it out")
         self._count = brokers
         self._data_dir = None if data_dir is None else os.path.abspath(fspath(data_dir))
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
@@ -140,26 +140,26 @@ class Cluster(InBlock):
 
     @property
     def brokers(self) -> Mapping[int, ClusterBroker]:
-        """The brokers by their ids, those that are down too."""
+        """All brokers by id, including those that do not run."""
         return MappingProxyType(self._brokers)
 
     @property
     def bootstrap_servers(self) -> str:
-        """The addresses of all brokers, as every client's configuration wants them."""
+        """The addresses of all brokers, for the configuration of clients."""
         if not self._brokers:
             raise RuntimeError("the cluster runs only inside its with block")
         return ",".join(broker.bootstrap_servers for broker in self._brokers.values())
 
     def kill(self, broker_id: int) -> Awaitable[None]:
-        """Kill a broker; see the rules of the module."""
+        """Kill a broker. See the rules of the module."""
         return self._do(self._broker(broker_id).kill())
 
     def stop(self, broker_id: int) -> Awaitable[None]:
-        """Stop a broker in order."""
+        """Stop a broker with a controlled shutdown."""
         return self._do(self._broker(broker_id).stop())
 
     def restart(self, broker_id: int) -> Awaitable[None]:
-        """Start a broker again with its id, port and data; one that runs is stopped in order before."""
+        """Start a broker again with its id, port and data. A running broker is first stopped in order."""
         return self._do(self._restart(self._broker(broker_id)))
 
     def _broker(self, broker_id: int) -> ClusterBroker:
@@ -179,7 +179,7 @@ class Cluster(InBlock):
         self._thread.do(work)
         return _Done()
 
-    # Its life.
+    # --- Start and stop ---
 
     async def _start(self) -> None:
         if self._data_dir is None:
@@ -187,7 +187,7 @@ class Cluster(InBlock):
         folder = Path(self._data_dir or self._temporary.name)  # type: ignore[union-attr]
         store = f"local://{folder / 'coordination'}" if self._data_dir else f"memory://cluster-{next(_stores)}"
         self._brokers = {each: ClusterBroker(each, self._settings(each, folder, store)) for each in self._ids}
-        # A store in memory lives as long as somebody holds it: it must outlive a moment when all brokers are down.
+        # A store in memory is deleted with its last reference: keep one, for times when no broker runs.
         settings = self._settings(1, folder, store)
         self._store = await backend_factory(settings)(configured_url(settings, folder))
         try:
@@ -208,7 +208,7 @@ class Cluster(InBlock):
                 self._temporary = None
 
     def _settings(self, broker_id: int, folder: Path, store: str) -> dict[str, str]:
-        """Every setting of one broker."""
+        """All settings of one broker."""
         defaults = {**EMBEDDED_CLUSTER, **of_cluster(self._count), **(IN_ONE_LOOP if self._data_dir is None else {})}
         if not names_store(self._given):
             defaults["coordination.url"] = store
@@ -217,7 +217,7 @@ class Cluster(InBlock):
 
 
 class _Done:
-    """What was waited for already."""
+    """An awaitable for work that is already done."""
 
     def __await__(self) -> Any:
         return

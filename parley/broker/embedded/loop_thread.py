@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for programs that have none."""
+"""An event loop in its own thread, for programs without an event loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """Runs ``begin`` in the thread's loop at the start, and ``end`` before it stops."""
+    """Runs an event loop in a thread: first ``begin``, then the work of ``do``, at last ``end``."""
 
     def __init__(self, name: str, begin: Callable[[], Awaitable[None]], end: Callable[[], Awaitable[None]]) -> None:
         self._begin = begin
@@ -25,17 +25,17 @@ class LoopThread:
         self._told = asyncio.Event()
 
     def start(self) -> None:
-        """Start, and wait until ``begin`` is done; raises what it raises."""
+        """Start the thread and wait until ``begin`` is done. Raises what ``begin`` raises."""
         self._thread.start()
         self._started.result()
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run ``work`` in the loop and wait for its result. Not to be called in the loop itself."""
+        """Run ``work`` in the loop and wait for its result. Must not be called in the loop itself."""
         assert self._loop is not None
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def stop(self) -> None:
-        """Let ``end`` do its work, and wait for the end of the thread."""
+        """Run ``end``, and wait for the end of the thread."""
         if self._thread.is_alive():
             assert self._loop is not None
             self._loop.call_soon_threadsafe(self._told.set)

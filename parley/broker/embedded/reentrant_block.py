@@ -1,6 +1,6 @@
-"""What runs as long as its ``with`` or ``async with`` block, and can be entered again after that.
+"""Base class of objects that run for the duration of a ``with`` or ``async with`` block, and can be entered again.
 
-In an ``async with`` it lives in the running event loop, in a plain ``with`` in a thread of its own.
+In an ``async with`` block the object runs in the current event loop, in a plain ``with`` block in its own thread.
 """
 
 from __future__ import annotations
@@ -12,11 +12,8 @@ from typing import ClassVar, Self
 from parley.broker.embedded.loop_thread import LoopThread
 
 
-class InBlock(ABC):
-    """Call ``__init__`` of this class from yours.
-
-    :cvar _thread_name: of the thread that a plain ``with`` starts.
-    """
+class ReentrantBlock(ABC):
+    """An object that runs while its block is entered. Subclasses must call ``__init__``."""
 
     _thread_name: ClassVar[str]
 
@@ -26,11 +23,11 @@ class InBlock(ABC):
 
     @abstractmethod
     async def _start(self) -> None:
-        """Begin. If it raises it has undone what it did."""
+        """Start. If this raises, it must have undone its work."""
 
     @abstractmethod
     async def _end(self) -> None:
-        """End what ``_start`` began."""
+        """Stop what ``_start`` has started."""
 
     async def __aenter__(self) -> Self:
         self._claim()

@@ -1,4 +1,4 @@
-"""What a program may write as settings of an embedded broker, and the texts it becomes, as in a properties file."""
+"""Converts the settings of an embedded broker, given as Python values, to the texts of a properties file."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from parley.broker.config import BrokerConfig
 from parley.broker.config.definition import closest, value_text
 
 Setting = str | int | float | bool | PathLike[str] | list[str] | tuple[str, ...]
-"""What a value may be: as in a properties file, or as one would write it in Python."""
+"""The types of values: a text as in a properties file, or a natural Python value."""
 
 
 def given_settings(properties: Mapping[str, Setting] | None, settings: Mapping[str, Setting]) -> dict[str, str]:
-    """The settings by their keys: ``properties`` by the keys themselves, ``settings`` with underscores for dots.
+    """Return all settings by key. ``properties`` has the keys themselves, ``settings`` has underscores for dots.
 
-    Raises ValueError for what is no value, TypeError for a setting that does not exist.
+    Raises ValueError for a value that is not allowed, TypeError for an unknown setting.
     """
     return {**_from_properties(properties), **_from_settings(settings)}
 
 
 def prepare_folders(directories: tuple[str, ...]) -> None:
-    """Make the folders. A broker lives on with the others when one fails, but the first has the embedded store too."""
+    """Create the folders. Only the first one must work: it also holds the embedded store. Raises OSError if not."""
     first = directories[0]
     try:
         os.makedirs(first, exist_ok=True)
@@ -31,7 +31,7 @@ def prepare_folders(directories: tuple[str, ...]) -> None:
             pass
     except OSError as error:
         raise RuntimeError(
-            f"the data folder {first} cannot be written ({error.strerror or error}): correct its rights, or name "
+            f"the data folder {first} cannot be written ({error.strerror or error}): correct its permissions, or pass "
             "another one as data_dir"
         ) from error
 
@@ -42,11 +42,11 @@ def _from_properties(properties: Mapping[str, Setting] | None) -> dict[str, str]
     if not isinstance(properties, Mapping):
         raise ValueError(
             f"properties is a mapping of keys to values, not {properties!r}; "
-            "for a file give broker.config.read_properties(path)"
+            "for a file pass parley.broker.config.read_properties(path)"
         )
     for name in properties:
         if not isinstance(name, str):
-            raise ValueError(f'the key {name!r} is no text: write it as in server.properties, like "num.partitions"')
+            raise ValueError(f'the key {name!r} is not a text: write it as in server.properties, like "num.partitions"')
     return {name: _as_text(name, value) for name, value in properties.items()}
 
 
@@ -65,7 +65,7 @@ def _unknown(name: str, names: Mapping[str, str]) -> str:
 
 def _as_text(name: str, value: object) -> str:
     if value is None:
-        raise ValueError(f"{name}=None says nothing: leave {name} out to have its default")
+        raise ValueError(f"{name}=None is not a value: leave {name} out to use its default")
     return ",".join(_texts(name, value))
 
 
@@ -80,5 +80,5 @@ def _texts(name: str, value: object) -> Iterator[str]:
                 yield from _texts(name, element)
         case _:
             raise ValueError(
-                f"{name}={value!r} is of {type(value)}: give a text, a number, True or False, or a list of texts"
+                f"{name}={value!r} is of {type(value)}: use a text, a number, True or False, or a list of texts"
             )

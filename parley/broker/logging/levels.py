@@ -1,7 +1,7 @@
-"""The levels of this process's loggers, shown and changed as configuration (KIP-412).
+"""The levels of this process's loggers, which clients describe and change as configuration entries (KIP-412).
 
-Levels go by Log4j's names, as Kafka's tools write them. The root logger is called ``root``; deleting a logger's level
-makes it follow its parent again.
+Levels have Log4j's names, as in Kafka's tools. The root logger is called ``root``. A logger whose level is deleted
+inherits its parent's level again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LEVELS = {
 
 
 def describe_loggers() -> list[Entry]:
-    """Every logger of the process with the level in force."""
+    """Describe every logger of the process with its effective level."""
     names = [ROOT, *sorted(logging.root.manager.loggerDict)]
     return [
         Entry(
@@ -50,7 +50,10 @@ def _name_of(level: int) -> str:
 
 
 def set_logger_levels(changes: Iterable[EntryChange], *, validate_only: bool) -> None:
-    """Change levels, all or none. Raises INVALID_CONFIG for an unknown logger or level, INVALID_REQUEST otherwise."""
+    """Change levels, all or none of them.
+
+    Raises KafkaError: INVALID_CONFIG for an unknown logger or level, INVALID_REQUEST for an illegal operation.
+    """
     known = {ROOT, *logging.root.manager.loggerDict}
     levels: list[tuple[str, int]] = []
     for change in changes:
@@ -64,11 +67,11 @@ def set_logger_levels(changes: Iterable[EntryChange], *, validate_only: bool) ->
                     ErrorCode.INVALID_CONFIG, f"'{change.value}' is not a level; levels are {', '.join(LEVELS)}."
                 )
             case Operation.DELETE if change.name == ROOT:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "The level of the root logger cannot be taken away.")
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "The level of the root logger cannot be deleted.")
             case Operation.DELETE:
                 levels.append((change.name, logging.NOTSET))
             case _:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "A level can be set or deleted, nothing else.")
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "A level can only be set or deleted.")
     if not validate_only:
         for name, level in levels:
             logging.getLogger(None if name == ROOT else name).setLevel(level)

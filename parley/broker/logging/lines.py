@@ -1,14 +1,12 @@
-"""The broker's own log: one line for an event, as ``key=value`` pairs or as a JSON object.
+"""The broker's own log: one line per event, as ``key=value`` pairs or as a JSON object.
 
-Every module logs with the standard library, the facts of an event beside its text::
+Modules log with the standard library and pass the facts of an event in ``extra``::
 
-    log.warning("a log directory has failed", extra={"directory": path, "error": str(error)})
+    _log.warning("a log directory has failed", extra={"directory": path, "error": str(error)})
 
-Rules of this module:
-
-* What peers send may be in a message, so nothing in a value can end a line or pass for another key.
-* Secrets of the configuration are replaced by ``[hidden]``, wherever they turn up.
-* Writing happens in a thread: a terminal or a pipe that is not read holds up no request. When too many lines wait,
+* A message may contain what peers have sent: values are quoted, so that they cannot end a line or imitate a key.
+* Secrets of the configuration are replaced by ``[hidden]`` wherever they occur.
+* A thread writes the lines, so that a terminal or pipe that is not read blocks no request. If too many lines wait,
   further ones are dropped and counted.
 """
 
@@ -30,19 +28,19 @@ from parley.broker.config.broker_config import BrokerConfig
 from parley.broker.config.definition import Password
 
 WAITING_MAX = 10_000
-"""Lines that wait to be written."""
+"""The maximum number of lines that wait to be written."""
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _BARE = re.compile(r"[^\s\"=]+")
 
 
-class LogLines(logging.Formatter):
-    """Makes the line of a record: time (UTC), level, logger, event, and what came in ``extra``."""
+class LineFormatter(logging.Formatter):
+    """Formats a record as a line: time (UTC), level, logger, event, and the facts in ``extra``."""
 
     def __init__(self, *, as_json: bool, secrets: frozenset[str] = frozenset()) -> None:
         super().__init__()
         self._as_json = as_json
-        # The longest first: one may be part of another.
+        # The longest first, because one secret can be part of another.
         longest_first = sorted(map(re.escape, filter(None, secrets)), key=len, reverse=True)
         self._secret = re.compile("|".join(longest_first)) if longest_first else None
 
@@ -80,7 +78,7 @@ def _quoted(value: Any) -> str:
 
 
 class LogWriter(logging.Handler):
-    """Writes lines to a stream in a thread of its own, until ``close``."""
+    """Writes lines to a stream in its own thread until ``close``."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
@@ -99,11 +97,11 @@ class LogWriter(logging.Handler):
             self.handleError(record)
 
     def close(self) -> None:
-        """Write what waits, for at most a few seconds."""
+        """Write the lines that wait, for at most a few seconds."""
         if self._thread.is_alive():
             try:
                 self._lines.put(None, timeout=1)
-            except Full:  # nobody reads the stream
+            except Full:  # the stream is not being read
                 return
             self._thread.join(timeout=2)
         super().close()
@@ -116,7 +114,7 @@ class LogWriter(logging.Handler):
                 self._stream.write(f"{line}\n")
                 if self._lines.empty():
                     self._stream.flush()
-            except (OSError, ValueError):  # the stream is closed: there is nowhere left to say so
+            except (OSError, ValueError):  # the stream is closed, so the error cannot be reported
                 return
 
     def _dropped_line(self) -> str:
@@ -129,12 +127,12 @@ class LogWriter(logging.Handler):
 
 
 def start_logging(config: BrokerConfig, stream: TextIO | None = None) -> LogWriter:
-    """Send the log of this process to ``stream`` (standard error) as the configuration says; ``close()`` ends it.
+    """Write the log of this process to ``stream`` (standard error) in the configured format, until ``close()``.
 
-    For a process that is a broker. A program that embeds one has its own logging, which the broker's records reach.
+    For broker processes. A program that embeds a broker has its own logging, which receives the broker's records.
     """
     writer = LogWriter(stream or sys.stderr)
-    writer.setFormatter(LogLines(as_json=config.logging_format == "json", secrets=secrets_in(config)))
+    writer.setFormatter(LineFormatter(as_json=config.logging_format == "json", secrets=secrets_in(config)))
     root = logging.getLogger()
     root.addHandler(writer)
     root.setLevel(config.logging_level.upper())
@@ -142,7 +140,7 @@ def start_logging(config: BrokerConfig, stream: TextIO | None = None) -> LogWrit
 
 
 def secrets_in(config: BrokerConfig) -> frozenset[str]:
-    """The secrets that a configuration holds: values of password keys, and passwords in URLs."""
+    """The secrets in a configuration: the values of password keys, and passwords in URLs."""
     secrets = set()
     for name, text in config.given.items():
         key = config.key(name)

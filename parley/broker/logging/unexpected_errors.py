@@ -1,8 +1,8 @@
-"""Unexpected errors in the log, at a rate nobody outside decides.
+"""Logs unexpected errors at a limited rate, which clients cannot increase.
 
-Whoever finds a request that makes a handler raise can send it as often as the network allows; each traceback is some
-kilobytes. So of the failures of one kind (what failed, and the line that raised) the first is logged with its
-traceback, and the next one after ``INTERVAL_S`` says how many were not.
+A client that knows a request that makes a handler raise could send it at any rate, and each traceback takes kilobytes.
+So the first failure of a kind (what failed, and the line that raised) is logged with its traceback; the next ones only
+after ``INTERVAL_S``, with the number of failures that were not logged.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ _Kind = tuple[str, str, int]
 
 
 class FailureLog:
-    """The failures of one part of a broker."""
+    """Logs the failures of one part of a broker."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
-        self._seen: dict[_Kind, list[float]] = {}  # when the last one was logged, and how many were not since
+        self._seen: dict[
+            _Kind, list[float]
+        ] = {}  # when the last failure was logged, and how many were not logged since
 
     def report(self, what: str, error: BaseException, now_s: float, **facts: object) -> None:
-        """Log ``error`` with ``facts``, unless one of its kind was a moment ago. ``now_s`` is of a monotonic clock."""
+        """Log ``error`` with ``facts``, unless one of its kind was logged recently. ``now_s`` is monotonic time."""
         kind = (what, *_place(error))
         seen = self._seen.get(kind)
         if seen is not None and now_s - seen[0] < INTERVAL_S:
@@ -37,7 +39,7 @@ class FailureLog:
 
 
 def _place(error: BaseException) -> tuple[str, int]:
-    """File and line that raised."""
+    """The file and the line that raised the error."""
     trace = error.__traceback__
     if trace is None:
         return type(error).__name__, 0

@@ -1,8 +1,7 @@
-"""What the broker counts, and how it is read: by Prometheus at ``/metrics``, by whoever asks at ``/healthz``.
+"""The metrics and the health of a broker, which ``/metrics`` and ``/healthz`` serve.
 
-``parley.broker.metrics.catalogue`` has every metric; ``Metrics`` is where one broker's numbers are found;
-``parley.broker.metrics.exporter`` serves them (import it only where ``metrics.listener`` is set: it is not needed
-else).
+``catalogue`` defines every metric, ``Metrics`` collects the numbers of one broker, and ``exporter`` serves them. Import
+``exporter`` only if ``metrics.listener`` is set: it imports prometheus_client.
 """
 
 from __future__ import annotations

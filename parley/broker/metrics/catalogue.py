@@ -1,4 +1,4 @@
-"""Every metric of the broker, with Kafka's MBean for the same thing."""
+"""Every metric of the broker, with the corresponding MBean of Kafka."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ _CONTROLLER = "kafka.controller:type=KafkaController,name={}"
 
 
 class TopicMetrics(Instruments, title="Topics", labels=("topic",)):
-    """What goes in and out of a topic at this broker. Sums over topics are left to who asks."""
+    """Traffic of a topic at this broker. For totals, sum over the topics in the query."""
 
     bytes_in: int = counter(
-        "parley_topic_in_bytes", "Bytes of records taken from producers.", _TOPIC.format("BytesInPerSec")
+        "parley_topic_in_bytes", "Bytes of records accepted from producers.", _TOPIC.format("BytesInPerSec")
     )
     bytes_out: int = counter(
         "parley_topic_out_bytes", "Bytes of records sent to consumers.", _TOPIC.format("BytesOutPerSec")
     )
     records_in: int = counter(
-        "parley_topic_in_records", "Records taken from producers.", _TOPIC.format("MessagesInPerSec")
+        "parley_topic_in_records", "Records accepted from producers.", _TOPIC.format("MessagesInPerSec")
     )
     bytes_rejected: int = counter(
         "parley_topic_rejected_bytes",
-        "Bytes of batches refused because they are too large.",
+        "Bytes of batches rejected because they are too large.",
         _TOPIC.format("BytesRejectedPerSec"),
     )
     invalid_records: int = counter(
         "parley_topic_invalid_batches",
-        "Batches refused because they are damaged, out of order, or lack a key that compaction needs.",
+        "Batches rejected because they are corrupt, out of order, or lack the key that compaction needs.",
         "kafka.server:type=BrokerTopicMetrics,name=Invalid*RecordsPerSec",
     )
     produce_requests: int = counter(
@@ -40,7 +40,7 @@ class TopicMetrics(Instruments, title="Topics", labels=("topic",)):
     )
     failed_produce_requests: int = counter(
         "parley_topic_failed_produce_requests",
-        "Partitions of this topic in produce requests that were answered with an error.",
+        "Partitions of this topic in produce requests that failed.",
         _TOPIC.format("FailedProduceRequestsPerSec"),
     )
     fetch_requests: int = counter(
@@ -50,17 +50,17 @@ class TopicMetrics(Instruments, title="Topics", labels=("topic",)):
     )
     failed_fetch_requests: int = counter(
         "parley_topic_failed_fetch_requests",
-        "Partitions of this topic in fetch requests that were answered with an error.",
+        "Partitions of this topic in fetch requests that failed.",
         _TOPIC.format("FailedFetchRequestsPerSec"),
     )
     produce_conversions: int = counter(
         "parley_topic_produce_conversions",
-        "Batches converted from an old format on the way in.",
+        "Batches of producers converted from an old message format.",
         _TOPIC.format("ProduceMessageConversionsPerSec"),
     )
     fetch_conversions: int = counter(
         "parley_topic_fetch_conversions",
-        "Answers converted to an old format on the way out.",
+        "Fetch responses converted to an old message format.",
         _TOPIC.format("FetchMessageConversionsPerSec"),
     )
     replication_bytes_in: int = counter(
@@ -76,19 +76,19 @@ class TopicMetrics(Instruments, title="Topics", labels=("topic",)):
 
 
 class RequestMetrics(Instruments, title="Requests", labels=("api",)):
-    """The requests of one API, and where their time goes: a request waits in each of these places in turn."""
+    """The requests of one API, and the time they spend in each stage; every request passes the stages in this order."""
 
-    requests: int = counter("parley_requests", "Requests begun.", _REQUEST.format("RequestsPerSec"))
+    requests: int = counter("parley_requests", "Requests started.", _REQUEST.format("RequestsPerSec"))
     failures: int = counter(
         "parley_request_failures",
-        "Requests whose whole answer was an error.",
+        "Requests whose response was an error as a whole.",
         "kafka.network:type=RequestMetrics,name=ErrorsPerSec,request=*,error=*",
     )
     request_bytes: int = counter("parley_request_bytes", "Bytes of requests.", _REQUEST.format("RequestBytes"))
-    response_bytes: int = counter("parley_response_bytes", "Bytes of answers.", _REQUEST.format("ResponseBytes"))
+    response_bytes: int = counter("parley_response_bytes", "Bytes of responses.", _REQUEST.format("ResponseBytes"))
     queue_seconds: float = counter(
         "parley_request_queue_seconds",
-        "Time between the arrival of requests and their beginning.",
+        "Time from the arrival of requests to the start of their handlers.",
         _REQUEST.format("RequestQueueTimeMs"),
     )
     local_seconds: float = counter(
@@ -96,27 +96,27 @@ class RequestMetrics(Instruments, title="Requests", labels=("api",)):
     )
     remote_seconds: float = counter(
         "parley_request_remote_seconds",
-        "Time answers waited for replicas, for records, or for work in the background.",
+        "Time responses waited for replicas, for records, or for background work.",
         _REQUEST.format("RemoteTimeMs"),
     )
     throttle_seconds: float = counter(
         "parley_request_throttle_seconds",
-        "Time clients were told to wait because of quotas.",
+        "Time for which clients were throttled because of quotas.",
         _REQUEST.format("ThrottleTimeMs"),
     )
     response_queue_seconds: float = counter(
         "parley_response_queue_seconds",
-        "Time finished answers waited for earlier ones of their connection.",
+        "Time finished responses waited for earlier responses on the same connection.",
         _REQUEST.format("ResponseQueueTimeMs"),
     )
     send_seconds: float = counter(
         "parley_response_send_seconds",
-        "Time between handing answers to the socket and the socket having taken them.",
+        "Time from writing responses to the socket until the socket accepted them.",
         _REQUEST.format("ResponseSendTimeMs"),
     )
     total_time: Histogram = seconds_histogram(
         "parley_request_duration_seconds",
-        "From the arrival of a request to its answer being handed to the socket.",
+        "Time from the arrival of a request until its response is written to the socket.",
         _REQUEST.format("TotalTimeMs"),
     )
 
@@ -126,7 +126,7 @@ class ListenerMetrics(Instruments, title="Connections", labels=("listener",)):
 
     connections: int = gauge(
         "parley_connections",
-        "Connections open.",
+        "Open connections.",
         "kafka.server:type=socket-server-metrics,listener=*,networkProcessor=*: connection-count",
     )
     accepted: int = counter(
@@ -136,97 +136,97 @@ class ListenerMetrics(Instruments, title="Connections", labels=("listener",)):
     )
     refused: int = counter(
         "parley_connections_refused",
-        "Connections closed at once because of max.connections.per.ip.",
+        "Connections rejected because of max.connections.per.ip.",
     )
     killed: int = counter(
         "parley_connections_closed_for_errors",
-        "Connections closed because of what arrived on them.",
+        "Connections closed because of invalid data.",
         "kafka.network:type=SocketServer,name=ExpiredConnectionsKilledCount",
     )
     idle_closed: int = counter(
-        "parley_connections_closed_for_idleness", "Connections closed by connections.max.idle.ms."
+        "parley_connections_closed_for_idleness", "Connections closed after connections.max.idle.ms."
     )
 
 
 class LoadMetrics(Instruments, title="Load"):
-    """What the broker is busy with."""
+    """The work in progress."""
 
     requests_in_progress: int = gauge(
         "parley_requests_in_progress",
-        "Requests being worked on, of the queued.max.requests there may be.",
+        "Requests in progress; the limit is queued.max.requests.",
         "kafka.network:type=RequestChannel,name=RequestQueueSize",
     )
     request_bytes_held: int = gauge(
         "parley_request_held_bytes",
-        "Bytes of requests being worked on, of the queued.max.request.bytes there may be.",
+        "Bytes of requests in progress; the limit is queued.max.request.bytes.",
         "kafka.server:type=socket-server-metrics: MemoryPoolUsed",
     )
 
 
 class PurgatoryMetrics(Instruments, title="Purgatories", labels=("operation",)):
-    """Answers that wait for an event."""
+    """Responses that wait for an event."""
 
     waiting: int = gauge(
         "parley_purgatory_size",
-        "Answers that wait: for replicas, for records, for members of a group.",
+        "Responses that wait for replicas, for records, or for members of a group.",
         "kafka.server:type=DelayedOperationPurgatory,name=PurgatorySize,delayedOperation=*",
     )
 
 
 class ReplicaMetrics(Instruments, title="Replicas"):
-    """The replicas this broker holds."""
+    """The replicas that this broker hosts."""
 
-    partitions: int = gauge("parley_replicas", "Replicas of partitions held.", _REPLICAS.format("PartitionCount"))
-    leaders: int = gauge("parley_leader_replicas", "Of these, those that lead.", _REPLICAS.format("LeaderCount"))
+    partitions: int = gauge("parley_replicas", "Hosted replicas.", _REPLICAS.format("PartitionCount"))
+    leaders: int = gauge("parley_leader_replicas", "Hosted replicas that are leaders.", _REPLICAS.format("LeaderCount"))
     under_replicated: int = gauge(
         "parley_under_replicated_partitions",
-        "Partitions led here of which not every replica is in sync.",
+        "Partitions led by this broker that have replicas outside the ISR.",
         _REPLICAS.format("UnderReplicatedPartitions"),
     )
     at_min_isr: int = gauge(
         "parley_at_min_isr_partitions",
-        "Partitions led here with just min.insync.replicas in sync.",
+        "Partitions led by this broker with exactly min.insync.replicas in the ISR.",
         _REPLICAS.format("AtMinIsrPartitionCount"),
     )
     under_min_isr: int = gauge(
         "parley_under_min_isr_partitions",
-        "Partitions led here with fewer than min.insync.replicas in sync: acks=all is refused.",
+        "Partitions led by this broker with fewer than min.insync.replicas in the ISR: they reject acks=all.",
         _REPLICAS.format("UnderMinIsrPartitionCount"),
     )
     offline: int = gauge(
         "parley_offline_replicas",
-        "Replicas whose directory has failed.",
+        "Replicas in failed log directories.",
         _REPLICAS.format("OfflineReplicaCount"),
     )
     isr_shrinks: int = counter(
-        "parley_isr_shrinks", "Times a replica fell out of sync.", _REPLICAS.format("IsrShrinksPerSec")
+        "parley_isr_shrinks", "Removals of a replica from an ISR.", _REPLICAS.format("IsrShrinksPerSec")
     )
     isr_expands: int = counter(
-        "parley_isr_expands", "Times a replica came back in sync.", _REPLICAS.format("IsrExpandsPerSec")
+        "parley_isr_expands", "Additions of a replica to an ISR.", _REPLICAS.format("IsrExpandsPerSec")
     )
 
 
 class FetcherMetrics(Instruments, title="Replica fetchers", labels=("leader", "fetcher")):
-    """One connection on which this broker follows another one."""
+    """A connection through which this broker fetches from a leader."""
 
     partitions: int = gauge(
         "parley_replica_fetcher_partitions",
-        "Partitions followed on this connection.",
+        "Partitions fetched through this connection.",
         "kafka.server:type=FetcherLagMetrics,name=ConsumerLag,clientId=*,topic=*,partition=*",
     )
     failing: int = gauge(
         "parley_replica_fetcher_failing_partitions",
-        "Of these, those that cannot be followed now and are tried again.",
+        "Partitions of this connection that failed and will be retried.",
         "kafka.server:type=ReplicaFetcherManager,name=FailedPartitionsCount,clientId=Replica",
     )
     max_lag: int = gauge(
         "parley_replica_fetcher_max_lag_records",
-        "How many committed records the partition that is furthest behind lacks.",
+        "Committed records that the follower furthest behind has not fetched yet.",
         "kafka.server:type=ReplicaFetcherManager,name=MaxLag,clientId=Replica",
     )
     requests: int = counter(
         "parley_replica_fetcher_requests",
-        "Fetches answered.",
+        "Fetch responses received.",
         "kafka.server:type=FetcherStats,name=RequestsPerSec,clientId=*,brokerHost=*,brokerPort=*",
     )
     fetched_bytes: int = counter(
@@ -237,17 +237,15 @@ class FetcherMetrics(Instruments, title="Replica fetchers", labels=("leader", "f
 
 
 class ClusterMetrics(Instruments, title="Cluster"):
-    """The cluster as this broker's metadata has it; the same at every broker that is up to date."""
+    """The cluster in this broker's metadata; the same at every broker that is up to date."""
 
     active_controller: int = gauge(
         "parley_active_controller",
-        "1 at the broker that is the controller.",
+        "1 if this broker is the controller.",
         _CONTROLLER.format("ActiveControllerCount"),
     )
-    brokers: int = gauge("parley_active_brokers", "Brokers alive.", _CONTROLLER.format("ActiveBrokerCount"))
-    fenced_brokers: int = gauge(
-        "parley_fenced_brokers", "Brokers known but not alive.", _CONTROLLER.format("FencedBrokerCount")
-    )
+    brokers: int = gauge("parley_active_brokers", "Live brokers.", _CONTROLLER.format("ActiveBrokerCount"))
+    fenced_brokers: int = gauge("parley_fenced_brokers", "Fenced brokers.", _CONTROLLER.format("FencedBrokerCount"))
     topics: int = gauge("parley_topics", "Topics.", _CONTROLLER.format("GlobalTopicCount"))
     partitions: int = gauge("parley_partitions", "Partitions.", _CONTROLLER.format("GlobalPartitionCount"))
     offline_partitions: int = gauge(
@@ -255,7 +253,7 @@ class ClusterMetrics(Instruments, title="Cluster"):
     )
     not_preferred: int = gauge(
         "parley_preferred_leader_imbalance",
-        "Partitions led by another than their preferred replica.",
+        "Partitions whose leader is not the preferred replica.",
         _CONTROLLER.format("PreferredReplicaImbalanceCount"),
     )
 
@@ -265,26 +263,26 @@ class LogMetrics(Instruments, title="Logs", labels=("topic", "partition")):
 
     size_bytes: int = gauge("parley_log_size_bytes", "Bytes of all segments.", _LOG.format("Size"))
     segments: int = gauge("parley_log_segments", "Segments.", _LOG.format("NumLogSegments"))
-    log_start_offset: int = gauge("parley_log_start_offset", "The first offset.", _LOG.format("LogStartOffset"))
-    log_end_offset: int = gauge("parley_log_end_offset", "The next offset.", _LOG.format("LogEndOffset"))
+    log_start_offset: int = gauge("parley_log_start_offset", "Log start offset.", _LOG.format("LogStartOffset"))
+    log_end_offset: int = gauge("parley_log_end_offset", "Log end offset.", _LOG.format("LogEndOffset"))
 
 
 class LogDirectoryMetrics(Instruments, title="Log directories", labels=("directory",)):
-    """One of the directories for data."""
+    """A data directory."""
 
     offline: int = gauge(
         "parley_log_directory_offline",
-        "1 when the directory has failed.",
+        "1 if the directory has failed.",
         "kafka.log:type=LogManager,name=LogDirectoryOffline,logDirectory=*",
     )
 
 
 class FlushMetrics(Instruments, title="Flushes"):
-    """Logs being forced to the disk."""
+    """Flushes of logs to disk."""
 
     flushes: Histogram = seconds_histogram(
         "parley_log_flush_seconds",
-        "How long forcing a log to the disk took.",
+        "Duration of a flush of a log to disk.",
         "kafka.log:type=LogFlushStats,name=LogFlushRateAndTimeMs",
     )
 
@@ -294,23 +292,23 @@ class FetchSessionMetrics(Instruments, title="Fetch sessions"):
 
     sessions: int = gauge(
         "parley_fetch_sessions",
-        "Sessions kept, of the max.incremental.fetch.session.cache.slots there may be.",
+        "Cached sessions; the limit is max.incremental.fetch.session.cache.slots.",
         "kafka.server:type=FetchSessionCache,name=NumIncrementalFetchSessions",
     )
     partitions: int = gauge(
         "parley_fetch_session_partitions",
-        "Partitions in them.",
+        "Partitions in the cached sessions.",
         "kafka.server:type=FetchSessionCache,name=NumIncrementalFetchPartitionsCached",
     )
     evictions: int = counter(
         "parley_fetch_session_evictions",
-        "Sessions given up for others.",
+        "Sessions evicted in favour of others.",
         "kafka.server:type=FetchSessionCache,name=IncrementalFetchSessionEvictionsPerSec",
     )
 
 
 class GroupMetrics(Instruments, title="Groups", labels=("state",)):
-    """The groups this broker coordinates, by their state."""
+    """The groups that this broker coordinates, by state."""
 
     groups: int = gauge(
         "parley_groups",
@@ -320,40 +318,40 @@ class GroupMetrics(Instruments, title="Groups", labels=("state",)):
 
 
 class GroupOffsetMetrics(Instruments, title="Committed offsets"):
-    """What the coordinator of groups does."""
+    """The work of the group coordinator."""
 
     offsets: int = gauge(
         "parley_group_offsets",
-        "Committed offsets kept.",
+        "Stored committed offsets.",
         "kafka.coordinator.group:type=GroupMetadataManager,name=NumOffsets",
     )
     commits: int = counter(
         "parley_group_offset_commits",
-        "Offsets committed.",
+        "Commits of offsets.",
         "kafka.server:type=group-coordinator-metrics: offset-commit-count",
     )
     expired: int = counter(
         "parley_group_offset_expirations",
-        "Committed offsets forgotten after offsets.retention.minutes.",
+        "Committed offsets that expired after offsets.retention.minutes.",
         "kafka.server:type=group-coordinator-metrics: offset-expiration-count",
     )
     rebalances: int = counter(
         "parley_group_rebalances",
-        "Rebalances completed.",
+        "Completed rebalances.",
         "kafka.server:type=group-coordinator-metrics: group-completed-rebalance-count",
     )
 
 
 class ProcessMetrics(Instruments, title="Process"):
-    """The process that serves this broker. Prometheus' own ``process_*`` and ``python_gc_*`` stand beside these."""
+    """The process of this broker, in addition to the ``process_*`` and ``python_gc_*`` of Prometheus' client."""
 
     loop_delay_seconds: float = gauge(
         "parley_event_loop_delay_seconds",
-        "How long the scrape waited for the event loop: what a request arriving at that moment would have waited.",
+        "How long the scrape waited for the event loop. A request arriving at that moment would have waited as long.",
         "kafka.network:type=SocketServer,name=NetworkProcessorAvgIdlePercent",
     )
     start_time_seconds: float = gauge(
-        "parley_start_time_seconds", "When the broker was ready, in seconds since 1970-01-01 UTC."
+        "parley_start_time_seconds", "The time when the broker became ready, in seconds since 1970-01-01 UTC."
     )
 
 
@@ -374,4 +372,4 @@ CATALOGUE: tuple[type[Instruments], ...] = (
     GroupOffsetMetrics,
     ProcessMetrics,
 )
-"""Every class of instruments, in the order of the documentation."""
+"""All classes of instruments, in the order of the documentation."""

@@ -1,11 +1,11 @@
-"""The HTTP side of ``metrics.listener``: ``/metrics`` for Prometheus and ``/healthz`` for probes.
+"""The HTTP server of ``metrics.listener``: ``/metrics`` for Prometheus and ``/healthz`` for probes.
 
 Rules of this module:
 
-* It runs in threads of its own and never holds up the event loop: the loop only copies numbers, once per scrape.
-* What it takes is bounded: a few connections at a time, each for a few seconds however slowly its client reads. Who
-  comes while all places are taken has that of the one that has been there longest.
-* A loop that does not answer in time makes both pages say so with status 503.
+* It runs in its own threads and never blocks the event loop: the loop only copies numbers, once per scrape.
+* Its resources are limited: a few connections at a time, each for a few seconds even if its client is slow. When all
+  places are taken, a new connection replaces the oldest one.
+* If the event loop does not respond in time, both pages return status 503 and say so.
 """
 
 from __future__ import annotations
@@ -34,32 +34,32 @@ from parley.broker.runtime.clock import Clock
 _log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 4
-"""Scrapes and probes answered at a time."""
+"""The maximum number of scrapes and probes at a time."""
 READ_TIMEOUT_S = 5.0
-"""How long a client may take for each piece of its request, and to read each piece of the answer."""
+"""How long a client may take to send each part of its request, and to read each part of the response."""
 CONNECTION_S = 10.0
-"""How long a client may take for everything together."""
+"""How long a connection lasts at most."""
 PLACE_TIMEOUT_S = 1.0
-"""How long a new connection waits for the place of the one that was cut off for it."""
+"""How long a new connection waits until the connection that it replaces has ended."""
 ACCEPT_PAUSE_S = 0.1
-"""How long no connection is accepted after one could not be."""
+"""The pause after a connection could not be accepted."""
 LOOP_TIMEOUT_S = 2.0
-"""How long the event loop may take to answer before it counts as stuck."""
+"""How long the event loop may take to respond before it counts as stuck."""
 
 T = TypeVar("T")
 
 
 class LoopStuck(Exception):
-    """The event loop did not answer within LOOP_TIMEOUT_S, or is closed."""
+    """The event loop did not respond within ``LOOP_TIMEOUT_S``, or is closed."""
 
 
 class Exporter:
-    """Serves one broker's metrics and health until ``close``."""
+    """Serves the metrics and the health of one broker until ``close``."""
 
     def __init__(
         self, metrics: Metrics, health: Health, *, loop: asyncio.AbstractEventLoop, clock: Clock, host: str, port: int
     ) -> None:
-        """Opens the address; raises OSError that names it. Port 0 takes any free one: see ``port``."""
+        """Open the address. Raises OSError that names it. With port 0 it takes any free port, see ``port``."""
         self._metrics = metrics
         self._health = health
         self._loop = loop
@@ -82,7 +82,7 @@ class Exporter:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop serving. May be called in the event loop's thread: nothing here waits for the loop."""
+        """Stop serving. Can be called in the event loop's thread, because it does not wait for the loop."""
         self._server.close()
         self._thread.join()
 
@@ -127,12 +127,12 @@ class Exporter:
         return self._in_loop(snapshot)
 
     def _in_loop(self, ask: Callable[[], T]) -> T:
-        """The answer to ``ask`` called in the event loop's thread. Raises LoopStuck."""
+        """Call ``ask`` in the event loop's thread and return its result. Raises LoopStuck."""
         answer: Future[T] = Future()
 
         def run() -> None:
             if not answer.set_running_or_notify_cancel():
-                return  # nobody waits any more
+                return  # the caller has given up
             try:
                 answer.set_result(ask())
             except BaseException as error:
@@ -143,7 +143,7 @@ class Exporter:
             return answer.result(LOOP_TIMEOUT_S)
         except NoAnswer:
             answer.cancel()
-            raise LoopStuck(f"the event loop has not answered within {LOOP_TIMEOUT_S:g} s") from None
+            raise LoopStuck(f"the event loop has not responded within {LOOP_TIMEOUT_S:g} s") from None
         except RuntimeError as closed:
             raise LoopStuck("the event loop is closed") from closed
 
@@ -159,20 +159,20 @@ class _Server(ThreadingMixIn, WSGIServer):
     def __init__(self, host: str, port: int) -> None:
         self._free = BoundedSemaphore(CONNECTIONS_MAX)
         self._closed = Event()
-        self._open: dict[socket.socket, Timer] = {}  # the oldest first
+        self._open: dict[socket.socket, Timer] = {}  # oldest first
         self._lock = Lock()
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, port), _Request)
 
     def server_bind(self) -> None:
-        # HTTPServer looks its own name up in the DNS here, which may take long and is of no use.
+        # HTTPServer looks up its own name in the DNS here, which can be slow and is not needed.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_name, self.server_port = self.socket.getsockname()[:2]
         self.setup_environ()
 
     def accept_until_closed(self) -> None:
-        """What the thread does. (``serve_forever`` would wake up again and again to look whether it should end.)"""
+        """Accept connections in the server's thread. (``serve_forever`` would wake up regularly to check for its end.)"""
         while not self._closed.is_set():
             try:
                 request, address = self.get_request()
@@ -183,7 +183,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def close(self) -> None:
         self._closed.set()
-        with suppress(OSError):  # nobody is connected to it
+        with suppress(OSError):  # it is not connected
             self.socket.shutdown(socket.SHUT_RDWR)
         self.server_close()
 
@@ -215,12 +215,12 @@ class _Server(ThreadingMixIn, WSGIServer):
             _cut(oldest)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away in the middle is not worth a line."""
+        """Do not log that a client has disconnected early."""
 
 
 def _cut(connection: socket.socket) -> None:
-    """End a connection that a thread of its own reads from or writes to; the thread then notices."""
-    with suppress(OSError):  # it has ended by itself
+    """Shut down a connection; the thread that serves it then ends."""
+    with suppress(OSError):  # it has already ended
         connection.shutdown(socket.SHUT_RDWR)
 
 
@@ -228,7 +228,7 @@ class _Request(WSGIRequestHandler):
     timeout = READ_TIMEOUT_S
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Scrapes come every few seconds, and are not logged."""
+        """Do not log scrapes, which come every few seconds."""
 
     def get_stderr(self) -> Any:
         return _NOWHERE

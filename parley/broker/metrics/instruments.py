@@ -1,12 +1,11 @@
-"""How metrics are written down and counted.
+"""How metrics are defined and counted.
 
     class TopicMetrics(Instruments, labels=("topic",), title="Topics"):
-        bytes_in: int = counter("parley_topic_in_bytes", "Bytes of records taken from producers.", "kafka.server:...")
+        bytes_in: int = counter("parley_topic_in_bytes", "Bytes of records accepted from producers.", "kafka.server:...")
 
-An instance is one object with slots, a plain number in each: counting is ``topic.bytes_in += size``, which costs some
-ten nanoseconds, takes no lock and knows nothing of Prometheus. The numbers belong to the event loop's thread. What a
-name means, its unit and the MBean Kafka has for it are in the class, from which the exporter and the documentation
-take them.
+An instance has a slot with a plain number for each metric: counting is ``topic.bytes_in += size``, which takes about ten
+nanoseconds, no lock, and no code of Prometheus. Only the event loop's thread may use the numbers. The class has the
+description, the unit and Kafka's MBean of each metric; the exporter and the documentation read them there.
 """
 
 from __future__ import annotations
@@ -16,41 +15,41 @@ from typing import Any, ClassVar, NamedTuple
 
 
 class Instrument(NamedTuple):
-    """The definition of one metric. Kinds and names as in Prometheus, without the suffix ``_total`` of counters."""
+    """The definition of one metric. Kinds and names are Prometheus's, without the suffix ``_total`` of counters."""
 
     kind: str
     name: str
     doc: str
     mbean: str
-    """Kafka's name for the same thing; "" where it has none."""
+    """The corresponding MBean of Kafka; empty if there is none."""
     unit: str = ""
-    """How an instrument's own numbers become the name's unit, for histograms: see ``Histogram``."""
+    """For histograms: the unit of the observed numbers, see ``Histogram``."""
 
     @property
     def exported_name(self) -> str:
-        """The name as it is scraped."""
+        """The name in a scrape."""
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
 
 def counter(name: str, doc: str, mbean: str = "") -> Any:
-    """A number that only grows: what happened since the broker began. Starts at 0."""
+    """A number that only grows, from 0 at the start of the broker."""
     return Instrument("counter", name, doc, mbean)
 
 
 def gauge(name: str, doc: str, mbean: str = "") -> Any:
-    """A number as it is now. Starts at 0."""
+    """A current value, initially 0."""
     return Instrument("gauge", name, doc, mbean)
 
 
 def seconds_histogram(name: str, doc: str, mbean: str = "") -> Any:
-    """How long something took, observed in microseconds."""
+    """A distribution of durations, observed in microseconds."""
     return Instrument("histogram", name, doc, mbean, "us")
 
 
 class Histogram:
-    """Counts whole numbers by their bit length: bucket n has those below 2**n that no earlier bucket has.
+    """Counts integers by their bit length: bucket n counts numbers below 2**n that are in no earlier bucket.
 
-    There is no search and no bound to choose: neighbouring buckets differ by a factor of two.
+    This needs neither a search nor a choice of bounds: each bucket is twice as wide as the previous one.
     """
 
     __slots__ = ("buckets", "total")
@@ -66,7 +65,7 @@ class Histogram:
 
 
 class _InstrumentsType(type):
-    """Turns the definitions in a class body into slots."""
+    """Replaces the definitions in a class body by slots."""
 
     def __new__(
         mcs,
@@ -99,7 +98,7 @@ class _InstrumentsType(type):
 
 
 class Instruments(metaclass=_InstrumentsType):
-    """Base of the classes that list instruments. A subclass without instruments of its own inherits them."""
+    """Base class of lists of instruments. A subclass without own instruments inherits them."""
 
     INSTRUMENTS: ClassVar[Mapping[str, Instrument]] = {}
     LABELS: ClassVar[tuple[str, ...]] = ()
@@ -107,7 +106,7 @@ class Instruments(metaclass=_InstrumentsType):
     """The heading of the list in the documentation."""
 
     def __init__(self, **values: float) -> None:
-        """Everything at 0, except what is given."""
+        """All numbers are 0 except the given ones."""
         for attribute, instrument in self.INSTRUMENTS.items():
             setattr(self, attribute, Histogram() if instrument.kind == "histogram" else values.pop(attribute, 0))
         if values:

@@ -1,8 +1,8 @@
-"""What there is to count, found by those who count and by the exporter.
+"""The registry of a broker's metrics, between the parts that count and the exporter.
 
-Counters that many hands touch are handed out here (``Metrics.topic``). Everything else registers where its numbers
-are: ``Metrics.watch`` takes a function that gives labels and objects when somebody asks. It is called in the event
-loop's thread, so it may look at anything, and should be done within milliseconds.
+``Metrics.topic`` returns counters that several parts share. For all other numbers ``Metrics.watch`` registers a function
+that returns labels and objects at each scrape. It is called in the event loop's thread, so that it can read anything, and
+must return within milliseconds.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from parley.broker.metrics.instruments import Histogram, Instruments
 _log = logging.getLogger(__name__)
 
 Labelled = tuple[tuple[str, ...], object]
-"""The values of a class's labels, and an object with its attributes (it need not be of that class)."""
+"""The values of the labels, and an object with the attributes of the instruments' class (of any type)."""
 
 
 class Sample(NamedTuple):
-    """The numbers of one object when it was asked, None for one that could not be had; a histogram is its buckets and
-    their total."""
+    """The numbers of one object at a scrape; None if one could not be read. A histogram is (buckets, total)."""
 
     labels: tuple[str, ...]
     values: tuple[Any, ...]
@@ -44,26 +43,26 @@ class Metrics:
         self.watch(ProcessMetrics, lambda: (((), self.process),))
 
     def topic(self, name: str) -> TopicMetrics:
-        """The counters of a topic; keep the object where it is used often."""
+        """The counters of a topic. Keep the object if you use it often."""
         topic = self._topics.get(name)
         if topic is None:
             topic = self._topics[name] = TopicMetrics()
         return topic
 
     def forget_topic(self, name: str) -> None:
-        """A topic is gone from this broker: it is exported no longer."""
+        """Stop exporting a topic that this broker no longer hosts."""
         self._topics.pop(name, None)
 
     def watch(self, instruments: type[Instruments], labelled: Callable[[], Iterable[Labelled]]) -> None:
-        """Export what ``labelled`` gives at the time; attributes are those of ``instruments``."""
+        """Export the objects that ``labelled`` returns at each scrape, with the attributes of ``instruments``."""
         self._watched.append((instruments, labelled))
 
     def snapshot(self) -> Snapshot:
-        """All numbers as they are now. To be called in the event loop's thread."""
+        """Return all numbers as they are now. Must be called in the event loop's thread."""
         return [(instruments, self._samples(instruments, labelled)) for instruments, labelled in self._watched]
 
     def _samples(self, instruments: type[Instruments], labelled: Callable[[], Iterable[Labelled]]) -> list[Sample]:
-        """The numbers of one kind, without those that cannot be had: others must not be lost with them."""
+        """The numbers of one class of instruments. Numbers that cannot be read are left out; the others are kept."""
         read = _reader(instruments)
         samples = []
         try:
@@ -86,7 +85,7 @@ class Metrics:
         return (tuple(value.buckets), value.total) if isinstance(value, Histogram) else value
 
     def _complain(self, what: str, error: Exception) -> None:
-        """Log the first failure of each source; scrapes come every few seconds."""
+        """Log only the first failure of each source, because scrapes come every few seconds."""
         if what not in self._complained:
             self._complained.add(what)
             _log.error("a metric cannot be read and is left out", exc_info=error, extra={"metric": what})

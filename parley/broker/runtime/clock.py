@@ -1,8 +1,7 @@
-"""The clock a broker reads: wall time for timestamps of records, monotonic time for everything that waits.
+"""The clock of a broker: wall time for timestamps of records, monotonic time for everything that waits.
 
-Nothing else below ``parley/broker/`` touches the module ``time``, except where the broker is put together. Whoever
-needs the
-time is handed a ``Clock`` or one of its methods, so that a test or a simulation can turn the hands itself.
+No other module below ``parley/broker/`` uses the module ``time``. Code that needs the time receives a ``Clock`` or one of
+its methods, so that tests and simulations can control it.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Two hands that are never compared with each other."""
+    """Two clocks. Their times must not be compared with each other."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970-01-01 UTC. May jump in both directions: for timestamps only, never for timers."""
+        """Milliseconds since 1970-01-01 UTC. They can jump in both directions: use them for timestamps only."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds since an arbitrary instant; never goes back."""
+        """Seconds since an arbitrary instant; they never decrease."""
         ...
 
 
@@ -33,4 +32,4 @@ class _SystemClock:
 
 
 SYSTEM_CLOCK: Clock = _SystemClock()
-"""The clock of the machine."""
+"""The clock of this machine."""

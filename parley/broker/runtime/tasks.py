@@ -1,7 +1,7 @@
-"""The one place where tasks are made.
+"""The only place where tasks are created.
 
-A task that nobody awaits can fail unseen, and one that nobody stops outlives its broker. A ``TaskSet`` holds every
-task of its owner: a failure is logged with its traceback, and ``TaskSet.close`` ends what is left and waits for it.
+A task that is not awaited can fail unnoticed, and a task that is not stopped outlives its broker. A ``TaskSet`` holds all
+tasks of its owner: it logs failures with their traceback, and ``close`` cancels the remaining tasks and waits for them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class TaskSet:
     """The running tasks of one owner."""
 
     def __init__(self) -> None:
-        self._tasks: dict[asyncio.Task[Any], None] = {}  # they end in the order of their beginning
+        self._tasks: dict[asyncio.Task[Any], None] = {}  # in the order of their start, in which they are cancelled
         self._closed = False
 
     def __len__(self) -> int:
@@ -57,9 +57,9 @@ class TaskSet:
 
 
 async def race(*works: Coroutine[Any, Any, object]) -> None:
-    """Run all side by side until the first one ends, then end the others; raises what that one raised.
+    """Run all concurrently until the first one ends, then cancel the others. Raises what the first one raised.
 
-    For parts of one whole, none of which can go on without the others.
+    For parts of a whole, of which none can continue without the others.
     """
     tasks = [asyncio.ensure_future(work) for work in works]
     try:

@@ -1,6 +1,6 @@
-"""The threads of a broker, made in one place: an executor for each purpose, so that no work keeps other kinds waiting.
+"""The threads of a broker: one executor per purpose, so that one kind of work does not block the others.
 
-With one executor for all, the upkeep of a slow disk would hold the threads that fetches need.
+With a single executor, maintenance on a slow disk would occupy the threads that fetches need.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 
 READS, RECORDS, UPKEEP = 8, 4, 4
-"""Threads of each purpose at most; they are started when there is work for them."""
+"""The maximum number of threads per purpose. They are started on demand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """Where work is done that would hold up the event loop. None: in the loop's own executor."""
+    """The executors for work that would block the event loop. None means the default executor of the loop."""
 
     reads: Executor | None = None
-    """Waiting for the disk on behalf of clients."""
+    """Disk reads for clients."""
     records: Executor | None = None
-    """Decompressing, compressing and converting records, which keeps processors busy."""
+    """Decompressing, compressing and converting records, which uses the CPU."""
     upkeep: Executor | None = None
-    """What the logs themselves need: opening, recovery, flushing, deletion, checkpoints."""
+    """Maintenance of the logs: opening, recovery, flushing, deletion, checkpoints."""
 
     @classmethod
     def made(cls, recovering: int) -> Threads:
-        """Executors of a broker's own, ``recovering`` threads for the recovery of its logs; ``close`` ends them."""
+        """Create the executors of a broker, with ``recovering`` threads for the recovery of its logs."""
         return cls(
             reads=ThreadPoolExecutor(READS, "reads"),
             records=ThreadPoolExecutor(RECORDS, "records"),
@@ -34,7 +34,7 @@ class Threads:
         )
 
     async def close(self) -> None:
-        """Wait for the work under way, and end the threads."""
+        """Wait for the work in progress, and end the threads."""
         executors = [each for each in (self.reads, self.records, self.upkeep) if each is not None]
 
         def shut_down() -> None:

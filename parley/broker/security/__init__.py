@@ -1,1 +1,1 @@
-"""Who may do what: principals and the operations of Kafka's access control model."""
+"""Principals and the operations of Kafka's access control model."""

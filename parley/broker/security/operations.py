@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 
 NOT_ASKED = -(2**31)
-"""The bit field's value where the request did not ask for authorized operations."""
+"""The value of the bit field if the request did not ask for authorized operations."""
 
 
 class Operation(IntEnum):
@@ -25,7 +25,7 @@ class Operation(IntEnum):
 
 
 def bit_field(operations: Iterable[Operation]) -> int:
-    """The operations as one signed 32-bit field: bit n stands for the operation numbered n."""
+    """Return the operations as a signed 32-bit field: bit n stands for the operation with the number n."""
     return sum(1 << operation for operation in operations)
 
 

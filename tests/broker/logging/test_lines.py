@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from parley.broker.config import BrokerConfig
 from parley.broker.logging import lines as logs
-from parley.broker.logging.lines import LogLines, LogWriter, secrets_in, start_logging
+from parley.broker.logging.lines import LineFormatter, LogWriter, secrets_in, start_logging
 
 
 def record(event: str, *args: object, error: BaseException | None = None, **facts: Any) -> logging.LogRecord:
@@ -27,8 +27,8 @@ def record(event: str, *args: object, error: BaseException | None = None, **fact
     return made
 
 
-TEXT = LogLines(as_json=False)
-JSON = LogLines(as_json=True)
+TEXT = LineFormatter(as_json=False)
+JSON = LineFormatter(as_json=True)
 
 
 def test_a_line_of_text() -> None:
@@ -85,7 +85,7 @@ def test_secrets_are_hidden_wherever_they_turn_up() -> None:
     )
     secrets = secrets_in(config)
     assert secrets == {"hunter2", 'password="pw"', "s%40crt", "s@crt"}
-    for lines in (LogLines(as_json=False, secrets=secrets), LogLines(as_json=True, secrets=secrets)):
+    for lines in (LineFormatter(as_json=False, secrets=secrets), LineFormatter(as_json=True, secrets=secrets)):
         line = lines.format(record("with hunter2 at %s", "zookeeper://user:s%40crt@host", given=["hunter2", "s@crt"]))
         assert not any(secret in line for secret in secrets)
         assert line.count("[hidden]") == 4

@@ -114,8 +114,8 @@ async def test_a_stuck_loop_is_said(served: Served, monkeypatch: pytest.MonkeyPa
     asking.join()  # the loop is stuck here, in its own thread
     (health_status, body), (metrics_status, text) = answers
     assert (health_status, metrics_status) == (503, 503)
-    assert json.loads(body)["problems"] == {"event loop": "the event loop has not answered within 0.05 s"}
-    assert "has not answered" in text
+    assert json.loads(body)["problems"] == {"event loop": "the event loop has not responded within 0.05 s"}
+    assert "has not responded" in text
 
 
 async def test_a_failing_source_costs_its_own_numbers_alone(served: Served, caplog: pytest.LogCaptureFixture) -> None:
