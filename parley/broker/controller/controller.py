@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any, TypeVar
 
-from parley.broker.controller.controller_state import ControllerEvent, ControllerState, state_after
+from parley.broker.controller.controller_state import ControllerEvent, ControllerState, next_state
 from parley.broker.controller.decision import Decide
 from parley.broker.controller.decision_batch import DecisionRequest, decide_batch
 from parley.broker.controller.metadata_publisher import MetadataPublisher
@@ -82,7 +82,7 @@ class Controller:
         return self._state is ControllerState.ACTIVE
 
     def _enter(self, event: ControllerEvent) -> None:
-        self._state = state_after(self._state, event)
+        self._state = next_state(self._state, event)
 
     async def submit(self, decide: Decide[T], *, waits_for_store: bool = False) -> T:
         """Carry out a decision; return its result once its changes are durable and applied on this broker.

@@ -49,7 +49,7 @@ TRANSITIONS: dict[tuple[ControllerState, ControllerEvent], ControllerState] = {
 }
 
 
-def state_after(state: ControllerState, event: ControllerEvent) -> ControllerState:
+def next_state(state: ControllerState, event: ControllerEvent) -> ControllerState:
     """Return the state that follows. Raises AssertionError if the table has no such step: that is a defect."""
     following = TRANSITIONS.get((state, event))
     if following is None:

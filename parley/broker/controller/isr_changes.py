@@ -12,7 +12,7 @@ from uuid import UUID
 
 from parley.broker.controller.brokers import check_broker_epoch
 from parley.broker.controller.decision import Decision
-from parley.broker.controller.leader_choice import next_state
+from parley.broker.controller.leader_choice import next_partition_state
 from parley.broker.metadata.changes import Change, PartitionChanged
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import PartitionState
@@ -70,7 +70,7 @@ def alter_partitions(
             outcomes.append(IsrChangeOutcome(change, state, error))
             continue
         isr = tuple(broker for broker, _ in change.isr)
-        after = next_state(state, replace(state, isr=isr), live)
+        after = next_partition_state(state, replace(state, isr=isr), live)
         if after is not state:
             changed[key] = after
         moved = after.leader != sender

@@ -30,10 +30,10 @@ def elect_leader(state: PartitionState, live: Container[int], *, unclean: bool =
 
     Returns the same object if nothing changes.
     """
-    return next_state(state, state, live, unclean=unclean)
+    return next_partition_state(state, state, live, unclean=unclean)
 
 
-def next_state(
+def next_partition_state(
     known: PartitionState, wanted: PartitionState, live: Container[int], *, unclean: bool = False
 ) -> PartitionState:
     """Return the state that follows ``known`` when ``wanted`` is asked for, by the rules above.

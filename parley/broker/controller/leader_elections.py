@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from parley.broker.controller.decision import Decision
-from parley.broker.controller.leader_choice import elect_leader, electable, next_state
+from parley.broker.controller.leader_choice import elect_leader, electable, next_partition_state
 from parley.broker.metadata.changes import Change, PartitionChanged
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, PartitionState
@@ -89,7 +89,7 @@ def _preferred(state: PartitionState, live: Set[int]) -> PartitionState:
         raise KafkaError(
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"The preferred leader, broker {preferred}, is not {why}."
         )
-    return next_state(state, replace(state, leader=preferred), live)
+    return next_partition_state(state, replace(state, leader=preferred), live)
 
 
 def reconcile_leaders(
@@ -138,7 +138,7 @@ def rebalance_to_preferred(image: MetadataImage, percentage: int, limit: int) ->
         if state.leader != preferred:
             away[preferred].append((topic, index, state))
     changes: list[Change] = [
-        PartitionChanged(topic, index, next_state(state, replace(state, leader=broker), live))
+        PartitionChanged(topic, index, next_partition_state(state, replace(state, leader=broker), live))
         for broker, partitions in sorted(away.items())
         if broker in live and len(partitions) * 100 > percentage * preferring[broker]
         for topic, index, state in partitions

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from parley.broker.controller.brokers import UncleanAllowed
 from parley.broker.controller.decision import Decision
-from parley.broker.controller.leader_choice import next_state
+from parley.broker.controller.leader_choice import next_partition_state
 from parley.broker.controller.replica_placement import check_replicas
 from parley.broker.metadata.changes import Change, PartitionChanged
 from parley.broker.metadata.image import MetadataImage
@@ -49,7 +49,7 @@ def alter_reassignments(
         try:
             state = _known(image, move)
             wanted = _wanted(image, state, move, factor_may_change=factor_may_change)
-            after = next_state(state, wanted, live, unclean=not wanted.isr and unclean(image, move.topic))
+            after = next_partition_state(state, wanted, live, unclean=not wanted.isr and unclean(image, move.topic))
             _check_isr_is_not_empty(after, move)
         except KafkaError as error:
             outcomes.append(ReassignmentOutcome(move, error))

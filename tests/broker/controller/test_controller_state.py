@@ -6,14 +6,14 @@ from itertools import product
 
 import pytest
 
-from parley.broker.controller.controller_state import TRANSITIONS, ControllerEvent, ControllerState, state_after
+from parley.broker.controller.controller_state import TRANSITIONS, ControllerEvent, ControllerState, next_state
 
 
 def test_a_life_with_two_terms() -> None:
     state = ControllerState.IDLE
     events = ["STARTED", "ELECTED", "LOADING_FAILED", "ELECTED", "LOADED", "TERM_ENDED", "RESIGNED", "STOPPED"]
     for event in events:
-        state = state_after(state, ControllerEvent[event])
+        state = next_state(state, ControllerEvent[event])
     assert state is ControllerState.IDLE
 
 
@@ -22,4 +22,4 @@ def test_a_life_with_two_terms() -> None:
 )
 def test_an_illegal_step_raises(state: ControllerState, event: ControllerEvent) -> None:
     with pytest.raises(AssertionError, match=f"{event.name} is not a legal step .* {state.name}"):
-        state_after(state, event)
+        next_state(state, event)
