@@ -113,7 +113,8 @@ class Controller:
         loop = asyncio.get_running_loop()
         since_s = self._store_silent_since_s
         if since_s is not None and loop.time() - since_s >= STORE_PATIENCE_S:
-            request.withdraw(store_unavailable(self._store_name, self._store_error))
+            trouble = f"does not respond{self._store_error}"
+            request.withdraw(store_unavailable(self._store_name, trouble, is_uncertain=True))
         else:
             request.patience = loop.call_later(STORE_CHECK_S, self._withdraw_if_store_is_silent, request)
 
@@ -291,7 +292,7 @@ class Controller:
         loop = asyncio.get_running_loop()
         try:
             for part in self._store.split(ops):
-                self._store_silent_since_s, self._store_error = loop.time(), "no response"
+                self._store_silent_since_s, self._store_error = loop.time(), ""
                 while True:
                     try:
                         await self._store.txn((), part, guard=leadership.guard())
@@ -300,7 +301,7 @@ class Controller:
                     except Retriable as error:
                         # The writes are whole values, and guarded: to repeat one whose outcome is unknown is harmless.
                         self._log_store_failure("a metadata write is repeated", error)
-                        self._store_error = str(error)
+                        self._store_error = f": {error}"
                         leadership.require()
                         await asyncio.sleep(RETRY_SECONDS)
         finally:
@@ -323,10 +324,14 @@ def _with_controller(image: MetadataImage, broker_id: int, epoch: int) -> Metada
     return image.apply(Delta(epoch, 0, (ControllerElected(broker_id, epoch),)))
 
 
-def store_unavailable(store: str, reason: str) -> KafkaError:
-    """The error for a client whose change cannot be made because the coordination store does not respond."""
+def store_unavailable(store: str, trouble: str, *, is_uncertain: bool) -> KafkaError:
+    """The error for a client whose change cannot be made because of ``trouble`` with the coordination store.
+
+    ``is_uncertain`` says that the change may have been made all the same.
+    """
+    uncertain = "This change may have been made all the same. " if is_uncertain else ""
     return KafkaError(
         ErrorCode.REQUEST_TIMED_OUT,
-        f"The coordination store ({store}) does not respond: {reason}. The cluster cannot be changed until it does; "
-        "the change may have been made all the same. Check the store, then try again.",
+        f"The coordination store ({store}) {trouble}. The cluster cannot be changed until it responds again. "
+        f"{uncertain}Check the store, then try again.",
     )

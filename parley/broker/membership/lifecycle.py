@@ -160,11 +160,10 @@ class BrokerLifecycle:
 
     def store_error(self) -> KafkaError | None:
         """Return the error for clients whose change needs the store; None while the store responds."""
-        if self.outage.lasts_s is None:
+        lasts_s, store = self.outage.lasts_s, self.store_move.store.capabilities.name
+        if lasts_s is None:
             return None
-        return store_unavailable(
-            self.store_move.store.capabilities.name, f"no response for {self.outage.lasts_s:.0f} s"
-        )
+        return store_unavailable(store, f"has not responded for {lasts_s:.0f} s", is_uncertain=False)
 
     async def until_registered(self) -> None:
         """Wait until the metadata shows this very incarnation of the broker as alive."""
