@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import gc
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+SYSTEM_TESTS = Path(__file__).parent / "system"
+_MARKS_OF_FILE = re.compile(r"^pytestmark = .*$", re.MULTILINE)
 
 # How long an example takes says nothing on a machine that does other things besides.
 settings.register_profile("parley", deadline=None, max_examples=30)
@@ -23,6 +28,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="the coordination store under the tests of clusters of processes; the suite has a choice of them on each",
     )
     group.addoption("--chaos-seed", type=int, default=1, help="what decides how")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import files whose tests all have a mark that ``-m "not this and not that"`` leaves out."""
+    terms = config.option.markexpr.split(" and ")
+    if not all(re.fullmatch(r"not \w+", term) for term in terms):
+        return None
+    left_out = {term.removeprefix("not ") for term in terms}
+    if collection_path == SYSTEM_TESTS:
+        return True if "system" in left_out else None
+    if not (collection_path.name.startswith("test_") and collection_path.suffix == ".py"):
+        return None
+    found = _MARKS_OF_FILE.search(collection_path.read_text())
+    return True if found and left_out & set(re.findall(r"\bmark\.(\w+)", found[0])) else None
 
 
 @pytest.hookimpl(trylast=True)

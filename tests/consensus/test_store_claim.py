@@ -182,6 +182,7 @@ async def moved(migration: Migration) -> bool:
 
 @pytest.mark.parametrize("fails_at", [None, Step.CONNECT])
 @pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.slow
 async def test_a_cluster_that_begins_in_a_store_and_one_that_moves_there(begun: bool, fails_at: Step | None) -> None:
     ends = set()
     choices: list[int] = []
@@ -220,6 +221,7 @@ async def test_a_cluster_that_begins_in_a_store_and_one_that_moves_there(begun: 
 
 
 @pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.slow
 async def test_two_clusters_that_move_to_the_same_store(begun: bool) -> None:
     ends = set()
     choices: list[int] = []
@@ -253,6 +255,7 @@ async def test_two_clusters_that_move_to_the_same_store(begun: bool) -> None:
 
 @pytest.mark.parametrize("begun", [False, True])
 @pytest.mark.parametrize("death", range(9))
+@pytest.mark.slow
 async def test_a_claimant_that_dies_at_any_step_holds_up_nobody(begun: bool, death: int) -> None:
     choices: list[int] = []
     for order in every_order(lambda: choices):  # noqa: B023

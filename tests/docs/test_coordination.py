@@ -52,6 +52,7 @@ def test_the_program_runs(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_backend_that_is_shown_can_be_run_by_name(package: Path) -> None:
     command = ["-m", "parley.consensus.conformance", "test_directory_store:DirectoryHarness"]
     result = _run(*command, "--check", "kv-exact", "--check", "election-stale-leader-fenced", cwd=package)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 _HEAVY = ("pyspark", "pandas", "pyarrow", "numpy")
 
 _PROGRAM = """
@@ -25,6 +27,7 @@ def _imported(heavy: tuple[str, ...], *packages: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120).stderr
 
 
+@pytest.mark.slow
 def test_no_other_package_imports_spark() -> None:
     assert (
         _imported(

@@ -162,6 +162,7 @@ length: int = len(good.note)  # error
 """
 
 
+@pytest.mark.slow
 def test_mypy_understands_messages(tmp_path: Path) -> None:
     snippet = tmp_path / "snippet.py"
     snippet.write_text(SNIPPET)

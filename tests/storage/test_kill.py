@@ -165,6 +165,7 @@ def rounds(directory: Path, count: int) -> None:
     assert parent.segments > 1
 
 
+@pytest.mark.slow
 def test_a_few_kills(tmp_path: Path) -> None:
     rounds(tmp_path, 30)
 

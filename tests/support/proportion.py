@@ -9,4 +9,4 @@ _SOAK_EXAMPLES = settings.get_profile("soak").max_examples
 
 def examples(count: int) -> int:
     """``count`` in ``make soak``; elsewhere as many fewer as the profile in force tries fewer than ``soak`` does."""
-    return max(5, count * settings().max_examples // _SOAK_EXAMPLES)
+    return max(2, count * settings().max_examples // _SOAK_EXAMPLES)

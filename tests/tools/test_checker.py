@@ -226,6 +226,7 @@ def test_apache_kafka_passes(tmp_path_factory: pytest.TempPathFactory, idempoten
     assert verdict.longest_pause_s > 0.1
 
 
+@pytest.mark.slow
 def test_the_command(on_broker: Parley) -> None:
     typed = on_broker("check", "--seconds", "1", "--rate", "200", "--partitions", "2")
     assert typed.code == 0, typed.out + typed.err

@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow  # each test is a run of pytest
+
 TESTS = """
 import pytest
 from confluent_kafka.admin import AdminClient

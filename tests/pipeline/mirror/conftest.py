@@ -11,6 +11,7 @@ from parley import Broker
 SETTINGS = {
     "auto.create.topics.enable": "false",
     "group.initial.rebalance.delay.ms": "0",
+    "offsets.topic.num.partitions": "3",
     "log.retention.ms": "-1",  # what is copied is of any time
 }
 

@@ -94,6 +94,7 @@ def test_the_brokers_keep_their_promises(seed: int) -> None:
     assert outcome.records_acknowledged
 
 
+@pytest.mark.slow
 def test_a_seed_replays_exactly() -> None:
     code = "from parley.tools.simulation.scenario import *; print(simulate(4, Settings(seconds=5.0)).digest)"
     digests = {
