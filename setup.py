@@ -1,9 +1,8 @@
 """Compiles the byte-walking modules with mypyc.
 
-The same sources run interpreted where no C compiler is found: the extensions are optional, so a failed
-compilation costs speed, never the installation. The digest of each compiled source is written beside the package
-(``parley/_built.json``), wherever the extensions went; ``parley.compiled`` reads it to notice a compiled module
-older than its source.
+Without a C compiler the same sources run interpreted: the extensions are optional, so a failed compilation only costs
+speed. The digest of each compiled source is written beside the package (``parley/_built.json``); ``parley.compiled``
+reads it to notice a compiled module that is older than its source.
 """
 
 import hashlib
@@ -29,7 +28,7 @@ def extensions() -> list[Extension]:
     from mypyc.build import mypycify
 
     built: list[Extension] = mypycify(
-        # Nothing is installed yet where a package is built: what its modules import besides is not looked for.
+        # In an isolated build nothing else is installed, so other imports of these modules are ignored.
         ["--config-file=", "--python-version=3.11", "--ignore-missing-imports", *COMPILED],
         opt_level="3",
         group_name="parley._compiled",
@@ -40,7 +39,8 @@ def extensions() -> list[Extension]:
 
 
 class BuildAndNote(build_ext):
-    """Notes what was compiled; where that failed, no extension of an earlier build is left to be taken for it."""
+    """Records what was compiled. If a compilation failed, removes the extensions of an earlier build, which would be
+    stale."""
 
     def run(self) -> None:
         self.succeeded: list[str] = []

@@ -1,10 +1,10 @@
-"""Which of the byte-walking modules run compiled, and the guard against stale ones.
+"""Reports which of the byte-walking modules run compiled, and guards against stale ones.
 
-``setup.py`` compiles a few modules with mypyc and records the digest of each source it compiled. Python prefers an
-extension module to the source beside it, so after an edit the old compiled code would run silently. The finder
-installed here (by ``parley/protocol/__init__.py``, before any of those modules can be imported) compares the digests
-first: a stale module is imported from its source instead, with one warning that says how to rebuild. Setting
-``PARLEY_PURE=1`` runs every module from its source.
+``setup.py`` compiles a few modules with mypyc and records the digest of each compiled source. Python prefers an
+extension module to the source beside it, so without a guard an edit would be ignored silently. The finder in this
+module, installed by ``parley/protocol/__init__.py`` before any of those modules is imported, compares the digests: a
+stale module is imported from its source, with one warning that says how to rebuild it. ``PARLEY_PURE=1`` runs every
+module from its source.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class StaleModuleWarning(RuntimeWarning):
 
 
 def built_digests() -> dict[str, str]:
-    """Module name -> SHA-256 of the source that was compiled; empty when nothing was compiled."""
+    """Module name -> SHA-256 of the compiled source; empty if nothing was compiled."""
     try:
         digests: dict[str, str] = json.loads(_BUILT.read_text())
     except (FileNotFoundError, ValueError):
@@ -50,7 +50,7 @@ def _is_stale(module: str, digest: str) -> bool:
 
 
 class _SourceFirst(MetaPathFinder):
-    """Imports a compiled module's source when the compiled form must not be used."""
+    """Imports the source of a compiled module if the compiled form must not be used."""
 
     def __init__(self, digests: dict[str, str], pure: bool) -> None:
         self._digests = digests
@@ -83,9 +83,9 @@ def install_guard() -> None:
 
 
 def status() -> dict[str, str]:
-    """Each module that can be compiled -> ``"compiled"`` or ``"interpreted"``, by what an import loads.
+    """Each module that can be compiled -> ``"compiled"`` or ``"interpreted"``, depending on what an import would load.
 
-    They are not imported: what a module needs besides may belong to an extra that is not installed.
+    Does not import them: they may need packages of an extra that is not installed.
     """
     names = built_digests() or {"parley.protocol.records._walk": ""}
     report = {}

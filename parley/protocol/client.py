@@ -1,17 +1,14 @@
 """A thin asyncio client: negotiated versions, one connection per broker, pipelining, time limits.
 
-It sends the messages of `parley.protocol.messages` and returns the answers as they are: an error code inside a
-response is for the caller to read. `KafkaError` is raised only where there is no answer:
+It sends the messages of ``parley.protocol.messages`` and returns the responses unchanged: the caller reads error codes
+in them. It never retries. Connections are made on demand. It raises ``KafkaError`` only if there is no response:
 
-- NETWORK_EXCEPTION: no connection, or it ended before the answer came. A request that had been sent may have been
-  carried out.
-- REQUEST_TIMED_OUT: no answer in time. The request may still be carried out; the connection stays usable, but what
-  may go to any broker goes to another one, until this one speaks again.
-- UNSUPPORTED_VERSION: the broker does not have the API, or no version of it that we have.
-- BROKER_NOT_AVAILABLE: none of the bootstrap addresses answers (as `NobodyListens` if none takes a connection), or the
-  cluster has no broker with this id.
-
-Nothing is retried. Connections are made when needed, and again after they have been lost.
+- NETWORK_EXCEPTION: no connection, or it ended before the response. A request that was sent may have been carried out.
+- REQUEST_TIMED_OUT: no response in time. The request may still be carried out. The connection stays usable, but
+  requests for any broker avoid this one until it responds again.
+- UNSUPPORTED_VERSION: the broker and this client have no version of the API in common.
+- BROKER_NOT_AVAILABLE: no bootstrap address responds (``NobodyListens`` if none accepts a connection), or the cluster
+  has no broker with this id.
 """
 
 from __future__ import annotations
@@ -45,7 +42,7 @@ class NobodyListens(KafkaError):
 
 
 class Address(NamedTuple):
-    """Where a broker listens."""
+    """The host and port of a broker's listener."""
 
     host: str
     port: int
@@ -55,9 +52,9 @@ class Address(NamedTuple):
 
 
 def parse_bootstrap(text: str) -> list[Address]:
-    """The addresses in "host:port,host,[::1]:port"; the port is 9092 if none is given. Raises ValueError.
+    """Parse "host:port,host,[::1]:port"; the default port is 9092. Raises ValueError.
 
-    A listener's name before an address, as in "PLAINTEXT://host:port", means nothing, as to Kafka's clients.
+    Ignores a listener name before an address, as in "PLAINTEXT://host:port", like Kafka's clients.
     """
     addresses = []
     for part in filter(None, (piece.strip() for piece in text.split(","))):
@@ -66,10 +63,10 @@ def parse_bootstrap(text: str) -> list[Address]:
         if not colon or (address.startswith("[") and address.endswith("]")):
             host, port = address, str(_DEFAULT_PORT)
         if not port.isdecimal() or not 0 < int(port) < 65536 or not host:
-            raise ValueError(f"{part!r} is no host:port")
+            raise ValueError(f"{part!r} is not host:port")
         addresses.append(Address(host.strip("[]"), int(port)))
     if not addresses:
-        raise ValueError("no bootstrap address is given")
+        raise ValueError("there is no bootstrap address")
     return addresses
 
 
@@ -82,13 +79,13 @@ def _software_version() -> str:
 
 
 class _Link(asyncio.BufferedProtocol):
-    """One connection: answers go to the futures of their requests."""
+    """One connection; each response completes the future of its request."""
 
     def __init__(self, address: Address, client_id: str | None, max_frame_bytes: int) -> None:
         self.address = address
         self.is_open = True
         self.is_silent = False
-        """Whether an answer is overdue and nothing has come since."""
+        """True if a response is overdue and no byte has arrived since."""
         self.versions: dict[int, tuple[int, int]] = {}  # API key -> the broker's lowest and highest version
         self._connection = ClientConnection(client_id, max_frame_bytes)
         self._waiting: dict[int, asyncio.Future[Response]] = {}
@@ -98,10 +95,10 @@ class _Link(asyncio.BufferedProtocol):
         self._ended: Exception | None = None
         self.ended_at: float | None = None
 
-    # What the transport calls.
+    # --- Calls by the transport ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its class
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport has the interface but not the class
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._connection.get_buffer(sizehint)
@@ -135,10 +132,10 @@ class _Link(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._writable.set()
 
-    # What the client calls.
+    # --- Calls by the client ---
 
     async def ask(self, request: Request, version: int) -> Response | None:
-        """Send and wait for the answer; None where there is none (``acks=0``)."""
+        """Send a request and return its response, or None if there is none (``acks=0``)."""
         await self._writable.wait()
         if not self.is_open:
             raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{self.address}: the connection has ended")
@@ -149,7 +146,8 @@ class _Link(asyncio.BufferedProtocol):
         return None if correlation_id is None else await waiting
 
     async def negotiate(self) -> None:
-        """Learn the broker's versions; one that does not know our ApiVersions tells which it knows (KIP-511)."""
+        """Learn the broker's versions. A broker that does not support our ApiVersions version returns those it supports
+        (KIP-511)."""
         request = ApiVersionsRequest(client_software_name="parley", client_software_version=_software_version())
         answer: Any = await self.ask(request, request.VERSIONS.max)
         if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
@@ -160,7 +158,7 @@ class _Link(asyncio.BufferedProtocol):
         self.versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
 
     def version_for(self, api_key: int, ours: VersionRange) -> int:
-        """The highest version both ends have."""
+        """The highest version that both sides support."""
         name = APIS[api_key].name
         if api_key not in self.versions:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{self.address} does not have {name}")
@@ -174,7 +172,7 @@ class _Link(asyncio.BufferedProtocol):
         return version
 
     async def close(self, limit: float) -> None:
-        """Send what has been written, for at most `limit` seconds, then end the connection."""
+        """Send what has been written, for at most ``limit`` seconds, then end the connection."""
         self._transport.close()
         try:
             async with asyncio.timeout(limit):
@@ -188,10 +186,10 @@ class _Link(asyncio.BufferedProtocol):
 
 
 class Client:
-    """Sends requests to the brokers of a cluster; see the module's rules for what it raises.
+    """Sends requests to the brokers of a cluster; the module docstring says what it raises.
 
-    ``async with Client("localhost:9092") as client: answer = await client.send(request)``. Nodes are broker ids; the
-    addresses of brokers come from the cluster's own metadata. Time limits are in seconds.
+    ``async with Client("localhost:9092") as client: response = await client.send(request)``. Nodes are broker ids; the
+    client takes the brokers' addresses from the cluster's metadata. Time limits are in seconds.
     """
 
     def __init__(
@@ -232,7 +230,7 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections; requests in flight fail with NETWORK_EXCEPTION. May be called again."""
+        """Close all connections; requests in flight fail with NETWORK_EXCEPTION. Idempotent."""
         links, self._links = list(self._links.values()), {}
         for link in links:
             await link.close(self._timeout)
@@ -240,11 +238,10 @@ class Client:
     async def send(
         self, request: Request, *, node: int | None = None, version: int | None = None, timeout: float | None = None
     ) -> Any:
-        """Send a request to a broker (None: to any) and return its response, or None if it is a produce with acks=0.
+        """Send a request to a broker (None: to any) and return its response, or None for a produce request with acks=0.
 
-        `timeout` counts from the call: a connection that must be made first is part of it.
-        `version` is the highest both ends have unless given. Raises ValueError if the request has values that the
-        version cannot carry, and KafkaError as the module says.
+        ``timeout`` includes the time to connect. ``version`` defaults to the highest one that both sides support.
+        Raises ValueError if the request has values that the version cannot carry, and KafkaError as the module says.
         """
         limit = self._timeout if timeout is None else timeout
         link: _Link | None = None
@@ -262,20 +259,21 @@ class Client:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"no {what} within {limit:g} s") from None
 
     async def version_for(self, request: type[Request], *, node: int | None = None) -> int:
-        """The version in which `send` would send such a request."""
+        """The version in which ``send`` would send such a request."""
         return (await self._link(node)).version_for(request.API_KEY, request.VERSIONS)
 
     @property
     def lost_at(self) -> float | None:
-        """When its last connection ended, in the loop's time; None while one stands, or if none ever did."""
+        """When the node's last connection ended, in the loop's time; None if one is open or none ever existed."""
         if any(link.is_open for link in self._links.values()):
             return None
         return max((link.ended_at for link in self._links.values() if link.ended_at is not None), default=None)
 
-    # The cluster.
+    # --- The cluster ---
 
     async def metadata(self, topics: Iterable[str] | None = None, *, create: bool = False) -> MetadataResponse:
-        """The brokers, and the topics named (None: all). `create` makes missing ones if the broker allows that."""
+        """The brokers, and the named topics (None: all). With ``create``, missing topics are created if the broker
+        allows it."""
         version = await self.version_for(MetadataRequest)
         asked = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
         if version == 0 and asked is None:
@@ -289,16 +287,17 @@ class Client:
         return answer
 
     async def controller(self) -> int:
-        """The node that creates and deletes topics; raises KafkaError(NOT_CONTROLLER) while there is none."""
+        """The node to which requests for the controller are sent. Raises KafkaError(NOT_CONTROLLER) if the cluster has
+        no controller."""
         node = (await self.metadata([])).controller_id
         if node < 0:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "the cluster has no controller at this moment")
         return node
 
     async def leader(self, topic: str, partition: int, *, fresh: bool = False) -> int:
-        """The node that leads the partition, from memory unless `fresh`.
+        """The leader of the partition, cached unless ``fresh``.
 
-        Raises KafkaError with the code the cluster gives for the topic or partition, as UNKNOWN_TOPIC_OR_PARTITION or
+        Raises KafkaError with the error code of the topic or partition, such as UNKNOWN_TOPIC_OR_PARTITION or
         LEADER_NOT_AVAILABLE.
         """
         node = self._leaders.get((topic, partition), -1)
@@ -318,9 +317,9 @@ class Client:
         return found.leader_id
 
     async def coordinator(self, key: str, key_type: int = 0) -> int:
-        """The node that coordinates a group (`key_type` 0) or a transactional id (1).
+        """The coordinator of a group (``key_type`` 0) or a transactional id (1).
 
-        Raises KafkaError with the code the broker gives, as COORDINATOR_NOT_AVAILABLE.
+        Raises KafkaError with the broker's error code, such as COORDINATOR_NOT_AVAILABLE.
         """
         version = await self.version_for(FindCoordinatorRequest)
         if version >= 4:
@@ -334,10 +333,10 @@ class Client:
         self._brokers[found.node_id] = Address(found.host, found.port)
         return int(found.node_id)
 
-    # Connections.
+    # --- Connections ---
 
     async def _link(self, node: int | None) -> _Link:
-        """A connection to the node, made if there is none."""
+        """The connection to the node, made if necessary."""
         link = self._open_link(node)
         if link is not None:
             return link
@@ -361,14 +360,14 @@ class Client:
         return next(iter(speaking or others), None)
 
     def _addresses(self) -> dict[Address, None]:
-        """Where brokers may be, bootstrap addresses first."""
+        """The possible addresses of brokers, bootstrap addresses first."""
         return dict.fromkeys([*self._bootstrap, *self._brokers.values()])
 
     def _silent(self) -> set[Address]:
         return {link.address for link in self._links.values() if link.is_silent}
 
     async def _connect_any(self) -> _Link:
-        """A connection to the first address that answers; those that are silent are asked last."""
+        """A connection to the first address that responds; addresses that were silent before are tried last."""
         failures = []
         for address in sorted(self._addresses(), key=self._silent().__contains__):
             try:

@@ -1,9 +1,9 @@
-"""Messages to bytes and back, and the frames they travel in.
+"""Converts messages to bytes and back, and builds the frames that carry them.
 
-The code for one version of one message is written and compiled at its first use (`parley.protocol.decoding`,
-`parley.protocol.encoding`) and kept. Every failure to decode is `MalformedMessage`; every failure to encode is a
-ValueError
-that names the message, its version and the field. A version that the message does not have is a ValueError in both.
+The code for one version of one message is generated and compiled at its first use (``parley.protocol.decoding``,
+``parley.protocol.encoding``) and kept. A decoding failure is always ``MalformedMessage``; an encoding failure is a
+ValueError that names the message, its version and the field. A version that the message does not have is a ValueError
+in both.
 """
 
 from __future__ import annotations
@@ -43,21 +43,19 @@ _STORED_VERSION: Final = struct.Struct(">h")
 
 
 def decode(cls: type[M], version: int, data: Buffer, pos: int = 0) -> M:
-    """The message that fills `data` from `pos` to its end.
+    """Decode the message that fills ``data`` from ``pos`` to its end.
 
-    Records in it are slices of `data`: they are valid as long as the caller does not overwrite it. Raises
-    MalformedMessage, also when bytes are left over.
+    Records in the message are slices of ``data`` and valid until the caller overwrites it. Raises MalformedMessage,
+    also if bytes are left over.
     """
     message, end = decode_from(cls, version, data, pos)
     if end != len(data):
-        raise MalformedMessage(
-            f"{cls.__name__} v{version} is followed by {len(data) - end} bytes that belong to nothing"
-        )
+        raise MalformedMessage(f"{cls.__name__} v{version} is followed by {len(data) - end} unexpected bytes")
     return message
 
 
 def decode_from(cls: type[M], version: int, data: Buffer, pos: int) -> tuple[M, int]:
-    """The message that begins at `pos`, and the position after it; see `decode`."""
+    """Decode the message that begins at ``pos``; return it and the position after it (see ``decode``)."""
     try:
         decoder, by_reference = _decoders[cls, version]
     except KeyError:
@@ -78,9 +76,9 @@ def encode(message: Message, version: int) -> bytes:
 
 
 def encode_frame_parts(message: Message, version: int) -> list[Buffer]:
-    """The bytes of a message in pieces that belong one behind the other.
+    """The bytes of a message in consecutive pieces.
 
-    Records of more than a few hundred bytes are pieces of their own, the very objects in the message.
+    Records of more than a few hundred bytes are pieces of their own, without being copied.
     """
     parts: list[Buffer] = []
     out = _append(message, version, bytearray(), parts)
@@ -90,16 +88,16 @@ def encode_frame_parts(message: Message, version: int) -> list[Buffer]:
 
 
 def encode_stored(message: Data, version: int) -> bytes:
-    """A stored record's key or value: the version as an int16, then the message."""
+    """Encode a stored record's key or value: the version as an int16, then the message."""
     parts: list[Buffer] = []
     parts.append(_append(message, version, bytearray(_STORED_VERSION.pack(version)), parts))
     return b"".join(parts)
 
 
 def decode_stored(cls: type[D], data: Buffer) -> tuple[D, int]:
-    """A stored record's key or value, and the version it is in.
+    """Decode a stored record's key or value; return it and its version.
 
-    A version that `cls` does not have is MalformedMessage: somebody newer wrote it.
+    Raises MalformedMessage for a version that ``cls`` does not have, because newer software wrote it.
     """
     if len(data) < _STORED_VERSION.size:
         raise MalformedMessage(f"{cls.__name__} of {len(data)} bytes has no version")
@@ -110,7 +108,7 @@ def decode_stored(cls: type[D], data: Buffer) -> tuple[D, int]:
 
 
 def request_frame(message: Request, version: int, correlation_id: int, client_id: str | None) -> list[Buffer]:
-    """A whole request as it is sent, from its size on, in pieces."""
+    """A whole request frame in pieces, beginning with its size."""
     header = RequestHeader(
         request_api_key=message.API_KEY,
         request_api_version=version,
@@ -123,7 +121,7 @@ def request_frame(message: Request, version: int, correlation_id: int, client_id
 
 
 def response_frame(message: Response, version: int, correlation_id: int) -> list[Buffer]:
-    """A whole response as it is sent, from its size on, in pieces."""
+    """A whole response frame in pieces, beginning with its size."""
     out = bytearray(_SIZE_AND_CORRELATION.pack(0, correlation_id))
     if message.header_version(version) >= 1:
         out.append(0)  # no tagged fields
@@ -140,7 +138,7 @@ def _framed(message: Message, version: int, out: bytearray, parts: list[Buffer])
 
 
 def _append(message: Message, version: int, out: bytearray, parts: list[Buffer]) -> bytearray:
-    """Encode behind `out`; returns the bytearray that is to be continued, those before it are in `parts`."""
+    """Append an encoded message to ``out``; return the bytearray to continue with. Completed ones go to ``parts``."""
     cls = type(message)
     try:
         encoder = _encoders[cls, version]
@@ -173,7 +171,7 @@ def _check_version(cls: type[Message], version: int) -> None:
 
 
 def _has_records(cls: type[Any]) -> bool:
-    """Whether there is a records field somewhere in it."""
+    """True if the message has a records field at any depth."""
     for declared in cls.fields():
         kind = declared.type
         while kind.element is not None:

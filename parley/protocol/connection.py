@@ -1,14 +1,14 @@
-"""Frames, headers and correlation, without any I/O: both ends of a connection use it under any transport.
+"""Frames, headers and correlation ids without any I/O, for both ends of a connection and any transport.
 
 Rules:
 
-- A frame is a size (int32) and as many bytes. Frames that come out of a `FrameReader` own their bytes, may be written
-  to, and are no larger than its limit.
-- Small frames are received into one buffer for the connection, which grows and shrinks with the traffic, and are copied
-  out of it. A frame larger than that is received straight into its own bytes. Those are allocated as data arrives, so
-  that a peer has to send bytes to make us hold them.
-- A client's answers come in the order of its requests; any other correlation id means that the two ends disagree about
-  what was said, and the connection must be closed.
+- A frame is a size (int32) and that many bytes. The frames of a ``FrameReader`` own their bytes, may be written to, and
+  are not larger than its limit.
+- Small frames are received into one buffer per connection, which grows and shrinks with the traffic, and copied out of
+  it. A larger frame is received directly into its own bytes, which are allocated as data arrives, so that a peer must
+  send bytes to make this side hold memory.
+- Responses arrive in the order of the requests. Any other correlation id means that the two ends disagree, and the
+  connection must be closed.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class FrameTooLarge(MalformedMessage):
 
 
 class FrameReader:
-    """Cuts a stream of bytes into frames of at most `max_frame_bytes`.
+    """Cuts a stream of bytes into frames of at most ``max_frame_bytes``.
 
-    Made for `asyncio.BufferedProtocol`: receive into what `get_buffer` returns, then tell `buffer_updated` how many
-    bytes came and take the frames from it.
+    Made for ``asyncio.BufferedProtocol``: receive into what ``get_buffer`` returns, then pass the number of received
+    bytes to ``buffer_updated`` and take the frames from it.
     """
 
     __slots__ = ("_buffer", "_end", "_filled", "_frame", "_limit", "_size", "_small_reads", "_view")
@@ -59,8 +59,8 @@ class FrameReader:
         self._limit = max_frame_bytes
         self._resize(_READ_BYTES_MIN, b"")
         self._frame: bytearray | None = None  # the large frame that is being received
-        self._size = 0  # of that frame, in bytes
-        self._filled = 0  # bytes of it that are there
+        self._size = 0  # its size in bytes
+        self._filled = 0  # its bytes received so far
         self._small_reads = 0
 
     def _resize(self, size: int, content: Buffer) -> None:
@@ -71,16 +71,16 @@ class FrameReader:
 
     @property
     def is_between_frames(self) -> bool:
-        """Whether no part of a frame has come that is still incomplete; the stream may end here."""
+        """True if no incomplete frame has been received, so that the stream may end here."""
         return self._frame is None and self._end == 0
 
     @property
     def large_frame_bytes(self) -> int:
-        """The size of the large frame that has begun and is not complete, for which memory is taken; 0 if none is."""
+        """The size of the incomplete large frame that holds memory; 0 if there is none."""
         return self._size if self._frame is not None else 0
 
     def get_buffer(self, hint: int = -1) -> memoryview:
-        """Where to receive into, never empty. Valid until the next call of any method."""
+        """The buffer to receive into, never empty. Valid until the next call of any method."""
         frame = self._frame
         if frame is None:
             return self._view[self._end :]
@@ -91,9 +91,11 @@ class FrameReader:
         return memoryview(frame)[self._filled :]
 
     def buffer_updated(self, received: int) -> Iterator[memoryview]:
-        """The frames that `received` more bytes complete, without their sizes. To be exhausted before anything else.
+        """Yield the frames that ``received`` more bytes complete, without their sizes. Exhaust it before any other
+        call.
 
-        Raises FrameTooLarge or MalformedMessage after the frames before the bad one; the stream cannot be read further.
+        Raises FrameTooLarge or MalformedMessage after the frames before the bad one; then the stream cannot be read
+        further.
         """
         if self._frame is not None:
             self._filled += received
@@ -125,7 +127,7 @@ class FrameReader:
         self._end = 0
 
     def _keep(self, pos: int, end: int, needed: int, received: int) -> None:
-        """Move the incomplete frame to the buffer's beginning, and fit the buffer to the traffic."""
+        """Move the incomplete frame to the beginning of the buffer, and adapt the buffer to the traffic."""
         buffer = self._buffer
         length = len(buffer)
         if received * 4 < length:
@@ -156,7 +158,7 @@ class FrameReader:
 
 
 class RequestHeader(NamedTuple):
-    """What stands before a request, and where in the frame its body begins."""
+    """The header of a request, and where its body begins in the frame."""
 
     api_key: int
     api_version: int
@@ -170,10 +172,10 @@ _FLEXIBLE_FROM: Final[dict[int, int]] = {}
 
 
 def parse_request_header(frame: Buffer) -> RequestHeader:
-    """The header of a request frame (without its size).
+    """Parse the header of a request frame (without its size).
 
-    It can be read for versions we do not know, and for unknown API keys as if they were not flexible; the caller must
-    check both before decoding the body. Raises MalformedMessage.
+    It also parses unknown versions, and unknown API keys as if they were not flexible; the caller must check both
+    before it decodes the body. Raises MalformedMessage.
     """
     try:
         api_key, version, correlation_id, length = _HEADER.unpack_from(frame)
@@ -221,16 +223,16 @@ def _skip_tags(frame: Buffer, pos: int) -> int:
 
 
 class Answer(NamedTuple):
-    """A response, and the correlation id of the request it answers."""
+    """A response, and the correlation id of its request."""
 
     correlation_id: int
     response: Response
 
 
 class ClientConnection:
-    """The client's end of a connection: makes the frames of requests and matches the answers.
+    """The client's end of a connection: makes request frames and matches responses to requests.
 
-    Any number of requests may be in flight. A `MalformedMessage` from it ends the connection.
+    Any number of requests may be in flight. A ``MalformedMessage`` that it raises ends the connection.
     """
 
     def __init__(self, client_id: str | None, max_frame_bytes: int) -> None:
@@ -242,14 +244,14 @@ class ClientConnection:
 
     @property
     def in_flight(self) -> int:
-        """How many requests wait for their answers."""
+        """The number of requests that wait for their responses."""
         return len(self._in_flight)
 
     def send(self, request: Request, version: int) -> tuple[int | None, list[Buffer]]:
-        """The frame of a request, in pieces, and the correlation id of its answer.
+        """Return the frame of a request, in pieces, and the correlation id of its response.
 
-        None if there will be no answer: a produce request with ``acks=0``. Raises ValueError if the request cannot be
-        encoded in this version; nothing has happened then.
+        The id is None if there will be no response: a produce request with ``acks=0``. Raises ValueError if the request
+        cannot be encoded in this version, and then nothing has changed.
         """
         correlation_id = self._next_correlation_id
         frame = request_frame(request, version, correlation_id, self._client_id)
@@ -260,7 +262,7 @@ class ClientConnection:
         return correlation_id, frame
 
     def buffer_updated(self, received: int) -> Iterator[Answer]:
-        """The answers that `received` more bytes in the buffer of `get_buffer` complete; to be exhausted."""
+        """Yield the responses that ``received`` more bytes complete; exhaust it."""
         for frame in self._reader.buffer_updated(received):
             yield self._match(frame)
 
@@ -269,10 +271,10 @@ class ClientConnection:
             raise MalformedMessage(f"a response of {len(frame)} bytes")
         correlation_id: int = _CORRELATION.unpack_from(frame)[0]
         if not self._in_flight:
-            raise MalformedMessage(f"an answer to request {correlation_id}, which was not asked")
+            raise MalformedMessage(f"a response to request {correlation_id}, which was not sent")
         expected, response, version = self._in_flight.popleft()
         if correlation_id != expected:
-            raise MalformedMessage(f"an answer to request {correlation_id} instead of {expected}")
+            raise MalformedMessage(f"a response to request {correlation_id} instead of {expected}")
         pos = _CORRELATION.size
         if response.header_version(version) >= 1:
             pos = _skip_tags(frame, pos)
@@ -280,7 +282,7 @@ class ClientConnection:
 
 
 def _decode_response(response: type[Response], version: int, frame: memoryview, pos: int) -> Response:
-    """Decode a body; a broker that does not know a version of ApiVersions answers it in version 0 (KIP-511)."""
+    """Decode a body. A broker that does not support the version of ApiVersions responds in version 0 (KIP-511)."""
     if response.API_KEY == _API_VERSIONS_KEY and frame[pos : pos + 2] == _UNSUPPORTED_VERSION:
         version = 0
     return decode(response, version, frame, pos)

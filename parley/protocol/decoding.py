@@ -1,18 +1,13 @@
-"""Writes the decoder of one version of one message as straight-line Python, and compiles it.
+"""Generates the decoder of one version of one message as straight-line Python, and compiles it.
 
-A decoder is a function ``(buf, pos) -> (message, pos)``. What makes it fast:
+A decoder is a function ``(buf, pos) -> (message, pos)``. It is fast because adjacent fields of fixed width, with the
+length or count that follows, are read by one ``struct.Struct``, structs are decoded in place, and records are slices of
+the frame.
 
-- fields of fixed width that follow each other are read by one `struct.Struct`; the length or count that comes next, and
-  the count of tagged fields, belong to the same run (in flexible versions as one byte, which is the whole varint nearly
-  always);
-- structs are decoded in place, not by calls;
-- records are slices of the frame.
-
-What makes it safe: a read past the end raises by itself (`struct.error`, IndexError); every length is compared with
-what is left before it is used; a count is refused unless the bytes left could hold that many of the smallest element;
-all the elements and unknown tags of one message together are limited, since each costs many times its bytes, and those
-of a request more closely, since whoever may connect may send it; nothing
-recurses on input. All of it ends as `MalformedMessage`.
+It is safe because a read past the end raises (``struct.error``, IndexError), every length is compared with the bytes
+left, and a count is refused unless those bytes could hold that many of the smallest element. The elements and unknown
+tags of a message are limited, most closely in requests, which any client may send. Nothing recurses on input. Every
+failure becomes ``MalformedMessage``.
 """
 
 from __future__ import annotations
@@ -41,12 +36,12 @@ FIXED: Final[dict[str, tuple[str, int]]] = {
     "uuid": ("16s", 16),
 }
 ELEMENTS_MAX: Final = 1 << 21  # in all arrays of a message, and its tags: a few hundred megabytes of objects
-REQUEST_ELEMENTS_MAX: Final = 1 << 16  # the same of a request: a tenth of a second to read, some tens of megabytes
+REQUEST_ELEMENTS_MAX: Final = 1 << 16  # the same for a request: 0.1 s to read, tens of megabytes
 STRING_BYTES_MAX: Final = 32767  # in every version: the old length is an int16, and the compact one keeps its bound
 
 
 class Source:
-    """Lines of a function being written, and the objects it refers to by name."""
+    """The lines of a function being generated, and the objects that it refers to by name."""
 
     def __init__(self, header: str) -> None:
         self._lines = [header]
@@ -59,7 +54,7 @@ class Source:
         self._lines.append("    " * self._indent + text)
 
     def open(self, text: str) -> None:
-        """A line that begins a block."""
+        """Add a line that begins a block."""
         self.line(text)
         self._indent += 1
 
@@ -67,12 +62,12 @@ class Source:
         self._indent -= blocks
 
     def local(self, stem: str) -> str:
-        """A new name of a local variable."""
+        """A new name for a local variable."""
         self._count += 1
         return f"{stem}{self._count}"
 
     def keep(self, stem: str, value: Any, key: Any = None) -> str:
-        """The name of an object from outside; `key` makes equal objects share one name."""
+        """The name of an object from outside; equal keys share one name."""
         key = (stem, id(value) if key is None else key)
         if key not in self._names:
             self._names[key] = f"{stem}_{len(self._names)}"
@@ -80,7 +75,7 @@ class Source:
         return self._names[key]
 
     def compiled(self, title: str, scope: dict[str, Any]) -> Any:
-        """The function; `title` is what a traceback shows as its file."""
+        """Compile the function; ``title`` is the file name in a traceback."""
         text = "\n".join(self._lines) + "\n"
         linecache.cache[title] = (len(text), None, text.splitlines(keepends=True), title)
         made = {**scope, **self._kept}
@@ -89,7 +84,7 @@ class Source:
 
 
 def present(declared: Field, version: int) -> bool:
-    """Whether the field is in this version at its place, not in the tagged section."""
+    """True if this version has the field at its place, not in the tagged section."""
     return version in declared.versions and version not in declared.tagged
 
 
@@ -100,7 +95,7 @@ def tagged(cls: type[Struct], version: int) -> list[Field]:
 
 
 def smallest(kind: FieldType, version: int, flexible: bool) -> int:
-    """The fewest bytes an element of this type takes; never 0, so that a count is always bounded by the bytes left."""
+    """The fewest bytes that an element of this type takes; never 0, so the bytes left always bound a count."""
     if kind.kind in FIXED:
         return FIXED[kind.kind][1]
     if kind.struct is None:
@@ -145,7 +140,7 @@ class _DecoderWriter:
         source.line(f"raise MalformedMessage('{title} has a string that is not UTF-8') from None")
         return source.compiled(f"<decoder of {title}>", _SCOPE)
 
-    # Runs of fixed width
+    # --- Runs of fixed width ---
 
     def _fixed(self, letter: str, width: int, target: str, after: str = "") -> None:
         self._run.append((letter, width, target))
@@ -169,7 +164,7 @@ class _DecoderWriter:
         self._run, self._after = [], []
 
     def _length(self, kind: str, compact: bool) -> str:
-        """Read a length or a count; the local that holds it is -1 for null."""
+        """Read a length or a count; return the local variable that holds it (-1 for null)."""
         length = self._source.local("n")
         if not compact:
             letter, width = ("h", 2) if kind == "str" else ("i", 4)
@@ -184,10 +179,10 @@ class _DecoderWriter:
         self._source.line(f"{length} -= 1")
         return length
 
-    # Fields
+    # --- Fields ---
 
     def _struct(self, cls: type[Struct]) -> str:
-        """Decode a struct; the local that holds it."""
+        """Decode a struct; return the local variable that holds it."""
         source = self._source
         this = source.local("m")
         source.line(f"{this} = new({source.keep(cls.__name__, cls)})")
@@ -235,7 +230,7 @@ class _DecoderWriter:
         self._source.close()
 
     def _value(self, kind: FieldType, target: str, nullable: bool, compact: bool, name: str) -> None:
-        """Decode one value into `target`."""
+        """Decode one value into ``target``."""
         if kind.kind == "uuid":
             raw = self._source.local("t")
             self._fixed("16s", 16, raw, f"{target} = uuids[{raw}]")
@@ -248,12 +243,12 @@ class _DecoderWriter:
             self._sized(kind, target, nullable, compact, name)
 
     def _sized(self, kind: FieldType, target: str, nullable: bool, compact: bool, name: str) -> None:
-        """Decode what begins with a length: a string, bytes, records or an array."""
+        """Decode a value that begins with a length: a string, bytes, records or an array."""
         source = self._source
         length = self._length(kind.kind, compact)
         source.open(f"if {length} < 0:")
         if nullable:
-            # A compact length cannot be below -1; an old one can, and means nothing.
+            # A compact length cannot be below -1; a non-compact one can, and is refused.
             if not compact:
                 source.line(f"if {length} != -1: refuse_length({name!r}, {length})")
             source.line(f"{target} = None")
@@ -300,7 +295,7 @@ class _DecoderWriter:
         source.close()
         source.line(f"{target} = {made}")
 
-    # Tagged fields
+    # --- Tagged fields ---
 
     def _tags(self, cls: type[Struct], this: str) -> None:
         """Decode the tagged section at the end of a struct."""

@@ -1,14 +1,11 @@
-"""Writes the encoder of one version of one message as straight-line Python, and compiles it.
+"""Generates the encoder of one version of one message as straight-line Python, and compiles it.
 
-An encoder is a function ``(message, out, parts) -> out``: it appends to the bytearray `out`. Records are not copied
-into it unless they are small: `out` so far and the records go to the list `parts` and a new `out` is begun, so that one
-`writev` can send all of it.
+An encoder is a function ``(message, out, parts) -> out`` that appends to the bytearray ``out``. It does not copy large
+records: it moves ``out`` and the records to the list ``parts`` and begins a new ``out``, so that one ``writev`` can
+send everything. Adjacent fields of fixed width are packed at once, with the length or count that follows them.
 
-Fields of fixed width that follow each other are packed at once, together with the length or count that comes next and
-with an empty section of tagged fields.
-
-A message that cannot be encoded (a null or a number out of range where the schema forbids it, a value in a field that
-the version lacks) makes the encoder fail in one way or another; `fault` then says what is wrong and where.
+If a message cannot be encoded (a null or a number out of range that the schema forbids, a value in a field that the
+version lacks), the encoder fails with any error; ``fault`` then finds the reason and the field.
 """
 
 from __future__ import annotations
@@ -49,7 +46,7 @@ class _EncoderWriter:
         self._source.line("return out")
         return self._source.compiled(f"<encoder of {title}>", _SCOPE)
 
-    # Runs of fixed width
+    # --- Runs of fixed width ---
 
     def _emit(self, *run: tuple[str, str]) -> None:
         letters = "".join(letter for letter, _ in run)
@@ -80,7 +77,7 @@ class _EncoderWriter:
         self._source.line(f"{self._out} += uvarint({length} + 1)")
         self._source.close()
 
-    # Fields
+    # --- Fields ---
 
     def _struct(self, cls: type[Struct], this: str) -> None:
         for declared in cls.fields():
@@ -94,7 +91,7 @@ class _EncoderWriter:
             self._source.line(f"if {this}.unknown_tags: refuse()")
 
     def _is_default(self, declared: Field, this: str) -> str:
-        """An expression that says whether the field has its default value."""
+        """An expression that is true if the field has its default value."""
         value = f"{this}.{declared.name}"
         default = declared.default()
         if default is None:
@@ -146,7 +143,7 @@ class _EncoderWriter:
             self._sized(kind, value, nullable, compact)
 
     def _sized(self, kind: FieldType, value: str, nullable: bool, compact: bool) -> None:
-        """Encode what begins with a length: a string, bytes, records or an array."""
+        """Encode a value that begins with a length: a string, bytes, records or an array."""
         source = self._source
         content, length = source.local("v"), source.local("n")
         source.line(f"{content} = {value}")
@@ -196,7 +193,7 @@ class _EncoderWriter:
         self._flush()
         source.close()
 
-    # Tagged fields
+    # --- Tagged fields ---
 
     def _tags(self, cls: type[Struct], this: str) -> None:
         """Encode the tagged section at the end of a struct."""
@@ -237,7 +234,7 @@ def _refuse() -> NoReturn:
 
 
 def fault(this: Struct, version: int, flexible: bool) -> str:
-    """What keeps this from being encoded in this version, beginning with the path to the field; "" if nothing does."""
+    """Why the message cannot be encoded in this version, beginning with the path to the field; "" if it can."""
     for declared in type(this).fields():
         value = getattr(this, declared.name)
         if version not in declared.versions:

@@ -1,10 +1,10 @@
 """The protocol's error codes, and the exceptions that carry them.
 
-`ErrorCode` is the whole table of Apache Kafka 4.3. "Retriable" means what it means to Kafka's clients: the same request
-may succeed later, perhaps after fresh metadata, without the caller changing anything.
+``ErrorCode`` is the whole table of Apache Kafka 4.3. "Retriable" has the meaning it has for Kafka's clients: the same
+request may succeed later, perhaps after fresh metadata, without any change by the caller.
 
-Exceptions: `KafkaError` is an answer in the protocol's own terms; `MalformedMessage` means that bytes are no message,
-so that nothing after them on the same connection can be trusted.
+``KafkaError`` carries an error code of the protocol. ``MalformedMessage`` means that bytes are not a valid message, so
+nothing after them on the same connection can be trusted.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ RETRIABLE: Final = True
 
 
 class ErrorCode(IntEnum):
-    """An error code as it is on the wire, with its meaning.
+    """An error code of the wire protocol, with its meaning.
 
-    A code that is not in the table (a newer broker's) becomes UNKNOWN_SERVER_ERROR.
+    A code that is not in the table (from a newer broker) becomes UNKNOWN_SERVER_ERROR.
     """
 
     retriable: bool
@@ -203,7 +203,7 @@ class ErrorCode(IntEnum):
 
 
 class KafkaError(Exception):
-    """A failure with the protocol's code for it; `message` says more than the code does, or is the code's own."""
+    """A failure with its error code. ``message`` explains more than the code, or is the code's own meaning."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         super().__init__(code, message)
@@ -215,4 +215,4 @@ class KafkaError(Exception):
 
 
 class MalformedMessage(Exception):
-    """Bytes that cannot be decoded as what they should be; the connection they came by must be closed."""
+    """Bytes that cannot be decoded as the expected message; the connection that carried them must be closed."""

@@ -1,7 +1,7 @@
-"""The wire's smallest parts that need more than one line: varints, UUIDs, tagged sections (KIP-482).
+"""The smallest parts of the wire format that need more than one line: varints, UUIDs, tagged sections (KIP-482).
 
-Compiled codecs inline every common case and call these for the rest. A position outside the buffer raises IndexError
-here, which the compiled decoder that called turns into `MalformedMessage`.
+Compiled codecs inline every common case and call these functions for the rest. A position outside the buffer raises
+IndexError, which the compiled decoder turns into ``MalformedMessage``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _UUIDS_KEPT: Final = 4096
 
 
 def uvarint(value: int) -> bytes:
-    """An unsigned varint: seven bits a byte, lowest first."""
+    """Encode an unsigned varint: seven bits per byte, lowest first."""
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
@@ -27,13 +27,13 @@ def uvarint(value: int) -> bytes:
 
 
 def read_uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
-    """The unsigned varint at `pos`, and the position after it. It has at most five bytes and 32 bits."""
+    """The unsigned varint at ``pos``, and the position after it. It has at most five bytes and 32 bits."""
     first = buf[pos]
     return (first, pos + 1) if first < 128 else rest_of_uvarint(buf, pos + 1, first)
 
 
 def rest_of_uvarint(buf: Buffer, pos: int, first: int) -> tuple[int, int]:
-    """As `read_uvarint`, where `first`, the byte before `pos`, has been read and says that more follow."""
+    """As ``read_uvarint``, if ``first``, the byte before ``pos``, was read already and more bytes follow."""
     value = first & 127
     for shift in (7, 14, 21, 28):
         byte = buf[pos]
@@ -47,7 +47,7 @@ def rest_of_uvarint(buf: Buffer, pos: int, first: int) -> tuple[int, int]:
 
 
 def read_tags(buf: Buffer, pos: int, count: int) -> tuple[tuple[tuple[int, bytes], ...], int]:
-    """A section of `count` tagged fields of which none is known, as (tag, content) pairs, and the position after it."""
+    """Read ``count`` unknown tagged fields; return them as (tag, content) pairs, and the position after them."""
     tags = []
     last = -1
     for _ in range(count):
@@ -58,7 +58,7 @@ def read_tags(buf: Buffer, pos: int, count: int) -> tuple[tuple[tuple[int, bytes
 
 
 def read_tag(buf: Buffer, pos: int, last: int) -> tuple[int, int, int]:
-    """The head of one tagged field: its tag, where its content begins and where that ends. Tags only rise."""
+    """The head of one tagged field: its tag, and where its content begins and ends. Tags must rise."""
     tag, pos = read_uvarint(buf, pos)
     size, pos = read_uvarint(buf, pos)
     if tag <= last:
@@ -69,13 +69,13 @@ def read_tag(buf: Buffer, pos: int, last: int) -> tuple[int, int, int]:
 
 
 def tag_section(tags: Iterable[tuple[int, Buffer]]) -> bytes:
-    """Tagged fields as they are on the wire, count first; raises ValueError if a tag occurs twice."""
+    """Encode tagged fields, count first. Raises ValueError if a tag occurs twice."""
     ordered = sorted(tags, key=lambda pair: pair[0])
     out = bytearray(uvarint(len(ordered)))
     last = -1
     for tag, content in ordered:
         if tag <= last:
-            raise ValueError(f"tag {tag} is there twice")
+            raise ValueError(f"tag {tag} occurs twice")
         last = tag
         out += uvarint(tag)
         out += uvarint(len(content))
@@ -84,7 +84,7 @@ def tag_section(tags: Iterable[tuple[int, Buffer]]) -> bytes:
 
 
 class UuidCache(dict[bytes, UUID]):
-    """16 bytes -> UUID. Topic ids come again with every request, and making a UUID is slow; bounded."""
+    """A bounded cache of 16 bytes -> UUID: topic ids recur in every request, and making a UUID is slow."""
 
     def __missing__(self, raw: bytes) -> UUID:
         if len(self) >= _UUIDS_KEPT:

@@ -1,4 +1,4 @@
-"""The notation every message is written in, and what a message object is.
+"""The notation in which every message is defined, and the base classes of message objects.
 
 A message is a class; its annotations are its fields, in wire order::
 
@@ -15,19 +15,20 @@ A message is a class; its annotations are its fields, in wire order::
 
 Rules:
 
-- `Request` and `Response` have an API key; `Data` (stored records, embedded payloads) and `Header` have none; a
-  `Struct` is a part of one of them, in the versions of the message it stands in.
-- A field without ``=`` must be passed to the constructor. Every field has a default all the same: the declared one,
-  else the zero of its type. A decoded message holds it where the version lacks the field.
-- Encoding a value other than the default in a version that lacks the field is a `ValueError`, unless it is `ignorable`.
-- ``| None`` makes a field nullable in all its versions; ``nullable="3+"`` narrows that. `Records` includes None.
-- A default that is a list is made anew for each instance. A default that is a struct is one shared object that cannot
-  be changed: to have other values there, assign a new struct.
-- Tagged fields (KIP-482) have a `tag` and the versions they are `tagged` in, and are on the wire only when they differ
-  from their default. Tags nobody declared are kept in `unknown_tags` and encoded again.
+- ``Request`` and ``Response`` have an API key; ``Data`` (stored records, embedded payloads) and ``Header`` have none; a
+  ``Struct`` is a part of one of them, in the versions of the message that contains it.
+- A field without ``=`` must be passed to the constructor. Every field has a default nevertheless: the declared one, or
+  the zero of its type. A decoded message has it if the version lacks the field.
+- Encoding a value other than the default in a version that lacks the field is a ``ValueError``, unless the field is
+  ``ignorable``.
+- ``| None`` makes a field nullable in all its versions; ``nullable="3+"`` narrows that. ``Records`` includes None.
+- A default that is a list is a new list in each instance. A default that is a struct is one shared, immutable object:
+  to set values in it, assign a new struct.
+- Tagged fields (KIP-482) have a ``tag`` and the versions in which they are ``tagged``, and are on the wire only if they
+  differ from their default. Unknown tags are kept in ``unknown_tags`` and encoded again.
 
-Classes must import fast, for there are hundreds: annotations are resolved, and constructors and codecs generated, at
-first use.
+Because there are hundreds of classes, importing them must be cheap: annotations are resolved, and constructors and
+codecs generated, at first use.
 """
 
 from __future__ import annotations
@@ -108,8 +109,8 @@ _NONE: Final = VersionRange("none")
 class FieldType:
     """A resolved type.
 
-    `kind` is "i8", "i16", "i32", "i64", "u16", "u32", "f64", "bool", "str", "uuid", "bytes", "records", or "array" of
-    `element`, or "struct" of class `struct`.
+    ``kind`` is "i8", "i16", "i32", "i64", "u16", "u32", "f64", "bool", "str", "uuid", "bytes", "records", "array" of
+    ``element``, or "struct" of class ``struct``.
     """
 
     __slots__ = ("element", "kind", "struct")
@@ -120,7 +121,7 @@ class FieldType:
         self.struct = struct
 
     def zero(self) -> Any:
-        """The value a field of this type has when nothing else is declared; a list is a new object."""
+        """The default of a field of this type if it declares none; a list is a new object."""
         if self.kind == "array":
             return []
         if self.struct is not None:
@@ -140,7 +141,7 @@ _ZEROS: Final[dict[str, Any]] = {
 
 
 class Field:
-    """What is known of one field. `type`, `nullable` and `default()` are there once the class is resolved."""
+    """The properties of one field. ``type``, ``nullable`` and ``default()`` exist once the class is resolved."""
 
     __slots__ = (
         "_declared_default",
@@ -185,7 +186,7 @@ class Field:
 
     @property
     def required(self) -> bool:
-        """Whether the constructor must be given it."""
+        """True if the constructor needs a value for it."""
         return self._declared_default is _MISSING
 
     def default(self) -> Any:
@@ -194,7 +195,7 @@ class Field:
         return list(default) if isinstance(default, list) else default
 
     def resolve(self, annotation: Any, namespace: dict[str, Any]) -> None:
-        """Turn the annotation into `type` and `nullable`; raises TypeError if they contradict each other."""
+        """Turn the annotation into ``type`` and ``nullable``. Raises TypeError if they contradict each other."""
         evaluated = eval(annotation, namespace) if isinstance(annotation, str) else annotation
         self.type, optional = _field_type(evaluated)
         if self._declared_nullable is not None:
@@ -212,7 +213,7 @@ _KINDS: Final[dict[Any, str]] = {bool: "bool", str: "str", UUID: "uuid", bytes: 
 
 
 def _field_type(annotation: Any) -> tuple[FieldType, bool]:
-    """The type an annotation means, and whether it may be None."""
+    """The type that an annotation means, and whether it allows None."""
     origin = get_origin(annotation)
     if origin is Annotated:
         kind = annotation.__metadata__[0]
@@ -262,11 +263,11 @@ def field(
     ignorable: bool = False,
     flexible: str = "0+",
 ) -> Any:
-    """Say more of a field than its type.
+    """Declare more of a field than its type.
 
-    `versions` are those that have it; `nullable` those in which it may be null; `tag` and `tagged` its tag and the
-    versions in which it is a tagged field; `ignorable` whether a value is dropped silently in versions that lack it;
-    ``flexible="none"`` keeps the old, non-compact encoding in flexible versions too.
+    ``versions`` are those that have it; ``nullable`` those in which it may be null; ``tag`` and ``tagged`` its tag and
+    the versions in which it is a tagged field. If it is ``ignorable``, a value is dropped silently in versions that
+    lack it. ``flexible="none"`` keeps the old, non-compact encoding in flexible versions too.
     """
     return Field(
         versions, default=default, nullable=nullable, tag=tag, tagged=tagged, ignorable=ignorable, flexible=flexible
@@ -275,7 +276,7 @@ def field(
 
 @dataclass_transform(kw_only_default=True, eq_default=True, field_specifiers=(field, Field))
 class _StructType(type):
-    """Makes the annotations of a class its slots and keeps their `Field`s, nothing more."""
+    """Turns the annotations of a class into its slots and keeps their ``Field`` objects."""
 
     _declared: dict[str, Field]
     _annotations: dict[str, Any]
@@ -308,7 +309,7 @@ class _StructType(type):
         return cls
 
     def _names(cls) -> dict[str, Any]:
-        """What an annotation may refer to: the module, the classes around this one and whatever is nested in them."""
+        """The names that an annotation may use: the module's, and those of the enclosing and nested classes."""
         names = dict(vars(sys.modules[cls.__module__]))
         around: list[_StructType] = []
         scope: _StructType | None = cls
@@ -322,7 +323,7 @@ class _StructType(type):
 
 
 class Struct(metaclass=_StructType):
-    """A part of a message; see the module's rules. Fields are keyword-only; equal when all fields are equal."""
+    """A part of a message. Fields are keyword-only; two structs are equal if all fields are equal."""
 
     unknown_tags: tuple[tuple[int, bytes], ...] = ()
 
@@ -344,7 +345,7 @@ class Struct(metaclass=_StructType):
 
     @classmethod
     def blank(cls: type[S]) -> S:
-        """An instance with every field at its default, required ones too."""
+        """An instance with every field at its default, including required ones."""
         return cls(**{declared.name: declared.default() for declared in cls.fields()})
 
     def copy(self: S) -> S:
@@ -391,7 +392,7 @@ def _copied(value: Any) -> Any:
 
 @cache
 def _frozen_class(cls: type[Any]) -> type[Any]:
-    """The class of `cls`'s frozen objects."""
+    """The class of the frozen objects of ``cls``."""
     if cls._plain is not cls:
         return cls
 
@@ -407,7 +408,7 @@ def _frozen_class(cls: type[Any]) -> type[Any]:
 
 
 def _make_init(cls: type[Struct]) -> Callable[..., None]:
-    """The constructor of a class, as if written by hand: one keyword-only parameter for each field."""
+    """Generate the constructor of a class, with one keyword-only parameter for each field."""
     scope: dict[str, Any] = {"_fresh": _MISSING}
     parameters, body = [], []
     for declared in cls.fields():
@@ -432,7 +433,7 @@ def _make_init(cls: type[Struct]) -> Callable[..., None]:
 
 
 class Message(Struct):
-    """A whole message: it knows its versions and which of them are flexible (KIP-482)."""
+    """A whole message, with its versions and those of them that are flexible (KIP-482)."""
 
     VERSIONS: ClassVar[VersionRange] = _NONE
     FLEXIBLE: ClassVar[VersionRange] = _NONE
@@ -444,16 +445,16 @@ class Message(Struct):
 
     @classmethod
     def is_flexible(cls, version: int) -> bool:
-        """Whether this version has compact lengths and tagged fields."""
+        """True if this version has compact lengths and tagged fields."""
         return version in cls.FLEXIBLE
 
 
 class Header(Message):
-    """What stands before a message in a frame."""
+    """The header of a message in a frame."""
 
 
 class Data(Message):
-    """A message outside a request or response: a stored record's key or value, an embedded payload."""
+    """A message outside requests and responses: a stored record's key or value, an embedded payload."""
 
 
 class _ApiMessage(Message):
@@ -465,21 +466,21 @@ class _ApiMessage(Message):
 
 
 class Request(_ApiMessage):
-    """What a client asks."""
+    """A request to a broker."""
 
     @classmethod
     def header_version(cls, version: int) -> int:
-        """The version of the header before this version of the request."""
+        """The version of the header for this version of the request."""
         return 2 if version in cls.FLEXIBLE else 1
 
 
 class Response(_ApiMessage):
-    """What a broker answers."""
+    """A response of a broker."""
 
     @classmethod
     def header_version(cls, version: int) -> int:
-        """The version of the header before this version of the response.
+        """The version of the header for this version of the response.
 
-        Always 0 for ApiVersions: its reader does not know yet what the broker speaks (KIP-511).
+        Always 0 for ApiVersions, because its reader does not know the broker's versions yet (KIP-511).
         """
         return 1 if version in cls.FLEXIBLE and cls.API_KEY != _API_VERSIONS_KEY else 0

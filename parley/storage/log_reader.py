@@ -109,7 +109,7 @@ class Boundaries:
         self._older: dict[int, tuple[Segment, int]] = {}
 
     def remember(self, offset: int, segment: Segment, position: int) -> None:
-        """Remember that the first batch at ``offset`` or later begins, or will begin, at ``position`` of ``segment``."""
+        """Remember that the first batch from ``offset`` on begins, or will begin, at ``position`` of ``segment``."""
         recent = self._recent
         if len(recent) >= _REMEMBERED:
             self._older = recent

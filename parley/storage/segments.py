@@ -78,7 +78,7 @@ class Segments:
         self._show([*self.all, begun])
 
     def drop_first(self, count: int) -> list[Path]:
-        """Remove the ``count`` oldest segments, never the active one; return their renamed files. Raises ``OSError``."""
+        """Remove the ``count`` oldest, sealed segments; return their renamed files. Raises ``OSError``."""
         dropped, kept = self.all[:count], self.all[count:]
         self._show(kept)
         return self._set_aside(dropped)

@@ -207,7 +207,7 @@ def test_a_request_that_cannot_be_encoded_leaves_no_trace() -> None:
 
 def test_answers_nobody_asked_for() -> None:
     client = ClientConnection("me", LIMIT)
-    with pytest.raises(MalformedMessage, match="which was not asked"):
+    with pytest.raises(MalformedMessage, match="which was not sent"):
         feed(client, response_bytes(HeartbeatResponse(error_code=0), 0, 5))
     client = ClientConnection("me", LIMIT)
     sent, _ = client.send(HeartbeatRequest(group_id="g", generation_id=1, member_id="m"), 0)

@@ -122,9 +122,9 @@ def overwrite(path: Path, at: int, data: bytes) -> None:
 @pytest.mark.parametrize(
     ("suffix", "change", "flags", "problem"),
     [
-        (".log", lambda path: overwrite(path, 80, b"\xff"), (), "at byte 0: the checksum of a batch is"),
+        (".log", lambda path: overwrite(path, 80, b"\xff"), (), "at byte 0: a batch has the checksum"),
         (".log", lambda path: path.write_bytes(path.read_bytes()[:-5]), (), "invalid bytes at the end of"),
-        (".log", lambda path: overwrite(path, 16, b"\x09"), (), "at byte 0: there is no record format of magic 9"),
+        (".log", lambda path: overwrite(path, 16, b"\x09"), (), "at byte 0: unknown record format: magic 9"),
         (".log", lambda path: path.write_bytes(batch(5) + batch(2)), (), "offset 2 follows offset 7"),
         (".log", lambda path: path.write_bytes(path.read_bytes() + b"junk"), (), "4 invalid bytes"),
         (".index", lambda path: overwrite(path, 3, b"\x04"), (), "entry 0: Index offset: 4, log offset: 5"),

@@ -1,12 +1,11 @@
-"""Every message a client and a broker exchange, one module per family of APIs, and the table of them.
+"""All messages between clients and brokers, one module per family of APIs, and the table of the APIs.
 
-The classes are written in the notation of `parley.protocol.schema` and named as in Kafka's own definitions, with
-fields in
-snake_case. Ranges of versions are those of Apache Kafka 4.3 and, below them, those that Kafka 4 dropped and clients
-from 0.8 on still send. APIs that only Kafka's controllers speak to each other are not here. The brokers of Parley have
-one API of their own, FetchMetadata.
+The classes use the notation of ``parley.protocol.schema`` and have the names of Kafka's own definitions, with fields in
+snake_case. Their versions are those of Apache Kafka 4.3, and older ones that Kafka 4 dropped and clients from 0.8 on
+still send. APIs that only Kafka's controllers use among themselves are left out. The brokers of Parley have a few APIs
+of their own, such as FetchMetadata.
 
-A module is imported when its first class is asked for, so that a program pays for what it speaks only.
+A module is imported when its first class is needed, so a program only pays for the APIs that it uses.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ __all__ = ["APIS", "Api", "api_by_name"]
 
 @dataclass(frozen=True)
 class Api:
-    """One API: its key on the wire, its name without "Request", and where its two messages are."""
+    """One API: its key, its name without "Request", and where its two messages are defined."""
 
     key: int
     name: str

@@ -1,4 +1,4 @@
-"""DescribeAcls, CreateAcls, DeleteAcls: who may do what (KIP-140).
+"""DescribeAcls, CreateAcls, DeleteAcls: access rules (KIP-140).
 
 Resource types: 1 any, 2 topic, 3 group, 4 cluster, 5 transactional id, 6 delegation token, 7 user.
 
@@ -16,7 +16,7 @@ from parley.protocol.schema import Request, Response, Struct, field, i8, i16, i3
 
 
 class DescribeAclsRequest(Request, key=29, versions="0-3", flexible="2+"):
-    """Ask for the access rules that match a filter.
+    """Request the access rules that match a filter.
 
     Versions:
         1: pattern_type_filter, as a rule may hold for a prefix of names (KIP-290); the client waits out
@@ -38,7 +38,7 @@ class DescribeAclsResponse(Response, key=29, versions="0-3", flexible="2+"):
     """The matching rules.
 
     Versions:
-        1: pattern_type (KIP-290); sent before the throttling, not after it (KIP-219).
+        1: pattern_type (KIP-290); sent before the client is throttled, not after (KIP-219).
         2: flexible encoding (KIP-482).
         3: users as resources (KIP-373).
     """
@@ -90,16 +90,16 @@ class CreateAclsRequest(Request, key=30, versions="0-3", flexible="2+"):
 
 
 class CreateAclsResponse(Response, key=30, versions="0-3", flexible="2+"):
-    """What became of each rule, in the order of the request.
+    """The outcome for each rule, in the order of the request.
 
     Versions:
-        1: sent before the throttling, not after it (KIP-219).
+        1: sent before the client is throttled, not after (KIP-219).
         2: flexible encoding (KIP-482).
         3: same layout; users as resources in the request (KIP-373).
     """
 
     class AclCreationResult(Struct):
-        """What became of one rule."""
+        """The outcome for one rule."""
 
         error_code: i16 = 0
         error_message: str | None = None
@@ -136,7 +136,7 @@ class DeleteAclsResponse(Response, key=31, versions="0-3", flexible="2+"):
     """What each filter deleted, in the order of the request.
 
     Versions:
-        1: pattern_type (KIP-290); sent before the throttling, not after it (KIP-219).
+        1: pattern_type (KIP-290); sent before the client is throttled, not after (KIP-219).
         2: flexible encoding (KIP-482).
         3: users as resources (KIP-373).
     """

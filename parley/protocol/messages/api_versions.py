@@ -1,4 +1,4 @@
-"""ApiVersions: what a client asks first, to learn what the broker speaks."""
+"""ApiVersions: the first request of a client, by which it learns what the broker supports."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from parley.protocol.schema import Request, Response, Struct, field, i16, i32, i
 
 
 class ApiVersionsRequest(Request, key=18, versions="0-4", flexible="3+"):
-    """Ask which APIs and versions the broker supports (KIP-35).
+    """Request which APIs and versions the broker supports (KIP-35).
 
-    A broker that does not know the version asked with answers in version 0 with UNSUPPORTED_VERSION (KIP-511).
+    A broker that does not know the requested version responds in version 0 with UNSUPPORTED_VERSION (KIP-511).
 
     Versions:
-        1: the answer says how long the client was throttled (KIP-124).
-        2: the client itself waits out throttle_time_ms (KIP-219).
+        1: the response says how long the client was throttled (KIP-124).
+        2: the client enforces throttle_time_ms itself (KIP-219).
         3: the client names its software (KIP-511); flexible encoding (KIP-482).
-        4: the asker accepts features whose lowest version is 0 (KAFKA-17011).
+        4: the sender accepts features whose lowest version is 0 (KAFKA-17011).
     """
 
     # letters, digits, dots and dashes; anything else is INVALID_REQUEST
@@ -25,11 +25,11 @@ class ApiVersionsRequest(Request, key=18, versions="0-4", flexible="3+"):
 class ApiVersionsResponse(Response, key=18, versions="0-4", flexible="3+"):
     """The versions of each API the broker supports, and the cluster's features.
 
-    Its header is version 0 whatever the body's version: the asker does not know yet what the broker speaks (KIP-511).
+    Its header is version 0 whatever the body's version: the sender does not know yet what the broker speaks (KIP-511).
 
     Versions:
         1: throttle_time_ms (KIP-124).
-        2: sent before the throttling, not after it (KIP-219).
+        2: sent before the client is throttled, not after (KIP-219).
         3: flexible encoding (KIP-482), and with it the features of the cluster (KIP-584) and zk_migration_ready
             (KIP-866).
         4: supported features may start at version 0, which older clients fail to read (KAFKA-17011).

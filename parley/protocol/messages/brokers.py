@@ -1,4 +1,4 @@
-"""ControlledShutdown: a broker that is about to stop asks to be relieved of what it leads."""
+"""ControlledShutdown: a broker that is about to stop asks the controller to move its leaders."""
 
 from __future__ import annotations
 

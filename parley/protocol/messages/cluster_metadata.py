@@ -1,8 +1,8 @@
-"""FetchMetadata, ReportOfflineReplicas: what the brokers of a Parley cluster and their controller tell each other.
+"""FetchMetadata and ReportOfflineReplicas: requests from the brokers of a Parley cluster to their controller.
 
-Not APIs of Apache Kafka: their keys lie far above Kafka's, and clients have no use for them. Brokers pull, nothing is
-pushed, so nothing arrives out of order; the same call tells the controller that the broker lives, and what it has
-applied. A cluster is updated broker by broker: what is added belongs to a new version.
+They are not APIs of Apache Kafka: their keys lie far above Kafka's, and clients do not use them. Brokers pull and the
+controller never pushes, so nothing arrives out of order. The same request tells the controller that the broker is alive
+and which changes it has applied. Clusters are upgraded broker by broker, so every addition needs a new version.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from parley.protocol.schema import Request, Response, Struct, field, i16, i32, i
 
 
 class FetchMetadataRequest(Request, key=1000, versions="0-1", flexible="0+"):
-    """Ask the controller for what has changed since the image the sender has; waits until something does.
+    """Fetch the changes since the sender's image; waits until there is one.
 
     Versions:
-        1: a broker that is asked says how long the controller has been silent for it
+        1: a broker other than the controller returns how long the controller has been silent for it.
     """
 
     broker_id: i32
@@ -27,13 +27,13 @@ class FetchMetadataRequest(Request, key=1000, versions="0-1", flexible="0+"):
 
 
 class FetchMetadataResponse(Response, key=1000, versions="0-1", flexible="0+"):
-    """The changes in order, or a whole image where the sender's is too old or of another controller's term.
+    """The changes in order, or a whole image if the sender's is too old or of another controller epoch.
 
-    Errors: NOT_CONTROLLER, STALE_BROKER_EPOCH (a later incarnation of the sender is registered). With NOT_CONTROLLER a
-    broker says which controller it follows, and how long it has not heard of it.
+    Errors: NOT_CONTROLLER, STALE_BROKER_EPOCH (a later incarnation of the sender is registered). With NOT_CONTROLLER, a
+    broker returns the controller that it follows.
 
     Versions:
-        1: how long that is
+        1: with NOT_CONTROLLER, how long the controller has been silent for the broker.
     """
 
     class Step(Struct):

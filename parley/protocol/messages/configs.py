@@ -9,11 +9,11 @@ from parley.protocol.schema import Request, Response, Struct, field, i8, i16, i3
 
 
 class DescribeConfigsRequest(Request, key=32, versions="0-4", flexible="4+"):
-    """Ask for the settings of topics, brokers and other resources (KIP-133).
+    """Request the settings of topics, brokers and other resources (KIP-133).
 
     Versions:
-        1: include_synonyms; the answer has sources instead of is_default (KIP-226).
-        2: the client itself waits out throttle_time_ms (KIP-219).
+        1: include_synonyms; the response has sources instead of is_default (KIP-226).
+        2: the client enforces throttle_time_ms itself (KIP-219).
         3: include_documentation (KIP-569).
         4: flexible encoding (KIP-482).
     """
@@ -35,7 +35,7 @@ class DescribeConfigsResponse(Response, key=32, versions="0-4", flexible="4+"):
 
     Versions:
         1: config_source and synonyms instead of is_default (KIP-226).
-        2: sent before the throttling, not after it (KIP-219).
+        2: sent before the client is throttled, not after (KIP-219).
         3: config_type and documentation (KIP-569).
         4: flexible encoding (KIP-482).
     """
@@ -79,7 +79,7 @@ class AlterConfigsRequest(Request, key=33, versions="0-2", flexible="2+"):
     """Replace all settings of a resource; what is not named returns to its default (KIP-133).
 
     Versions:
-        1: the client itself waits out throttle_time_ms (KIP-219).
+        1: the client enforces throttle_time_ms itself (KIP-219).
         2: flexible encoding (KIP-482).
     """
 
@@ -101,15 +101,15 @@ class AlterConfigsRequest(Request, key=33, versions="0-2", flexible="2+"):
 
 
 class AlterConfigsResponse(Response, key=33, versions="0-2", flexible="2+"):
-    """What became of each resource.
+    """The outcome for each resource.
 
     Versions:
-        1: sent before the throttling, not after it (KIP-219).
+        1: sent before the client is throttled, not after (KIP-219).
         2: flexible encoding (KIP-482).
     """
 
     class AlterConfigsResourceResponse(Struct):
-        """What became of one resource."""
+        """The outcome for one resource."""
 
         error_code: i16 = 0
         error_message: str | None = None
@@ -146,14 +146,14 @@ class IncrementalAlterConfigsRequest(Request, key=44, versions="0-1", flexible="
 
 
 class IncrementalAlterConfigsResponse(Response, key=44, versions="0-1", flexible="1+"):
-    """What became of each resource.
+    """The outcome for each resource.
 
     Versions:
         1: flexible encoding (KIP-482).
     """
 
     class AlterConfigsResourceResponse(Struct):
-        """What became of one resource."""
+        """The outcome for one resource."""
 
         error_code: i16 = 0
         error_message: str | None = None
@@ -165,7 +165,7 @@ class IncrementalAlterConfigsResponse(Response, key=44, versions="0-1", flexible
 
 
 class ListConfigResourcesRequest(Request, key=74, versions="0-1", flexible="0+"):
-    """Ask which resources have settings of their own (KIP-1000).
+    """Request which resources have settings of their own (KIP-1000).
 
     Versions:
         1: any type of resource; before, this was ListClientMetricsResources (KIP-1142).

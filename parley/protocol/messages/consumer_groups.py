@@ -60,10 +60,10 @@ class ConsumerGroupHeartbeatResponse(Response, key=68, versions="0-1", flexible=
 
 
 class ConsumerGroupDescribeRequest(Request, key=69, versions="0-1", flexible="0+"):
-    """Ask for the state and the members of consumer groups (KIP-848).
+    """Request the state and the members of consumer groups (KIP-848).
 
     Versions:
-        1: the answer has member types (KIP-1099).
+        1: the response has member types (KIP-1099).
     """
 
     group_ids: list[str]
@@ -88,7 +88,7 @@ class ConsumerGroupDescribeResponse(Response, key=69, versions="0-1", flexible="
         assignment_epoch: i32
         assignor_name: str
         members: list[ConsumerGroupDescribeResponse.Member]
-        authorized_operations: i32 = -0x8000_0000  # bit n: operation n is allowed; the lowest int32: not asked for
+        authorized_operations: i32 = -0x8000_0000  # bit n: operation n is allowed; the lowest int32: not requested
 
     class Member(Struct):
         """One member."""

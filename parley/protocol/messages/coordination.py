@@ -12,7 +12,7 @@ START, STATUS, ABORT = 0, 1, 2
 
 
 class MigrateCoordinationRequest(Request, key=1001, versions="0", flexible="0+"):
-    """Begin a move, ask how the latest one stands, or give up the one under way."""
+    """Begin a move, query the state of the latest one, or cancel the one in progress."""
 
     action: i8
     url: str | None = None  # of the store to move to; for START only

@@ -9,7 +9,7 @@ class CreateDelegationTokenRequest(Request, key=38, versions="0-3", flexible="2+
     """Create a token for the principal of this connection, or for another one.
 
     Versions:
-        1: the client itself waits out throttle_time_ms (KIP-219).
+        1: the client enforces throttle_time_ms itself (KIP-219).
         2: flexible encoding (KIP-482).
         3: owner_principal_type and owner_principal_name, to create a token for someone else (KIP-373).
     """
@@ -30,7 +30,7 @@ class CreateDelegationTokenResponse(Response, key=38, versions="0-3", flexible="
     """The token; its hmac is the secret.
 
     Versions:
-        1: sent before the throttling, not after it (KIP-219).
+        1: sent before the client is throttled, not after (KIP-219).
         2: flexible encoding (KIP-482).
         3: the principal that asked, beside the owner (KIP-373).
     """
@@ -52,7 +52,7 @@ class RenewDelegationTokenRequest(Request, key=39, versions="0-2", flexible="2+"
     """Put off the expiry of a token, at most to the end of its life.
 
     Versions:
-        1: the client itself waits out throttle_time_ms (KIP-219).
+        1: the client enforces throttle_time_ms itself (KIP-219).
         2: flexible encoding (KIP-482).
     """
 
@@ -64,7 +64,7 @@ class RenewDelegationTokenResponse(Response, key=39, versions="0-2", flexible="2
     """The new time of expiry.
 
     Versions:
-        1: sent before the throttling, not after it (KIP-219).
+        1: sent before the client is throttled, not after (KIP-219).
         2: flexible encoding (KIP-482).
     """
 
@@ -77,7 +77,7 @@ class ExpireDelegationTokenRequest(Request, key=40, versions="0-2", flexible="2+
     """Let a token expire earlier, or delete it.
 
     Versions:
-        1: the client itself waits out throttle_time_ms (KIP-219).
+        1: the client enforces throttle_time_ms itself (KIP-219).
         2: flexible encoding (KIP-482).
     """
 
@@ -89,7 +89,7 @@ class ExpireDelegationTokenResponse(Response, key=40, versions="0-2", flexible="
     """The new time of expiry.
 
     Versions:
-        1: sent before the throttling, not after it (KIP-219).
+        1: sent before the client is throttled, not after (KIP-219).
         2: flexible encoding (KIP-482).
     """
 
@@ -99,12 +99,12 @@ class ExpireDelegationTokenResponse(Response, key=40, versions="0-2", flexible="
 
 
 class DescribeDelegationTokenRequest(Request, key=41, versions="0-3", flexible="2+"):
-    """Ask for the tokens of owners.
+    """Request the tokens of owners.
 
     Versions:
-        1: the client itself waits out throttle_time_ms (KIP-219).
+        1: the client enforces throttle_time_ms itself (KIP-219).
         2: flexible encoding (KIP-482).
-        3: the answer has the principal that asked for each token (KIP-373).
+        3: the response has the principal that asked for each token (KIP-373).
     """
 
     class DescribeDelegationTokenOwner(Struct):
@@ -120,7 +120,7 @@ class DescribeDelegationTokenResponse(Response, key=41, versions="0-3", flexible
     """The tokens asked for.
 
     Versions:
-        1: sent before the throttling, not after it (KIP-219).
+        1: sent before the client is throttled, not after (KIP-219).
         2: flexible encoding (KIP-482).
         3: the principal that asked for the token, beside its owner (KIP-373).
     """

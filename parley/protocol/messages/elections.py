@@ -25,7 +25,7 @@ class ElectLeadersRequest(Request, key=43, versions="0-2", flexible="2+"):
 
 
 class ElectLeadersResponse(Response, key=43, versions="0-2", flexible="2+"):
-    """What became of each partition.
+    """The outcome for each partition.
 
     Versions:
         1: error_code for the request as a whole (KIP-460).
@@ -75,7 +75,7 @@ class AlterPartitionReassignmentsRequest(Request, key=45, versions="0-1", flexib
 
 
 class AlterPartitionReassignmentsResponse(Response, key=45, versions="0-1", flexible="0+"):
-    """Whether each move was begun or stopped; ListPartitionReassignments tells how it goes on.
+    """The outcome for each partition: begun or cancelled. ListPartitionReassignments shows the progress.
 
     Versions:
         1: allow_replication_factor_change, as the request had it (KIP-860).
@@ -102,7 +102,7 @@ class AlterPartitionReassignmentsResponse(Response, key=45, versions="0-1", flex
 
 
 class ListPartitionReassignmentsRequest(Request, key=46, versions="0", flexible="0+"):
-    """Ask for the moves under way (KIP-455)."""
+    """Request the moves under way (KIP-455)."""
 
     class ListPartitionReassignmentsTopics(Struct):
         """The partitions of one topic."""

@@ -10,7 +10,7 @@ class UpdateFeaturesRequest(Request, key=57, versions="0-2", flexible="0+"):
 
     Versions:
         1: upgrade_type instead of allow_downgrade; validate_only (KIP-778).
-        2: all features change or none, so the answer has one error only (KIP-1022).
+        2: all features change or none, so the response has one error only (KIP-1022).
     """
 
     class FeatureUpdateKey(Struct):
@@ -28,7 +28,7 @@ class UpdateFeaturesRequest(Request, key=57, versions="0-2", flexible="0+"):
 
 
 class UpdateFeaturesResponse(Response, key=57, versions="0-2", flexible="0+"):
-    """What became of the update.
+    """The outcome for the update.
 
     Versions:
         1: same layout; validate_only in the request (KIP-778).
@@ -36,7 +36,7 @@ class UpdateFeaturesResponse(Response, key=57, versions="0-2", flexible="0+"):
     """
 
     class UpdatableFeatureResult(Struct):
-        """What became of one feature."""
+        """The outcome for one feature."""
 
         feature: str
         error_code: i16 = 0

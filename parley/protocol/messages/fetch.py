@@ -13,14 +13,14 @@ class FetchRequest(Request, key=1, versions="0-18", flexible="12+"):
     Consumers and followers use the same request; a follower names itself by its replica id.
 
     Versions:
-        1: the answer says how long the client was throttled (KIP-13).
+        1: the response says how long the client was throttled (KIP-13).
         2: the reader understands message format v1 (KIP-32).
         3: max_bytes for the whole answer; partitions are served in the order given (KIP-74).
         4: isolation_level; the reader understands record batches of format v2 (KIP-98).
         5: followers report their log_start_offset, for the deletion of records (KIP-107).
         6: the reader understands KAFKA_STORAGE_ERROR (KIP-112).
         7: incremental fetch sessions: session id and epoch, forgotten topics (KIP-227).
-        8: the client itself waits out throttle_time_ms (KIP-219).
+        8: the client enforces throttle_time_ms itself (KIP-219).
         9: current_leader_epoch fences readers with old metadata (KIP-320).
         10: batches may be compressed with zstd (KIP-110).
         11: rack_id, to read from the nearest replica (KIP-392).
@@ -28,7 +28,7 @@ class FetchRequest(Request, key=1, versions="0-18", flexible="12+"):
         13: topics by id instead of name (KIP-516).
         14: the reader understands OFFSET_MOVED_TO_TIERED_STORAGE (KIP-405).
         15: replica_state with the broker's epoch replaces replica_id, to fence restarted followers (KIP-903).
-        16: the answer may give the address of the new leader (KIP-951).
+        16: the response may give the address of the new leader (KIP-951).
         17: replica_directory_id, for metadata quorum voters (KIP-853).
         18: followers report the high watermark they know, so that a new one reaches them at once (KIP-1166).
     """
@@ -97,7 +97,7 @@ class FetchResponse(Response, key=1, versions="0-18", flexible="12+"):
         5: log_start_offset (KIP-107).
         6: KAFKA_STORAGE_ERROR may occur (KIP-112).
         7: a top-level error and session_id; partitions without news are left out of a session's answer (KIP-227).
-        8: sent before the throttling, not after it (KIP-219).
+        8: sent before the client is throttled, not after (KIP-219).
         9: FENCED_LEADER_EPOCH and UNKNOWN_LEADER_EPOCH may occur (KIP-320).
         10: batches may be compressed with zstd (KIP-110).
         11: preferred_read_replica (KIP-392).
@@ -168,6 +168,6 @@ class FetchResponse(Response, key=1, versions="0-18", flexible="12+"):
 
     throttle_time_ms: i32 = field("1+", default=0, ignorable=True)
     error_code: i16 = field("7+", default=0, ignorable=True)  # errors of the session; a partition's own are beside it
-    session_id: i32 = field("7+", default=0)  # 0: the answer to a full fetch that opened no session
+    session_id: i32 = field("7+", default=0)  # 0: the response to a full fetch that opened no session
     responses: list[FetchableTopicResponse]
     node_endpoints: list[NodeEndpoint] = field("16+", tag=0, tagged="16+", default=[])

@@ -15,8 +15,8 @@ class OffsetCommitRequest(Request, key=8, versions="0-10", flexible="8+"):
     Versions:
         1: offsets live in Kafka itself, with membership checked and a timestamp per partition (0.8.2).
         2: one retention_time_ms instead of the timestamps (0.9).
-        3: the answer says how long the client was throttled (KIP-124).
-        4: the client itself waits out throttle_time_ms (KIP-219).
+        3: the response says how long the client was throttled (KIP-124).
+        4: the client enforces throttle_time_ms itself (KIP-219).
         5: retention_time_ms is gone: offsets are kept as long as the group lives (KIP-211).
         6: committed_leader_epoch, so that a reader can notice lost records (KIP-320).
         7: group_instance_id, to fence a second member under the same one (KIP-345).
@@ -50,13 +50,13 @@ class OffsetCommitRequest(Request, key=8, versions="0-10", flexible="8+"):
 
 
 class OffsetCommitResponse(Response, key=8, versions="0-10", flexible="8+"):
-    """What became of each partition's offset.
+    """The outcome for each partition's offset.
 
     Versions:
         1: same layout; membership is checked (0.8.2).
         2: same layout; retention in the request (0.9).
         3: throttle_time_ms (KIP-124).
-        4: sent before the throttling, not after it (KIP-219).
+        4: sent before the client is throttled, not after (KIP-219).
         5: same layout; no retention in the request (KIP-211).
         6: same layout; leader epochs in the request (KIP-320).
         7: FENCED_INSTANCE_ID may occur (KIP-345).
@@ -87,10 +87,10 @@ class OffsetFetchRequest(Request, key=9, versions="0-10", flexible="6+"):
 
     Versions:
         1: from Kafka itself; version 0 was about offsets kept in ZooKeeper (0.8.2).
-        2: topics may be None for all; the answer has a top-level error (KIP-88).
-        3: the answer says how long the client was throttled (KIP-124).
-        4: the client itself waits out throttle_time_ms (KIP-219).
-        5: the answer has leader epochs (KIP-320).
+        2: topics may be None for all; the response has a top-level error (KIP-88).
+        3: the response says how long the client was throttled (KIP-124).
+        4: the client enforces throttle_time_ms itself (KIP-219).
+        5: the response has leader epochs (KIP-320).
         6: flexible encoding (KIP-482).
         7: require_stable: no answer for partitions with an undecided transactional commit (KIP-447).
         8: several groups at once (KIP-709).
@@ -134,7 +134,7 @@ class OffsetFetchResponse(Response, key=9, versions="0-10", flexible="6+"):
         1: same layout; offsets kept in Kafka (0.8.2).
         2: error_code for the group as a whole (KIP-88).
         3: throttle_time_ms (KIP-124).
-        4: sent before the throttling, not after it (KIP-219).
+        4: sent before the client is throttled, not after (KIP-219).
         5: committed_leader_epoch (KIP-320).
         6: flexible encoding (KIP-482).
         7: UNSTABLE_OFFSET_COMMIT may occur (KIP-447).
@@ -206,7 +206,7 @@ class OffsetDeleteRequest(Request, key=47, versions="0"):
 
 
 class OffsetDeleteResponse(Response, key=47, versions="0"):
-    """What became of each offset to be deleted."""
+    """The outcome for each offset to be deleted."""
 
     class OffsetDeleteResponseTopic(Struct):
         """The outcome for one topic."""

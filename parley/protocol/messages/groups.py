@@ -1,7 +1,7 @@
 """The classic group protocol: finding the coordinator, membership, and a look at the groups.
 
 Members join, one of them (the leader) shares out the work, all fetch their share by SyncGroup and then show life by
-Heartbeat. The coordinator never reads what members say in `metadata` and `assignment`.
+Heartbeat. The coordinator never reads what members say in ``metadata`` and ``assignment``.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from parley.protocol.schema import Request, Response, Struct, field, i8, i16, i3
 
 
 class FindCoordinatorRequest(Request, key=10, versions="0-6", flexible="3+"):
-    """Ask which broker coordinates a group, a transactional id or a share group's partition.
+    """Request which broker coordinates a group, a transactional id or a share group's partition.
 
     Versions:
         1: key_type, as transactional ids have coordinators too (KIP-98).
-        2: the client itself waits out throttle_time_ms (KIP-219).
+        2: the client enforces throttle_time_ms itself (KIP-219).
         3: flexible encoding (KIP-482).
         4: several keys at once (KIP-699).
         5: the sender understands TRANSACTION_ABORTABLE (KIP-890).
-        6: key type 2, a share group's partition, written `group:topic id:partition` (KIP-932).
+        6: key type 2, a share group's partition, written ``group:topic id:partition`` (KIP-932).
     """
 
     key: str = field("0-3", default="")  # group id or transactional id
@@ -31,7 +31,7 @@ class FindCoordinatorResponse(Response, key=10, versions="0-6", flexible="3+"):
 
     Versions:
         1: throttle_time_ms (KIP-124) and error_message (KIP-98).
-        2: sent before the throttling, not after it (KIP-219).
+        2: sent before the client is throttled, not after (KIP-219).
         3: flexible encoding (KIP-482).
         4: one answer per key, each with its own error (KIP-699).
         5: TRANSACTION_ABORTABLE may occur (KIP-890).
@@ -62,12 +62,12 @@ class JoinGroupRequest(Request, key=11, versions="0-9", flexible="6+"):
 
     Versions:
         1: rebalance_timeout_ms, apart from the time within which a death is noticed (KIP-62).
-        2: the answer says how long the client was throttled (KIP-124).
-        3: the client itself waits out throttle_time_ms (KIP-219).
+        2: the response says how long the client was throttled (KIP-124).
+        3: the client enforces throttle_time_ms itself (KIP-219).
         4: a new member is told its id with MEMBER_ID_REQUIRED and joins again with it (KIP-394).
         5: group_instance_id: static members keep their place over a restart (KIP-345).
         6: flexible encoding (KIP-482).
-        7: the answer names the protocol type (KIP-559).
+        7: the response names the protocol type (KIP-559).
         8: reason, for the broker's log (KIP-800).
         9: a static leader that came back can be told to keep the assignment (KIP-814).
     """
@@ -95,7 +95,7 @@ class JoinGroupResponse(Response, key=11, versions="0-9", flexible="6+"):
     Versions:
         1: same layout; the request has rebalance_timeout_ms (KIP-62).
         2: throttle_time_ms (KIP-124).
-        3: sent before the throttling, not after it (KIP-219).
+        3: sent before the client is throttled, not after (KIP-219).
         4: MEMBER_ID_REQUIRED may occur, with the id to join again with (KIP-394).
         5: the members' group_instance_id (KIP-345).
         6: flexible encoding (KIP-482).
@@ -126,8 +126,8 @@ class HeartbeatRequest(Request, key=12, versions="0-4", flexible="4+"):
     """Show that a member is alive, and learn of a rebalance.
 
     Versions:
-        1: the answer says how long the client was throttled (KIP-124).
-        2: the client itself waits out throttle_time_ms (KIP-219).
+        1: the response says how long the client was throttled (KIP-124).
+        2: the client enforces throttle_time_ms itself (KIP-219).
         3: group_instance_id, to fence a second member under the same one (KIP-345).
         4: flexible encoding (KIP-482).
     """
@@ -139,11 +139,11 @@ class HeartbeatRequest(Request, key=12, versions="0-4", flexible="4+"):
 
 
 class HeartbeatResponse(Response, key=12, versions="0-4", flexible="4+"):
-    """No error, or REBALANCE_IN_PROGRESS: join again; or another reason to leave or join anew.
+    """No error, or REBALANCE_IN_PROGRESS: join again; or another reason to leave or join again.
 
     Versions:
         1: throttle_time_ms (KIP-124).
-        2: sent before the throttling, not after it (KIP-219).
+        2: sent before the client is throttled, not after (KIP-219).
         3: FENCED_INSTANCE_ID may occur (KIP-345).
         4: flexible encoding (KIP-482).
     """
@@ -156,8 +156,8 @@ class LeaveGroupRequest(Request, key=13, versions="0-5", flexible="4+"):
     """Take members out of a group without waiting for their sessions to end.
 
     Versions:
-        1: the answer says how long the client was throttled (KIP-124).
-        2: the client itself waits out throttle_time_ms (KIP-219).
+        1: the response says how long the client was throttled (KIP-124).
+        2: the client enforces throttle_time_ms itself (KIP-219).
         3: several members at once, static ones by group_instance_id (KIP-345).
         4: flexible encoding (KIP-482).
         5: reason, for the broker's log (KIP-800).
@@ -166,7 +166,7 @@ class LeaveGroupRequest(Request, key=13, versions="0-5", flexible="4+"):
     class MemberIdentity(Struct):
         """One member to take out."""
 
-        member_id: str  # empty: whoever holds the group_instance_id
+        member_id: str  # empty: the member with this group_instance_id
         group_instance_id: str | None = None
         reason: str | None = field("5+", default=None, ignorable=True)  # why the member leaves
 
@@ -176,18 +176,18 @@ class LeaveGroupRequest(Request, key=13, versions="0-5", flexible="4+"):
 
 
 class LeaveGroupResponse(Response, key=13, versions="0-5", flexible="4+"):
-    """What became of each leave.
+    """The outcome for each leave.
 
     Versions:
         1: throttle_time_ms (KIP-124).
-        2: sent before the throttling, not after it (KIP-219).
+        2: sent before the client is throttled, not after (KIP-219).
         3: one outcome per member (KIP-345).
         4: flexible encoding (KIP-482).
         5: same layout; the request gives a reason (KIP-800).
     """
 
     class MemberResponse(Struct):
-        """What became of one member."""
+        """The outcome for one member."""
 
         member_id: str
         group_instance_id: str | None
@@ -202,11 +202,11 @@ class SyncGroupRequest(Request, key=14, versions="0-5", flexible="4+"):
     """Fetch a member's share of the work; the leader's request brings the shares of all.
 
     Versions:
-        1: the answer says how long the client was throttled (KIP-124).
-        2: the client itself waits out throttle_time_ms (KIP-219).
+        1: the response says how long the client was throttled (KIP-124).
+        2: the client enforces throttle_time_ms itself (KIP-219).
         3: group_instance_id, to fence a second member under the same one (KIP-345).
         4: flexible encoding (KIP-482).
-        5: the member says which protocol it takes part in, and the broker checks it (KIP-559).
+        5: the member names its protocol, and the broker checks it (KIP-559).
     """
 
     class SyncGroupRequestAssignment(Struct):
@@ -229,7 +229,7 @@ class SyncGroupResponse(Response, key=14, versions="0-5", flexible="4+"):
 
     Versions:
         1: throttle_time_ms (KIP-124).
-        2: sent before the throttling, not after it (KIP-219).
+        2: sent before the client is throttled, not after (KIP-219).
         3: FENCED_INSTANCE_ID may occur (KIP-345).
         4: flexible encoding (KIP-482).
         5: the protocol it belongs to; INCONSISTENT_GROUP_PROTOCOL may occur (KIP-559).
@@ -243,13 +243,13 @@ class SyncGroupResponse(Response, key=14, versions="0-5", flexible="4+"):
 
 
 class DescribeGroupsRequest(Request, key=15, versions="0-6", flexible="5+"):
-    """Ask for the state and the members of classic groups.
+    """Request the state and the members of classic groups.
 
     Versions:
-        1: the answer says how long the client was throttled (KIP-124).
-        2: the client itself waits out throttle_time_ms (KIP-219).
+        1: the response says how long the client was throttled (KIP-124).
+        2: the client enforces throttle_time_ms itself (KIP-219).
         3: authorized operations on request (KIP-430).
-        4: the answer has group_instance_id (KIP-345).
+        4: the response has group_instance_id (KIP-345).
         5: flexible encoding (KIP-482).
         6: an unknown group is GROUP_ID_NOT_FOUND, no longer a group in state Dead (KIP-1043).
     """
@@ -263,7 +263,7 @@ class DescribeGroupsResponse(Response, key=15, versions="0-6", flexible="5+"):
 
     Versions:
         1: throttle_time_ms (KIP-124).
-        2: sent before the throttling, not after it (KIP-219).
+        2: sent before the client is throttled, not after (KIP-219).
         3: authorized_operations (KIP-430).
         4: group_instance_id of static members (KIP-345).
         5: flexible encoding (KIP-482).
@@ -280,7 +280,7 @@ class DescribeGroupsResponse(Response, key=15, versions="0-6", flexible="5+"):
         protocol_type: str
         protocol_data: str  # the protocol chosen; empty unless the group is Stable
         members: list[DescribeGroupsResponse.DescribedGroupMember]
-        # bit n: operation n is allowed; the lowest int32: not asked for
+        # bit n: operation n is allowed; the lowest int32: not requested
         authorized_operations: i32 = field("3+", default=-0x8000_0000)
 
     class DescribedGroupMember(Struct):
@@ -301,8 +301,8 @@ class ListGroupsRequest(Request, key=16, versions="0-5", flexible="3+"):
     """Ask a broker for the groups it coordinates.
 
     Versions:
-        1: the answer says how long the client was throttled (KIP-124).
-        2: the client itself waits out throttle_time_ms (KIP-219).
+        1: the response says how long the client was throttled (KIP-124).
+        2: the client enforces throttle_time_ms itself (KIP-219).
         3: flexible encoding (KIP-482).
         4: states_filter (KIP-518).
         5: types_filter, as there is more than the classic type (KIP-848).
@@ -317,7 +317,7 @@ class ListGroupsResponse(Response, key=16, versions="0-5", flexible="3+"):
 
     Versions:
         1: throttle_time_ms (KIP-124).
-        2: sent before the throttling, not after it (KIP-219).
+        2: sent before the client is throttled, not after (KIP-219).
         3: flexible encoding (KIP-482).
         4: group_state (KIP-518).
         5: group_type (KIP-848).
@@ -340,7 +340,7 @@ class DeleteGroupsRequest(Request, key=42, versions="0-2", flexible="2+"):
     """Delete groups without members, and their committed offsets (KIP-229).
 
     Versions:
-        1: the client itself waits out throttle_time_ms (KIP-219).
+        1: the client enforces throttle_time_ms itself (KIP-219).
         2: flexible encoding (KIP-482).
     """
 
@@ -348,15 +348,15 @@ class DeleteGroupsRequest(Request, key=42, versions="0-2", flexible="2+"):
 
 
 class DeleteGroupsResponse(Response, key=42, versions="0-2", flexible="2+"):
-    """What became of each group to be deleted.
+    """The outcome for each group to be deleted.
 
     Versions:
-        1: sent before the throttling, not after it (KIP-219).
+        1: sent before the client is throttled, not after (KIP-219).
         2: flexible encoding (KIP-482).
     """
 
     class DeletableGroupResult(Struct):
-        """What became of one group."""
+        """The outcome for one group."""
 
         group_id: str
         error_code: i16 = 0

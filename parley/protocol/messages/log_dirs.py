@@ -9,7 +9,7 @@ class AlterReplicaLogDirsRequest(Request, key=34, versions="0-2", flexible="2+")
     """Move replicas held by the receiving broker to other log directories, or say where to create them (KIP-113).
 
     Versions:
-        1: the client itself waits out throttle_time_ms (KIP-219).
+        1: the client enforces throttle_time_ms itself (KIP-219).
         2: flexible encoding (KIP-482).
     """
 
@@ -29,10 +29,10 @@ class AlterReplicaLogDirsRequest(Request, key=34, versions="0-2", flexible="2+")
 
 
 class AlterReplicaLogDirsResponse(Response, key=34, versions="0-2", flexible="2+"):
-    """What became of each partition; a move may still be under way.
+    """The outcome for each partition; a move may still be under way.
 
     Versions:
-        1: sent before the throttling, not after it (KIP-219).
+        1: sent before the client is throttled, not after (KIP-219).
         2: flexible encoding (KIP-482).
     """
 
@@ -56,11 +56,11 @@ class DescribeLogDirsRequest(Request, key=35, versions="0-5", flexible="2+"):
     """Ask a broker for the contents of its log directories (KIP-113).
 
     Versions:
-        1: the client itself waits out throttle_time_ms (KIP-219).
+        1: the client enforces throttle_time_ms itself (KIP-219).
         2: flexible encoding (KIP-482).
-        3: the answer has a top-level error (KIP-784).
-        4: the answer has the sizes of the volumes (KIP-827).
-        5: the answer says which directories take no new replicas (KIP-1066).
+        3: the response has a top-level error (KIP-784).
+        4: the response has the sizes of the volumes (KIP-827).
+        5: the response says which directories take no new replicas (KIP-1066).
     """
 
     class DescribableLogDirTopic(Struct):
@@ -76,7 +76,7 @@ class DescribeLogDirsResponse(Response, key=35, versions="0-5", flexible="2+"):
     """The log directories of the broker, and how much of each partition they hold.
 
     Versions:
-        1: sent before the throttling, not after it (KIP-219).
+        1: sent before the client is throttled, not after (KIP-219).
         2: flexible encoding (KIP-482).
         3: error_code for the request as a whole (KIP-784).
         4: total_bytes and usable_bytes (KIP-827).

@@ -1,4 +1,4 @@
-"""Metadata, DescribeCluster, DescribeTopicPartitions: who is there and who leads what."""
+"""Metadata, DescribeCluster, DescribeTopicPartitions: the brokers of the cluster, its topics and their leaders."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from parley.protocol.schema import ZERO_UUID, Request, Response, Struct, field, 
 
 
 class MetadataRequest(Request, key=3, versions="0-13", flexible="9+"):
-    """Ask for the brokers and for the leaders of topics' partitions.
+    """Request the brokers and for the leaders of topics' partitions.
 
     Versions:
         1: None asks for all topics and an empty list for none; before, an empty list asked for all (KIP-4).
-        2: the answer has the cluster's id (KIP-78).
-        3: the answer says how long the client was throttled (KIP-124).
+        2: the response has the cluster's id (KIP-78).
+        3: the response says how long the client was throttled (KIP-124).
         4: allow_auto_topic_creation, so that looking need not create (KAFKA-5291).
-        5: the answer lists replicas on failed disks (KIP-112).
-        6: the client itself waits out throttle_time_ms (KIP-219).
-        7: the answer has leader epochs (KIP-320).
+        5: the response lists replicas on failed disks (KIP-112).
+        6: the client enforces throttle_time_ms itself (KIP-219).
+        7: the response has leader epochs (KIP-320).
         8: authorized operations on request (KIP-430).
         9: flexible encoding (KIP-482).
-        10: topic ids in the answer; in the request they do not work before 12 (KIP-516).
+        10: topic ids in the response; in the request they do not work before 12 (KIP-516).
         11: include_cluster_authorized_operations went to DescribeCluster (KIP-700).
         12: topics may be asked for by id (KIP-516).
-        13: the answer has a top-level error (KIP-1102).
+        13: the response has a top-level error (KIP-1102).
     """
 
     class MetadataRequestTopic(Struct):
@@ -47,7 +47,7 @@ class MetadataResponse(Response, key=3, versions="0-13", flexible="9+"):
         3: throttle_time_ms (KIP-124).
         4: same layout; see the request (KAFKA-5291).
         5: offline_replicas, those on failed disks or dead brokers (KIP-112).
-        6: sent before the throttling, not after it (KIP-219).
+        6: sent before the client is throttled, not after (KIP-219).
         7: leader_epoch (KIP-320).
         8: authorized operations of topics and cluster (KIP-430).
         9: flexible encoding (KIP-482).
@@ -73,7 +73,7 @@ class MetadataResponse(Response, key=3, versions="0-13", flexible="9+"):
         topic_id: UUID = field("10+", default=ZERO_UUID, ignorable=True)
         is_internal: bool = field("1+", default=False, ignorable=True)
         partitions: list[MetadataResponse.MetadataResponsePartition]
-        # bit n: operation n is allowed; the lowest int32: not asked for
+        # bit n: operation n is allowed; the lowest int32: not requested
         topic_authorized_operations: i32 = field("8+", default=-0x8000_0000)
 
     class MetadataResponsePartition(Struct):
@@ -92,13 +92,13 @@ class MetadataResponse(Response, key=3, versions="0-13", flexible="9+"):
     cluster_id: str | None = field("2+", default=None, ignorable=True)
     controller_id: i32 = field("1+", default=-1, ignorable=True)  # -1: unknown
     topics: list[MetadataResponseTopic]
-    # bit n: operation n is allowed; the lowest int32: not asked for
+    # bit n: operation n is allowed; the lowest int32: not requested
     cluster_authorized_operations: i32 = field("8-10", default=-0x8000_0000)
     error_code: i16 = field("13+", default=0, ignorable=True)
 
 
 class DescribeClusterRequest(Request, key=60, versions="0-2", flexible="0+"):
-    """Ask for the cluster's id, controller and brokers (KIP-700).
+    """Request the cluster's id, controller and brokers (KIP-700).
 
     Versions:
         1: endpoint_type, to ask controllers for controllers (KIP-919).
@@ -134,11 +134,11 @@ class DescribeClusterResponse(Response, key=60, versions="0-2", flexible="0+"):
     cluster_id: str
     controller_id: i32 = -1  # -1: unknown
     brokers: list[DescribeClusterBroker]
-    cluster_authorized_operations: i32 = -0x8000_0000  # bit n: operation n is allowed; the lowest int32: not asked for
+    cluster_authorized_operations: i32 = -0x8000_0000  # bit n: operation n is allowed; the lowest int32: not requested
 
 
 class DescribeTopicPartitionsRequest(Request, key=75, versions="0", flexible="0+"):
-    """Ask for topics' partitions page by page, with their eligible leader replicas (KIP-966)."""
+    """Request topics' partitions page by page, with their eligible leader replicas (KIP-966)."""
 
     class TopicRequest(Struct):
         """One topic, by name."""
@@ -167,7 +167,7 @@ class DescribeTopicPartitionsResponse(Response, key=75, versions="0", flexible="
         topic_id: UUID = field(ignorable=True)
         is_internal: bool = field(default=False, ignorable=True)
         partitions: list[DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition]
-        # bit n: operation n is allowed; the lowest int32: not asked for
+        # bit n: operation n is allowed; the lowest int32: not requested
         topic_authorized_operations: i32 = -0x8000_0000
 
     class DescribeTopicPartitionsResponsePartition(Struct):

@@ -14,7 +14,7 @@ class ListOffsetsRequest(Request, key=2, versions="0-11", flexible="6+"):
     Versions:
         1: one offset instead of a list, found exactly by the time index (KIP-79).
         2: isolation_level: "latest" of a read-committed consumer is the last stable offset (KIP-98).
-        3: the client itself waits out throttle_time_ms (KIP-219).
+        3: the client enforces throttle_time_ms itself (KIP-219).
         4: current_leader_epoch fences readers with old metadata (KIP-320).
         5: the sender understands OFFSET_NOT_AVAILABLE (KIP-207).
         6: flexible encoding (KIP-482).
@@ -51,7 +51,7 @@ class ListOffsetsResponse(Response, key=2, versions="0-11", flexible="6+"):
     Versions:
         1: one timestamp and offset instead of a list (KIP-79).
         2: throttle_time_ms (KIP-124).
-        3: sent before the throttling, not after it (KIP-219).
+        3: sent before the client is throttled, not after (KIP-219).
         4: leader_epoch of the record found (KIP-320).
         5: OFFSET_NOT_AVAILABLE while a new leader does not know its high watermark yet (KIP-207).
         6: flexible encoding (KIP-482).
@@ -86,8 +86,8 @@ class OffsetForLeaderEpochRequest(Request, key=23, versions="0-4", flexible="4+"
     """Ask where a leader epoch ends, so that a follower or consumer can find where its log diverged (KIP-101).
 
     Versions:
-        1: the answer names the epoch it speaks of, which may be lower than the one asked for (KIP-279).
-        2: current_leader_epoch fences askers with old metadata; consumers may ask as well (KIP-320).
+        1: the response names the epoch it speaks of, which may be lower than the one asked for (KIP-279).
+        2: current_leader_epoch fences senders with old metadata; consumers may send it as well (KIP-320).
         3: replica_id; a consumer's answer stops at the high watermark (KIP-392).
         4: flexible encoding (KIP-482).
     """
@@ -116,18 +116,18 @@ class OffsetForLeaderEpochResponse(Response, key=23, versions="0-4", flexible="4
     Versions:
         1: leader_epoch (KIP-279).
         2: throttle_time_ms (KIP-320).
-        3: same layout; the request says who asks (KIP-392).
+        3: same layout; the request names the sender (KIP-392).
         4: flexible encoding (KIP-482).
     """
 
     class OffsetForLeaderTopicResult(Struct):
-        """The answers for one topic."""
+        """The responds for one topic."""
 
         topic: str
         partitions: list[OffsetForLeaderEpochResponse.EpochEndOffset]
 
     class EpochEndOffset(Struct):
-        """The answer for one partition."""
+        """The response for one partition."""
 
         error_code: i16 = 0
         partition: i32

@@ -10,19 +10,19 @@ from parley.protocol.schema import ZERO, ZERO_UUID, Records, Request, Response, 
 class ProduceRequest(Request, key=0, versions="0-13", flexible="9+"):
     """Append record batches to partitions whose leader is the receiving broker.
 
-    With `acks=0` the broker sends no response at all, not even for an error.
+    With ``acks=0`` the broker sends no response at all, not even for an error.
 
     Versions:
-        1: the answer says how long the client was throttled (KIP-13).
+        1: the response says how long the client was throttled (KIP-13).
         2: message sets may be of format v1, with timestamps (KIP-32).
         3: transactional_id, and batches of format v2 only (KIP-98).
         4: the sender understands KAFKA_STORAGE_ERROR, a failed log directory (KIP-112).
-        5: the answer carries the log start offset, to tell expired producer state from lost records.
-        6: the client itself waits out throttle_time_ms; the broker answers at once (KIP-219).
+        5: the response carries the log start offset, to tell expired producer state from lost records.
+        6: the client enforces throttle_time_ms itself; the broker answers at once (KIP-219).
         7: batches may be compressed with zstd (KIP-110).
-        8: the answer names the records that made a batch invalid (KIP-467).
+        8: the response names the records that made a batch invalid (KIP-467).
         9: flexible encoding (KIP-482).
-        10: the answer may name the new leader (KIP-951).
+        10: the response may name the new leader (KIP-951).
         11: the sender understands TRANSACTION_ABORTABLE (KIP-890).
         12: a transactional write adds its partition to the transaction by itself (KIP-890, part 2).
         13: topics by id instead of name (KIP-516).
@@ -48,7 +48,7 @@ class ProduceRequest(Request, key=0, versions="0-13", flexible="9+"):
 
 
 class ProduceResponse(Response, key=0, versions="0-13", flexible="9+"):
-    """What became of each partition's batches.
+    """The outcome for each partition's batches.
 
     Versions:
         1: throttle_time_ms (KIP-13).
@@ -56,7 +56,7 @@ class ProduceResponse(Response, key=0, versions="0-13", flexible="9+"):
         3: same layout; batches of format v2 (KIP-98).
         4: KAFKA_STORAGE_ERROR may occur (KIP-112).
         5: log_start_offset, so that an idempotent producer can tell forgotten state from lost records.
-        6: sent before the throttling, not after it (KIP-219).
+        6: sent before the client is throttled, not after (KIP-219).
         7: same layout; zstd (KIP-110).
         8: record_errors and error_message (KIP-467).
         9: flexible encoding (KIP-482).

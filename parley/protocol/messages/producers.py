@@ -1,4 +1,4 @@
-"""InitProducerId and DescribeProducers: who may append exactly once, and who does."""
+"""InitProducerId and DescribeProducers: ids for idempotent producers, and the producers active in a partition."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class InitProducerIdRequest(Request, key=22, versions="0-6", flexible="2+"):
     """Get a producer id and epoch; with a transactional id, fence older instances and end what they left open (KIP-98).
 
     Versions:
-        1: the client itself waits out throttle_time_ms (KIP-219).
+        1: the client enforces throttle_time_ms itself (KIP-219).
         2: flexible encoding (KIP-482).
         3: a producer may ask for a higher epoch of the id it has, to go on after an error (KIP-360).
         4: the sender understands PRODUCER_FENCED (KIP-588).
@@ -30,7 +30,7 @@ class InitProducerIdResponse(Response, key=22, versions="0-6", flexible="2+"):
     """The producer id and epoch to append with.
 
     Versions:
-        1: sent before the throttling, not after it (KIP-219).
+        1: sent before the client is throttled, not after (KIP-219).
         2: flexible encoding (KIP-482).
         3: same layout; a higher epoch of the same id (KIP-360).
         4: PRODUCER_FENCED may occur (KIP-588).

@@ -15,8 +15,8 @@ class DescribeQuorumRequest(Request, key=55, versions="0-2", flexible="0+"):
     """Ask how far the voters and observers of the metadata log are (KIP-595).
 
     Versions:
-        1: the answer has times (KIP-836).
-        2: the answer has error messages, directory ids and addresses (KIP-853).
+        1: the response has times (KIP-836).
+        2: the response has error messages, directory ids and addresses (KIP-853).
     """
 
     class TopicData(Struct):
@@ -96,7 +96,7 @@ class UnregisterBrokerRequest(Request, key=64, versions="0", flexible="0+"):
 
 
 class UnregisterBrokerResponse(Response, key=64, versions="0", flexible="0+"):
-    """Whether the broker was forgotten."""
+    """The outcome of unregistering the broker."""
 
     throttle_time_ms: i32 = 0
     error_code: i16 = 0
@@ -127,7 +127,7 @@ class AddRaftVoterRequest(Request, key=80, versions="0-1", flexible="0+"):
 
 
 class AddRaftVoterResponse(Response, key=80, versions="0-1", flexible="0+"):
-    """Whether the controller became a voter.
+    """The outcome of adding the voter.
 
     Versions:
         1: same layout; ack_when_committed in the request (KIP-1186).
@@ -147,7 +147,7 @@ class RemoveRaftVoterRequest(Request, key=81, versions="0", flexible="0+"):
 
 
 class RemoveRaftVoterResponse(Response, key=81, versions="0", flexible="0+"):
-    """Whether the voter was taken out."""
+    """The outcome of removing the voter."""
 
     throttle_time_ms: i32 = 0
     error_code: i16 = 0

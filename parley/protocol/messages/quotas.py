@@ -6,7 +6,7 @@ from parley.protocol.schema import Request, Response, Struct, f64, i8, i16, i32
 
 
 class DescribeClientQuotasRequest(Request, key=48, versions="0-1", flexible="1+"):
-    """Ask for the quotas of users, client ids and addresses.
+    """Request the quotas of users, client ids and addresses.
 
     Versions:
         1: flexible encoding (KIP-482).
@@ -85,14 +85,14 @@ class AlterClientQuotasRequest(Request, key=49, versions="0-1", flexible="1+"):
 
 
 class AlterClientQuotasResponse(Response, key=49, versions="0-1", flexible="1+"):
-    """What became of each entity.
+    """The outcome for each entity.
 
     Versions:
         1: flexible encoding (KIP-482).
     """
 
     class EntryData(Struct):
-        """What became of one entity."""
+        """The outcome for one entity."""
 
         error_code: i16 = 0
         error_message: str | None = None

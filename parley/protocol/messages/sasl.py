@@ -1,4 +1,4 @@
-"""SaslHandshake and SaslAuthenticate: proving who the client is."""
+"""SaslHandshake and SaslAuthenticate: authentication of the client."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SaslAuthenticateRequest(Request, key=36, versions="0-2", flexible="2+"):
     """Carry one token of the mechanism from client to broker (KIP-152).
 
     Versions:
-        1: the answer limits the session's life (KIP-368).
+        1: the response limits the session's life (KIP-368).
         2: flexible encoding (KIP-482).
     """
 

@@ -9,7 +9,7 @@ from parley.protocol.schema import Request, Response, Struct, i8, i16, i32
 
 
 class DescribeUserScramCredentialsRequest(Request, key=50, versions="0", flexible="0+"):
-    """Ask which SCRAM mechanisms users have credentials for; the credentials are never told."""
+    """Request which SCRAM mechanisms users have credentials for; the credentials are never told."""
 
     class UserName(Struct):
         """One user."""
@@ -65,10 +65,10 @@ class AlterUserScramCredentialsRequest(Request, key=51, versions="0", flexible="
 
 
 class AlterUserScramCredentialsResponse(Response, key=51, versions="0", flexible="0+"):
-    """What became of each user."""
+    """The outcome for each user."""
 
     class AlterUserScramCredentialsResult(Struct):
-        """What became of one user."""
+        """The outcome for one user."""
 
         user: str
         error_code: i16 = 0

@@ -45,7 +45,7 @@ class ShareGroupHeartbeatResponse(Response, key=76, versions="1", flexible="1+")
 
 
 class ShareGroupDescribeRequest(Request, key=77, versions="1", flexible="1+"):
-    """Ask for the state and the members of share groups (KIP-932)."""
+    """Request the state and the members of share groups (KIP-932)."""
 
     group_ids: list[str]
     include_authorized_operations: bool = False
@@ -65,7 +65,7 @@ class ShareGroupDescribeResponse(Response, key=77, versions="1", flexible="1+"):
         assignment_epoch: i32
         assignor_name: str
         members: list[ShareGroupDescribeResponse.Member]
-        authorized_operations: i32 = -0x8000_0000  # bit n: operation n is allowed; the lowest int32: not asked for
+        authorized_operations: i32 = -0x8000_0000  # bit n: operation n is allowed; the lowest int32: not requested
 
     class Member(Struct):
         """One member."""
@@ -228,7 +228,7 @@ class ShareAcknowledgeRequest(Request, key=79, versions="1-2", flexible="1+"):
 
 
 class ShareAcknowledgeResponse(Response, key=79, versions="1-2", flexible="1+"):
-    """What became of the acknowledgements.
+    """The outcome for the acknowledgements.
 
     Versions:
         2: acquisition_lock_timeout_ms, for locks renewed (KIP-1222).
@@ -274,7 +274,7 @@ class DescribeShareGroupOffsetsRequest(Request, key=90, versions="0-1", flexible
     """Ask where share groups are in their partitions (KIP-932).
 
     Versions:
-        1: the answer has the lag (KIP-1226).
+        1: the response has the lag (KIP-1226).
     """
 
     class DescribeShareGroupOffsetsRequestGroup(Struct):
@@ -348,7 +348,7 @@ class AlterShareGroupOffsetsRequest(Request, key=91, versions="0", flexible="0+"
 
 
 class AlterShareGroupOffsetsResponse(Response, key=91, versions="0", flexible="0+"):
-    """What became of each partition."""
+    """The outcome for each partition."""
 
     class AlterShareGroupOffsetsResponseTopic(Struct):
         """The outcome for one topic."""
@@ -383,7 +383,7 @@ class DeleteShareGroupOffsetsRequest(Request, key=92, versions="0", flexible="0+
 
 
 class DeleteShareGroupOffsetsResponse(Response, key=92, versions="0", flexible="0+"):
-    """What became of each topic."""
+    """The outcome for each topic."""
 
     class DeleteShareGroupOffsetsResponseTopic(Struct):
         """The outcome for one topic."""

@@ -1,6 +1,6 @@
 """What Kafka keeps in records: committed offsets, groups, transactions, control batches, consumers' protocol data.
 
-Keys and values in `__consumer_offsets` and `__transaction_state` begin with an int16, the version that the rest is
+Keys and values in ``__consumer_offsets`` and ``__transaction_state`` begin with an int16, the version that the rest is
 encoded with. For keys it is the kind of record at the same time: 0 and 1 an offset, 2 a classic group. A record
 whose value is null deletes its key. ConsumerProtocol data begins with the version too; a reader takes a version it
 does not know for the highest it knows and ignores what follows.

@@ -141,7 +141,7 @@ class StreamsGroupHeartbeatResponse(Response, key=88, versions="0", flexible="0+
 
 
 class StreamsGroupDescribeRequest(Request, key=89, versions="0", flexible="0+"):
-    """Ask for the state, topology and members of streams groups (KIP-1071)."""
+    """Request the state, topology and members of streams groups (KIP-1071)."""
 
     group_ids: list[str]
     include_authorized_operations: bool = False
@@ -161,7 +161,7 @@ class StreamsGroupDescribeResponse(Response, key=89, versions="0", flexible="0+"
         assignment_epoch: i32
         topology: StreamsGroupDescribeResponse.Topology | None = None  # None on error
         members: list[StreamsGroupDescribeResponse.Member]
-        authorized_operations: i32 = -0x8000_0000  # bit n: operation n is allowed; the lowest int32: not asked for
+        authorized_operations: i32 = -0x8000_0000  # bit n: operation n is allowed; the lowest int32: not requested
 
     class Topology(Struct):
         """What the application does."""

@@ -8,7 +8,7 @@ from parley.protocol.schema import Request, Response, i8, i16, i32
 
 
 class GetTelemetrySubscriptionsRequest(Request, key=71, versions="0", flexible="0+"):
-    """Ask which metrics the broker wants."""
+    """Request which metrics the broker wants."""
 
     client_instance_id: UUID  # all zero: give me one
 
@@ -38,7 +38,7 @@ class PushTelemetryRequest(Request, key=72, versions="0", flexible="0+"):
 
 
 class PushTelemetryResponse(Response, key=72, versions="0", flexible="0+"):
-    """Whether the metrics were taken."""
+    """The outcome of the push."""
 
     throttle_time_ms: i32 = 0
     error_code: i16 = 0

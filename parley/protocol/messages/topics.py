@@ -12,12 +12,12 @@ class CreateTopicsRequest(Request, key=19, versions="0-7", flexible="5+"):
 
     Versions:
         1: validate_only (KIP-108).
-        2: the answer says how long the client was throttled (KIP-124).
-        3: the client itself waits out throttle_time_ms (KIP-219).
+        2: the response says how long the client was throttled (KIP-124).
+        3: the client enforces throttle_time_ms itself (KIP-219).
         4: -1 for the broker's default of partitions or replicas (KIP-464).
-        5: the answer has the topic's configuration (KIP-525); flexible encoding (KIP-482).
+        5: the response has the topic's configuration (KIP-525); flexible encoding (KIP-482).
         6: the sender understands THROTTLING_QUOTA_EXCEEDED (KIP-599).
-        7: the answer has the topic's id (KIP-516).
+        7: the response has the topic's id (KIP-516).
     """
 
     class CreatableTopic(Struct):
@@ -47,12 +47,12 @@ class CreateTopicsRequest(Request, key=19, versions="0-7", flexible="5+"):
 
 
 class CreateTopicsResponse(Response, key=19, versions="0-7", flexible="5+"):
-    """What became of each topic.
+    """The outcome for each topic.
 
     Versions:
         1: error_message (KIP-108).
         2: throttle_time_ms (KIP-124).
-        3: sent before the throttling, not after it (KIP-219).
+        3: sent before the client is throttled, not after (KIP-219).
         4: same layout; defaults in the request (KIP-464).
         5: partitions, replicas and configuration of the topic (KIP-525); flexible encoding (KIP-482).
         6: THROTTLING_QUOTA_EXCEEDED may occur (KIP-599).
@@ -60,7 +60,7 @@ class CreateTopicsResponse(Response, key=19, versions="0-7", flexible="5+"):
     """
 
     class CreatableTopicResult(Struct):
-        """What became of one topic."""
+        """The outcome for one topic."""
 
         name: str
         topic_id: UUID = field("7+", default=ZERO_UUID, ignorable=True)
@@ -90,11 +90,11 @@ class DeleteTopicsRequest(Request, key=20, versions="0-6", flexible="4+"):
     """Delete topics and all their records (KIP-4).
 
     Versions:
-        1: the answer says how long the client was throttled (KIP-124).
-        2: the client itself waits out throttle_time_ms (KIP-219).
+        1: the response says how long the client was throttled (KIP-124).
+        2: the client enforces throttle_time_ms itself (KIP-219).
         3: the sender understands TOPIC_DELETION_DISABLED (KIP-322).
         4: flexible encoding (KIP-482).
-        5: the answer has an error message; THROTTLING_QUOTA_EXCEEDED is understood (KIP-599).
+        5: the response has an error message; THROTTLING_QUOTA_EXCEEDED is understood (KIP-599).
         6: topics by name or by id (KIP-516).
     """
 
@@ -110,11 +110,11 @@ class DeleteTopicsRequest(Request, key=20, versions="0-6", flexible="4+"):
 
 
 class DeleteTopicsResponse(Response, key=20, versions="0-6", flexible="4+"):
-    """What became of each topic.
+    """The outcome for each topic.
 
     Versions:
         1: throttle_time_ms (KIP-124).
-        2: sent before the throttling, not after it (KIP-219).
+        2: sent before the client is throttled, not after (KIP-219).
         3: TOPIC_DELETION_DISABLED may occur (KIP-322).
         4: flexible encoding (KIP-482).
         5: error_message; THROTTLING_QUOTA_EXCEEDED may occur (KIP-599).
@@ -122,7 +122,7 @@ class DeleteTopicsResponse(Response, key=20, versions="0-6", flexible="4+"):
     """
 
     class DeletableTopicResult(Struct):
-        """What became of one topic."""
+        """The outcome for one topic."""
 
         name: str | None = field(nullable="6+")  # None: the topic was named by an id unknown here
         topic_id: UUID = field("6+", default=ZERO_UUID, ignorable=True)
@@ -137,7 +137,7 @@ class CreatePartitionsRequest(Request, key=37, versions="0-3", flexible="2+"):
     """Add partitions to topics (KIP-195).
 
     Versions:
-        1: the client itself waits out throttle_time_ms (KIP-219).
+        1: the client enforces throttle_time_ms itself (KIP-219).
         2: flexible encoding (KIP-482).
         3: the sender understands THROTTLING_QUOTA_EXCEEDED (KIP-599).
     """
@@ -161,16 +161,16 @@ class CreatePartitionsRequest(Request, key=37, versions="0-3", flexible="2+"):
 
 
 class CreatePartitionsResponse(Response, key=37, versions="0-3", flexible="2+"):
-    """What became of each topic.
+    """The outcome for each topic.
 
     Versions:
-        1: sent before the throttling, not after it (KIP-219).
+        1: sent before the client is throttled, not after (KIP-219).
         2: flexible encoding (KIP-482).
         3: THROTTLING_QUOTA_EXCEEDED may occur (KIP-599).
     """
 
     class CreatePartitionsTopicResult(Struct):
-        """What became of one topic."""
+        """The outcome for one topic."""
 
         name: str
         error_code: i16 = 0
@@ -184,7 +184,7 @@ class DeleteRecordsRequest(Request, key=21, versions="0-2", flexible="2+"):
     """Delete the records before an offset in each partition (KIP-107).
 
     Versions:
-        1: the client itself waits out throttle_time_ms (KIP-219).
+        1: the client enforces throttle_time_ms itself (KIP-219).
         2: flexible encoding (KIP-482).
     """
 
@@ -208,7 +208,7 @@ class DeleteRecordsResponse(Response, key=21, versions="0-2", flexible="2+"):
     """The lowest offset left in each partition.
 
     Versions:
-        1: sent before the throttling, not after it (KIP-219).
+        1: sent before the client is throttled, not after (KIP-219).
         2: flexible encoding (KIP-482).
     """
 

@@ -8,10 +8,10 @@ from parley.protocol.schema import Request, Response, Struct, field, i8, i16, i3
 class AddPartitionsToTxnRequest(Request, key=24, versions="0-5", flexible="3+"):
     """Add partitions to open transactions before writing to them; also how brokers check that they were added.
 
-    Clients use versions up to 3, with the `v3_and_below` fields; brokers use later ones among themselves.
+    Clients use versions up to 3, with the ``v3_and_below`` fields; brokers use later ones among themselves.
 
     Versions:
-        1: the client itself waits out throttle_time_ms (KIP-219).
+        1: the client enforces throttle_time_ms itself (KIP-219).
         2: the sender understands PRODUCER_FENCED (KIP-588).
         3: flexible encoding (KIP-482).
         4: several transactions at once, and verify_only (KIP-890).
@@ -41,10 +41,10 @@ class AddPartitionsToTxnRequest(Request, key=24, versions="0-5", flexible="3+"):
 
 
 class AddPartitionsToTxnResponse(Response, key=24, versions="0-5", flexible="3+"):
-    """What became of each partition.
+    """The outcome for each partition.
 
     Versions:
-        1: sent before the throttling, not after it (KIP-219).
+        1: sent before the client is throttled, not after (KIP-219).
         2: PRODUCER_FENCED may occur (KIP-588).
         3: flexible encoding (KIP-482).
         4: results by transaction, and a top-level error (KIP-890).
@@ -79,7 +79,7 @@ class AddOffsetsToTxnRequest(Request, key=25, versions="0-4", flexible="3+"):
     """Add a group's offsets to the open transaction, before TxnOffsetCommit.
 
     Versions:
-        1: the client itself waits out throttle_time_ms (KIP-219).
+        1: the client enforces throttle_time_ms itself (KIP-219).
         2: the sender understands PRODUCER_FENCED (KIP-588).
         3: flexible encoding (KIP-482).
         4: the sender understands TRANSACTION_ABORTABLE (KIP-890).
@@ -92,10 +92,10 @@ class AddOffsetsToTxnRequest(Request, key=25, versions="0-4", flexible="3+"):
 
 
 class AddOffsetsToTxnResponse(Response, key=25, versions="0-4", flexible="3+"):
-    """Whether the group was added.
+    """The outcome of adding the group.
 
     Versions:
-        1: sent before the throttling, not after it (KIP-219).
+        1: sent before the client is throttled, not after (KIP-219).
         2: PRODUCER_FENCED may occur (KIP-588).
         3: flexible encoding (KIP-482).
         4: TRANSACTION_ABORTABLE may occur (KIP-890).
@@ -109,7 +109,7 @@ class EndTxnRequest(Request, key=26, versions="0-5", flexible="3+"):
     """Commit or abort the open transaction.
 
     Versions:
-        1: the client itself waits out throttle_time_ms (KIP-219).
+        1: the client enforces throttle_time_ms itself (KIP-219).
         2: the sender understands PRODUCER_FENCED (KIP-588).
         3: flexible encoding (KIP-482).
         4: the sender understands TRANSACTION_ABORTABLE (KIP-890).
@@ -123,10 +123,10 @@ class EndTxnRequest(Request, key=26, versions="0-5", flexible="3+"):
 
 
 class EndTxnResponse(Response, key=26, versions="0-5", flexible="3+"):
-    """Whether the decision was written; the markers may still be on their way.
+    """The outcome: the decision is durable, but markers may still be on their way.
 
     Versions:
-        1: sent before the throttling, not after it (KIP-219).
+        1: sent before the client is throttled, not after (KIP-219).
         2: PRODUCER_FENCED may occur (KIP-588).
         3: flexible encoding (KIP-482).
         4: TRANSACTION_ABORTABLE may occur (KIP-890).
@@ -167,7 +167,7 @@ class WriteTxnMarkersRequest(Request, key=27, versions="0-2", flexible="1+"):
 
 
 class WriteTxnMarkersResponse(Response, key=27, versions="0-2", flexible="1+"):
-    """What became of each marker.
+    """The outcome for each marker.
 
     Versions:
         1: flexible encoding (KIP-482).
@@ -196,10 +196,10 @@ class WriteTxnMarkersResponse(Response, key=27, versions="0-2", flexible="1+"):
 
 
 class TxnOffsetCommitRequest(Request, key=28, versions="0-5", flexible="3+"):
-    """Store how far a group has read, valid only if the transaction commits.
+    """Commit the offsets of a group; they take effect only if the transaction commits.
 
     Versions:
-        1: the client itself waits out throttle_time_ms (KIP-219).
+        1: the client enforces throttle_time_ms itself (KIP-219).
         2: committed_leader_epoch, so that a reader can notice lost records (KIP-320).
         3: the member's identity, to fence members of old generations (KIP-447); flexible encoding (KIP-482).
         4: the sender understands TRANSACTION_ABORTABLE (KIP-890).
@@ -213,7 +213,7 @@ class TxnOffsetCommitRequest(Request, key=28, versions="0-5", flexible="3+"):
         partitions: list[TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition]
 
     class TxnOffsetCommitRequestPartition(Struct):
-        """How far one partition was read."""
+        """The committed offset of one partition."""
 
         partition_index: i32
         committed_offset: i64  # of the next record to read
@@ -231,10 +231,10 @@ class TxnOffsetCommitRequest(Request, key=28, versions="0-5", flexible="3+"):
 
 
 class TxnOffsetCommitResponse(Response, key=28, versions="0-5", flexible="3+"):
-    """What became of each partition's offset.
+    """The outcome for each partition's offset.
 
     Versions:
-        1: sent before the throttling, not after it (KIP-219).
+        1: sent before the client is throttled, not after (KIP-219).
         2: same layout; leader epochs in the request (KIP-320).
         3: ILLEGAL_GENERATION, FENCED_INSTANCE_ID, UNKNOWN_MEMBER_ID may occur (KIP-447); flexible encoding (KIP-482).
         4: TRANSACTION_ABORTABLE may occur (KIP-890).

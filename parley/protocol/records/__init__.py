@@ -1,1 +1,1 @@
-"""Records as they are on the wire and on disk: read, built, checked, compressed and converted between formats."""
+"""Records on the wire and on disk: reading, building, checking, compressing and converting them."""

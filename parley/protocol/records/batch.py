@@ -32,7 +32,7 @@ from parley.protocol.records.record import Record
 from parley.protocol.sentinels import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
 
 DECOMPRESSED_BYTES_MAX: Final = 1 << 30
-"""What the records of one batch may come to by default. `validate` keeps no more than a piece of it in memory."""
+"""The default limit of one batch's records, decompressed. ``validate`` keeps only a piece of them in memory."""
 _RECORDS_AT_ONCE: Final = 512
 _RECORD_BYTES_MIN: Final = 7
 
@@ -40,10 +40,10 @@ _new = tuple.__new__
 
 
 def records(buf: Buffer, pos: int = 0, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> Iterator[Record]:
-    """The records of the one batch at ``pos``, of any magic, decompressed.
+    """Yield the records of the one batch at ``pos``, of any magic, decompressed.
 
-    The checksum is not looked at (`verify_crc`). Raises CorruptRecord, InvalidRecord or, when the records exceed
-    ``max_bytes``, DecompressedTooLarge; before the first record wherever that can be known then.
+    Does not check the checksum (``crc.verify_crc``). Raises CorruptRecord, InvalidRecord or, if the records exceed
+    ``max_bytes``, DecompressedTooLarge; before the first record if that can be known then.
     """
     header = read_header(buf, pos)
     if pos + header.size_bytes > len(buf):
@@ -54,7 +54,7 @@ def records(buf: Buffer, pos: int = 0, *, max_bytes: int = DECOMPRESSED_BYTES_MA
 
 
 def payload(buf: Buffer, pos: int, header: BatchHeader, max_bytes: int) -> bytes:
-    """The record bytes of the v2 batch at ``pos``, decompressed. Raises InvalidRecord and DecompressedTooLarge."""
+    """The record bytes of the v2 batch at ``pos``, decompressed. Raises InvalidRecord, DecompressedTooLarge."""
     return decompress(header.compression, memoryview(buf)[pos + HEADER_SIZE : pos + header.size_bytes], max_bytes)
 
 
@@ -79,23 +79,23 @@ def _records(header: BatchHeader, payload: bytes) -> Iterator[Record]:
     except ValueError as error:
         raise InvalidRecord(str(error)) from None
     if left < 0 or pos != len(payload):
-        raise InvalidRecord("a batch holds other than the number of records that it says")
+        raise InvalidRecord("a batch does not hold the number of records that its header says")
 
 
 def walk(
     buf: Buffer, pos: int, header: BatchHeader, *, consecutive: bool, max_bytes: int = DECOMPRESSED_BYTES_MAX
 ) -> Walk:
-    """Check the records of the v2 batch at ``pos`` against each other and against its count; say what they are.
+    """Check the records of the v2 batch at ``pos`` against each other and against its count; return what was found.
 
-    The memory it takes does not grow with the batch, except for a single record larger than a piece.
-    Raises InvalidRecord and DecompressedTooLarge.
+    The memory it takes does not grow with the batch, except for a single record larger than a piece. Raises
+    InvalidRecord, DecompressedTooLarge.
     """
     seen = Walk(header.base_timestamp, consecutive)
     count = header.record_count
     begin, end = pos + HEADER_SIZE, pos + LOG_OVERHEAD + header.length
     plain = header.attributes & COMPRESSION_MASK == 0
     if count < 0 or (plain and count > (end - begin) // _RECORD_BYTES_MIN):
-        raise InvalidRecord(f"a batch says that it has {count} records, which cannot be")
+        raise InvalidRecord(f"the header of a batch claims {count} records, which is impossible")
     try:
         if not plain:
             left = _walk_pieces(seen, pieces(header.compression, memoryview(buf)[begin:end], max_bytes), count)
@@ -106,12 +106,12 @@ def walk(
     except ValueError as error:
         raise InvalidRecord(f"{error} (record {seen.count})") from None
     if left or seen.count != count:
-        raise InvalidRecord(f"a batch says that it has {count} records, and holds {seen.count}")
+        raise InvalidRecord(f"the header of a batch claims {count} records, but it holds {seen.count}")
     return seen
 
 
 def _walk_plain(seen: Walk, body: memoryview, count: int) -> int:
-    """Feed the records as they are; the number of bytes left over."""
+    """Check uncompressed records; return the number of bytes left over."""
     pos = 0
     size = PIECE_BYTES
     while pos < len(body):
@@ -128,7 +128,7 @@ def _walk_plain(seen: Walk, body: memoryview, count: int) -> int:
 
 
 def _walk_pieces(seen: Walk, decompressed: Iterator[bytes], count: int) -> int:
-    """Feed the records as they come out of a decoder; the number of bytes left over."""
+    """Check records as a decoder yields them; return the number of bytes left over."""
     held = bytearray()
     for piece in decompressed:
         if held:
@@ -149,9 +149,9 @@ def validate(
     consecutive: bool = False,
     max_bytes: int = DECOMPRESSED_BYTES_MAX,
 ) -> None:
-    """Everything in the batch at ``pos`` agrees: checksum, record count, offsets, timestamps, lengths.
+    """Check that everything in the batch at ``pos`` agrees: checksum, record count, offsets, timestamps, lengths.
 
-    ``consecutive``: the offsets must be without gaps, as a producer sends them; else they must only rise and stay
+    With ``consecutive``, the offsets must have no gaps, as producers send them. Otherwise they must only rise and stay
     inside the header's range, as compaction leaves them. Raises CorruptRecord, InvalidRecord, DecompressedTooLarge.
     """
     verify_crc(buf, pos, header)
@@ -182,11 +182,11 @@ def build(
     transactional: bool = False,
     control: bool = False,
 ) -> bytearray:
-    """A v2 batch of the records, sealed.
+    """Build a v2 batch of the records, with its checksum.
 
-    Offsets run on from ``base_offset``, whatever the records' own are; with ``keep_offsets`` those are kept, and
-    must rise from ``base_offset`` on. ``append_time`` (ms) makes it a batch of LogAppendTime with that timestamp.
-    Raises InvalidRecord for timestamps too far apart for the format.
+    Numbers the records from ``base_offset``, ignoring their own offsets; with ``keep_offsets`` those are kept and must
+    rise from ``base_offset``. ``append_time`` (ms) makes it a batch of LogAppendTime with that timestamp. Raises
+    InvalidRecord if timestamps are too far apart for the format.
     """
     listed: list[Any] = records if isinstance(records, list) else list(records)
     base_timestamp = listed[0][1] if listed else NO_TIMESTAMP
@@ -228,7 +228,7 @@ def build(
 
 
 def assemble(header: BatchHeader, body: Buffer) -> bytearray:
-    """A v2 batch of this header and these record bytes (compressed as the header says), sealed."""
+    """A v2 batch of this header and these record bytes (compressed as the header says), with its checksum."""
     out = bytearray(HEADER_SIZE)
     out += body
     write_header(out, 0, header)

@@ -1,13 +1,12 @@
-"""The header of a record batch, and what can be done knowing no more than it.
+"""The header of a record batch, and the walk along batches by their headers.
 
-A log is a row of batches. A v2 batch (magic 2) begins with 61 bytes (protocol guide, "Record Batch")::
+A log is a sequence of batches. A v2 batch (magic 2) begins with 61 bytes (protocol guide, "Record Batch")::
 
     base offset 8 | length 4 | leader epoch 4 | magic 1 | crc 4 | attributes 2 | last offset delta 4 | base timestamp 8
     max timestamp 8 | producer id 8 | producer epoch 2 | base sequence 4 | record count 4 | records ...
 
-The length counts from the leader epoch on; the CRC (Castagnoli) covers everything from the attributes on, so that a
-broker may patch base offset and leader epoch without computing it anew. The messages of the older formats (magic 0
-and 1) share the first 12 bytes and the place of the magic byte; here each of them is a batch of its own.
+The length counts from the leader epoch on. Messages of the older formats (magic 0 and 1) have the first 12 bytes and
+the magic byte in the same place; in this module, each of them is a batch of its own.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from parley.protocol.sentinels import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_
 Buffer = bytes | bytearray | memoryview
 
 HEADER_SIZE: Final = 61
-"""Bytes before the records of a v2 batch."""
+"""The bytes before the records of a v2 batch."""
 LOG_OVERHEAD: Final = 12
-"""Bytes before what a batch's length field counts: base offset and length."""
+"""The bytes that a batch's length field does not count: base offset and length."""
 LEGACY_HEADER_SIZE: Final = (26, 34)
-"""Bytes of the least message of magic 0 and 1: empty key and value."""
+"""The size of the smallest message of magic 0 and 1, with empty key and value."""
 MAGIC_V2: Final = 2
 
 MAGIC_AT: Final = 16
@@ -43,7 +42,7 @@ TIMESTAMP_TYPE_BIT: Final = 0x08
 TRANSACTIONAL_BIT: Final = 0x10
 CONTROL_BIT: Final = 0x20
 DELETE_HORIZON_BIT: Final = 0x40
-"""The base timestamp is the moment from which compaction may drop the batch's tombstones (KIP-534)."""
+"""The base timestamp is the time from which compaction may remove the batch's tombstones (KIP-534)."""
 
 
 _V2: Final = struct.Struct(">qiiBIhiqqqhii")
@@ -54,17 +53,18 @@ INT64_MAX: Final = 0x7FFF_FFFF_FFFF_FFFF
 
 
 class TimestampType(IntEnum):
-    """Whose clock a record's timestamp is (KIP-32)."""
+    """Which clock a record's timestamp comes from (KIP-32): the producer's or the broker's."""
 
     CREATE = 0
     APPEND = 1
 
 
 class BatchHeader(NamedTuple):
-    """The fields of a v2 batch header in the order of the wire, read from any magic by `read_header`.
+    """The fields of a v2 batch header in wire order, read from any magic by ``read_header``.
 
-    For a message of magic 0 or 1: ``base_offset`` is its last offset (a compressed message holds several records and
-    names the last of them; only decompressing tells the first), ``record_count`` is 1, and there is no producer.
+    For a message of magic 0 or 1, ``base_offset`` is its last offset (a compressed message holds several records and
+    has the offset of the last; only decompressing it reveals the first), ``record_count`` is 1, and there is no
+    producer.
     """
 
     base_offset: int
@@ -83,7 +83,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """The whole batch, with the 12 bytes of offset and length."""
+        """The size of the whole batch, including the 12 bytes of offset and length."""
         return self.length + LOG_OVERHEAD
 
     @property
@@ -96,18 +96,18 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """The sequence number of the last record; it wraps from 2^31 - 1 to 0. -1 when there is none."""
+        """The sequence number of the last record, which wraps from 2^31 - 1 to 0; -1 if there is none."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) & INT32_MAX
 
     @property
     def compression(self) -> Compression:
-        """Raises InvalidRecord for a codec that does not exist."""
+        """The codec of the records. Raises InvalidRecord if it does not exist."""
         try:
             return Compression(self.attributes & COMPRESSION_MASK)
         except ValueError:
-            raise InvalidRecord(f"there is no compression type {self.attributes & COMPRESSION_MASK}") from None
+            raise InvalidRecord(f"unknown compression type {self.attributes & COMPRESSION_MASK}") from None
 
     @property
     def timestamp_type(self) -> TimestampType:
@@ -123,12 +123,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def has_producer(self) -> bool:
-        """Whether an idempotent or transactional producer sent it."""
+        """True if an idempotent or transactional producer sent the batch."""
         return self.producer_id > NO_PRODUCER_ID
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """From when on compaction may drop the batch's tombstones, if that is decided (KIP-534)."""
+        """The time from which compaction may remove the batch's tombstones, or None if it is not set (KIP-534)."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
 
@@ -138,8 +138,8 @@ _new = tuple.__new__
 def read_header(buf: Buffer, pos: int = 0) -> BatchHeader:
     """The header of the batch at ``pos``, of any magic.
 
-    Raises CorruptRecord where fewer bytes are left than a header has, the length is impossible or the magic unknown.
-    That the whole batch is there, the caller knows or compares ``size_bytes``.
+    Raises CorruptRecord if fewer bytes are left than a header has, the length is impossible or the magic is unknown.
+    The caller must compare ``size_bytes`` to know that the whole batch is present.
     """
     if len(buf) - pos < HEADER_SIZE:
         return _read_short(buf, pos)
@@ -148,7 +148,7 @@ def read_header(buf: Buffer, pos: int = 0) -> BatchHeader:
         return _read_legacy(buf, pos)
     header: BatchHeader = _new(BatchHeader, _V2.unpack_from(buf, pos))
     if header.length < HEADER_SIZE - LOG_OVERHEAD:
-        raise CorruptRecord(f"a batch says that it has {header.length} bytes, which is less than its header")
+        raise CorruptRecord(f"the header of a batch claims {header.length} bytes, less than a header has")
     return header
 
 
@@ -161,12 +161,12 @@ def _read_short(buf: Buffer, pos: int) -> BatchHeader:
 def _read_legacy(buf: Buffer, pos: int) -> BatchHeader:
     magic = buf[pos + MAGIC_AT]
     if magic > 1:
-        raise CorruptRecord(f"there is no record format of magic {magic}")
+        raise CorruptRecord(f"unknown record format: magic {magic}")
     if len(buf) - pos < LEGACY_HEADER_SIZE[magic]:
         raise CorruptRecord("the bytes end inside the header of a message")
     offset, length, crc, _, attributes = _LEGACY.unpack_from(buf, pos)
     if length < LEGACY_HEADER_SIZE[magic] - LOG_OVERHEAD:
-        raise CorruptRecord(f"a message says that it has {length} bytes, which is less than its header")
+        raise CorruptRecord(f"the header of a message claims {length} bytes, less than a header has")
     timestamp = int.from_bytes(buf[pos + 18 : pos + 26], "big", signed=True) if magic == 1 else NO_TIMESTAMP
     return BatchHeader(
         base_offset=offset,
@@ -196,7 +196,7 @@ def is_compressed(buf: Buffer | None) -> bool:
 def headers(buf: Buffer, pos: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
     """Position and header of each whole batch in ``buf[pos:end]``; stops before a batch that is cut off.
 
-    Raises CorruptRecord for a length or magic that cannot be. `partial_tail` tells whether bytes were left over.
+    Raises CorruptRecord for an impossible length or magic.
     """
     if end is None:
         end = len(buf)
@@ -210,5 +210,5 @@ def headers(buf: Buffer, pos: int = 0, end: int | None = None) -> Iterator[tuple
 
 
 def write_header(buf: bytearray | memoryview, pos: int, header: BatchHeader) -> None:
-    """Write the 61 bytes of a v2 header; the checksum is not computed (``crc.seal`` does)."""
+    """Write the 61 bytes of a v2 header, without computing the checksum (``crc.seal`` does)."""
     _V2.pack_into(buf, pos, *header)

@@ -1,4 +1,4 @@
-"""The compression types of record batches, to and fro, within bounds.
+"""Compresses and decompresses record batches, within bounds.
 
 =====  ======  ==========================================================  ==========================
 value  name    format                                                      written as
@@ -9,12 +9,8 @@ value  name    format                                                      writt
 4      zstd    RFC 8878 frames (KIP-110)                                   one frame
 =====  ======  ==========================================================  ==========================
 
-Rules of this module:
-
-* Output is bounded before it exists: no call makes more than ``max_bytes``, whatever the input promises, and
-  `pieces` holds no more than one piece.
-* Whatever is wrong with the input is InvalidRecord; too much of it is DecompressedTooLarge.
-* A codec's library is imported when the codec is first used.
+No call produces more than ``max_bytes``, whatever the input claims. Bad input raises InvalidRecord, too much output
+DecompressedTooLarge. A codec's library is imported when the codec is first used.
 """
 
 from __future__ import annotations
@@ -30,9 +26,9 @@ from parley.protocol.records.errors import DecompressedTooLarge, InvalidRecord
 Buffer = bytes | bytearray | memoryview
 
 PIECE_BYTES: Final = 1 << 17
-"""About what `pieces` yields at a time: small enough to stay in the processor's cache."""
+"""The approximate size of what ``pieces`` yields: small enough for the processor's cache."""
 ZSTD_WINDOW_BYTES_MAX: Final = 1 << 27
-"""The window a zstd frame may ask for; the limit of zstd's own tools."""
+"""The largest window that a zstd frame may request; the limit of zstd's own tools."""
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
@@ -40,14 +36,14 @@ _XERIAL_BLOCK_BYTES: Final = 1 << 15
 _SNAPPY_RATIO_MAX: Final = 64
 """More than any snappy block can expand: an element of three bytes copies 64."""
 _LZ4_INPUT_BYTES: Final = 1 << 12
-"""What the lz4 decoder is fed at a time: it makes at most 255 times as much of it, and a block it held back."""
+"""The input of the lz4 decoder at a time: its output is at most 255 times as large, plus a block it held back."""
 LZ4_LEVEL_FAST: Final = 9
-"""Kafka's default level of lz4 means the fast compressor, all others the high compressor (KIP-390)."""
+"""Kafka's default lz4 level selects the fast compressor, all others the high compressor (KIP-390)."""
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 
 
 class Compression(IntEnum):
-    """How the records of a batch are compressed; the value in the batch's attributes."""
+    """The codec of a batch's records; the value in the batch's attributes."""
 
     NONE = 0
     GZIP = 1
@@ -57,15 +53,15 @@ class Compression(IntEnum):
 
     @classmethod
     def named(cls, name: str) -> Compression:
-        """The codec by its name in configurations (``none``, ``gzip``, ...). Raises ValueError."""
+        """The codec with this name in configurations (``none``, ``gzip``, ...). Raises ValueError."""
         try:
             return cls[name.upper()]
         except KeyError:
-            raise ValueError(f"{name!r} is no compression type") from None
+            raise ValueError(f"{name!r} is not a compression type") from None
 
 
 def compress(codec: Compression, data: Buffer, level: int | None = None, *, magic: int = 2) -> bytes:
-    """Compress what is to stand in a batch (or, of ``magic`` 0 or 1, in a message) of this codec.
+    """Compress the content of a batch (or, for ``magic`` 0 or 1, of a message).
 
     ``level`` is the codec's own (gzip 1-9, lz4 1-17, zstd -131072-22; None: its default); snappy has none.
     """
@@ -77,12 +73,13 @@ def compress(codec: Compression, data: Buffer, level: int | None = None, *, magi
 
 
 def decompress(codec: Compression, data: Buffer, max_bytes: int, *, magic: int = 2) -> bytes:
-    """All of it at once. Raises InvalidRecord for bytes the codec cannot have written, DecompressedTooLarge."""
+    """Decompress everything at once. Raises InvalidRecord for bytes that the codec cannot have written,
+    DecompressedTooLarge."""
     return b"".join(pieces(codec, data, max_bytes, magic=magic))
 
 
 def pieces(codec: Compression, data: Buffer, max_bytes: int, *, magic: int = 2) -> Iterator[bytes]:
-    """What ``data`` decompresses to, bit by bit. Raises as `decompress` does, from the iteration."""
+    """Decompress ``data`` piece by piece. Raises as ``decompress`` does, during the iteration."""
     if codec is Compression.LZ4 and magic == 0:
         data = _with_right_checksum(data)
     total = 0
@@ -99,7 +96,7 @@ def _uncompressed(data: Buffer, max_bytes: int) -> Iterator[bytes]:
     yield bytes(data)
 
 
-# gzip
+# --- gzip ---
 
 
 def _compress_gzip(data: Buffer, level: int | None) -> bytes:
@@ -125,7 +122,7 @@ def _gzip_pieces(data: Buffer, max_bytes: int) -> Iterator[bytes]:
         raise InvalidRecord(f"not gzip data: {error}") from None
 
 
-# snappy
+# --- snappy ---
 
 
 def _compress_snappy(data: Buffer, level: int | None) -> bytes:
@@ -173,13 +170,13 @@ def _snappy_block(block: memoryview, max_bytes: int) -> bytes:
         raise InvalidRecord(f"not snappy data: {error}") from None
 
 
-# lz4
+# --- lz4 ---
 
 
 def _compress_lz4(data: Buffer, level: int | None) -> bytes:
     import lz4.frame
 
-    # Java's reader wants independent blocks, and what it wants, all readers take.
+    # Java's reader needs independent blocks, and all other readers accept them.
     return bytes(
         lz4.frame.compress(
             data,
@@ -208,20 +205,20 @@ def _lz4_pieces(data: Buffer, max_bytes: int) -> Iterator[bytes]:
 
 
 def _with_wrong_checksum(frame: bytes) -> bytes:
-    """The frame as writers of magic 0 make it: its header checksum covers the magic number too (KIP-57)."""
+    """The frame as writers of magic 0 make it, with a header checksum that includes the magic number (KIP-57)."""
     end = _lz4_descriptor_end(frame)
     return frame[:end] + _lz4_checksum(frame[:end]) + frame[end + 1 :]
 
 
 def _with_right_checksum(frame: Buffer) -> bytes:
-    """A frame that a writer of magic 0 made, whichever checksum it has, as the decoder wants it."""
+    """A frame from a writer of magic 0, with the header checksum that the decoder expects."""
     end = _lz4_descriptor_end(frame)
     whole = bytes(frame)
     return whole[:end] + _lz4_checksum(whole[4:end]) + whole[end + 1 :]
 
 
 def _lz4_descriptor_end(frame: Buffer) -> int:
-    """Where the header checksum of the frame stands."""
+    """The position of the frame's header checksum."""
     if len(frame) < 7 or bytes(frame[:4]) != _LZ4_MAGIC:
         raise InvalidRecord("not lz4 data: no frame")
     flags = frame[4]
@@ -232,7 +229,7 @@ def _lz4_descriptor_end(frame: Buffer) -> int:
 
 
 def _lz4_checksum(descriptor: bytes) -> bytes:
-    """The second byte of the descriptor's xxHash32; written out for the few bytes a descriptor has (below 16)."""
+    """The second byte of the descriptor's xxHash32, written out for the few bytes of a descriptor (below 16)."""
     mask = 0xFFFFFFFF
     prime1, prime2, prime3, prime4, prime5 = 2654435761, 2246822519, 3266489917, 668265263, 374761393
     value = prime5 + len(descriptor)
@@ -251,7 +248,7 @@ def _lz4_checksum(descriptor: bytes) -> bytes:
     return bytes((value >> 8 & 0xFF,))
 
 
-# zstd
+# --- zstd ---
 
 
 def _compress_zstd(data: Buffer, level: int | None) -> bytes:
@@ -261,7 +258,8 @@ def _compress_zstd(data: Buffer, level: int | None) -> bytes:
 
 
 _idle_zstd_decoders: list[Any] = []
-"""Making a decoder costs more than a small batch. One serves one iteration at a time, in whichever thread."""
+"""Idle decoders, because making one costs more than a small batch. Each serves one iteration at a time, in any
+thread."""
 
 
 def _zstd_pieces(data: Buffer, max_bytes: int) -> Iterator[bytes]:

@@ -1,8 +1,9 @@
-"""Control batches: records that tell readers something and are no data of the topic.
+"""Control batches: records for the readers of the log itself, not data of the topic.
 
-A control batch has the control bit in its attributes and one record. Its key is a version and a type (two 16-bit
-numbers), its value depends on the type (`EndTxnMarker` and `LeaderChangeMessage` in `parley.protocol.messages.stored`).
-Only the markers that end a transaction (KIP-98) matter to a partition; other types are passed over by readers.
+A control batch has the control bit in its attributes and one record. The record's key is a version and a type (two
+16-bit numbers); its value depends on the type (``EndTxnMarker`` and ``LeaderChangeMessage`` in
+``parley.protocol.messages.stored``). Only the markers that end a transaction (KIP-98) matter to a partition; readers
+ignore other types.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _END_TXN_VERSION: Final = 0
 
 
 class ControlType(IntEnum):
-    """What a control record says; the second number of its key."""
+    """The type of a control record: the second number of its key."""
 
     ABORT = 0
     COMMIT = 1
@@ -42,12 +43,12 @@ class ControlMarker(NamedTuple):
 
 
 def control_type(record: Record) -> ControlType | None:
-    """What a record of a control batch says; None for a type of a later time. Raises InvalidRecord."""
+    """The type of a control record; None for an unknown, newer type. Raises InvalidRecord."""
     if record.key is None or len(record.key) < _KEY.size:
         raise InvalidRecord("the key of a control record is too short")
     version, kind = _KEY.unpack_from(record.key)
     if version < _KEY_VERSION:
-        raise InvalidRecord(f"there is no version {version} of the key of a control record")
+        raise InvalidRecord(f"the key of a control record has the unknown version {version}")
     try:
         return ControlType(kind)
     except ValueError:
@@ -55,7 +56,7 @@ def control_type(record: Record) -> ControlType | None:
 
 
 def marker_of(record: Record) -> ControlMarker | None:
-    """The transaction's end that a record of a control batch says; None for all others. Raises InvalidRecord."""
+    """The transaction marker in a control record; None for any other record. Raises InvalidRecord."""
     kind = control_type(record)
     if kind not in (ControlType.ABORT, ControlType.COMMIT):
         return None
@@ -63,14 +64,14 @@ def marker_of(record: Record) -> ControlMarker | None:
         raise InvalidRecord("the value of a transaction marker is too short")
     version, epoch = _END_TXN.unpack_from(record.value)
     if version < _END_TXN_VERSION:
-        raise InvalidRecord(f"there is no version {version} of a transaction marker")
+        raise InvalidRecord(f"a transaction marker has the unknown version {version}")
     return ControlMarker(kind, epoch)
 
 
 def read_marker(buf: Buffer, pos: int = 0) -> ControlMarker | None:
-    """The end of a transaction in the control batch at ``pos``.
+    """The transaction marker in the control batch at ``pos``.
 
-    None where it says something else, or nothing since compaction emptied it. Raises CorruptRecord, InvalidRecord.
+    None if it holds another record, or none because compaction removed it. Raises CorruptRecord, InvalidRecord.
     """
     for record in records(buf, pos):
         return marker_of(record)
@@ -80,7 +81,7 @@ def read_marker(buf: Buffer, pos: int = 0) -> ControlMarker | None:
 def build_marker(
     marker: ControlMarker, *, producer_id: int, producer_epoch: int, timestamp: int, base_offset: int = 0
 ) -> bytearray:
-    """The control batch that ends the transaction of a producer at ``timestamp`` (ms)."""
+    """Build the control batch that ends a producer's transaction at ``timestamp`` (ms)."""
     key = _KEY.pack(_KEY_VERSION, marker.type)
     value = _END_TXN.pack(_END_TXN_VERSION, marker.coordinator_epoch)
     return build(

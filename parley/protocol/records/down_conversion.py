@@ -1,7 +1,7 @@
-"""What a log of v2 batches looks like to clients that read only messages of magic 0 or 1 (fetch below version 4).
+"""Converts v2 batches to messages of magic 0 or 1, for clients that read nothing newer (fetch below version 4).
 
-Headers, producers and transactions do not exist there: headers are dropped and control batches left out. What was
-compressed stays so, by the old framing; zstd never existed there, so a client must be told (KIP-110).
+These formats have no headers, producers or transactions: headers are dropped and control batches left out. Compressed
+records stay compressed, in the old framing. They never had zstd, so the client gets an error instead (KIP-110).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from parley.protocol.records.errors import DecompressedTooLarge
 from parley.protocol.records.record import Record
 
 CONVERTED_BYTES_MAX: Final = 64 << 20
-"""What the records of one batch may come to by default, decompressed and as messages: a tiny record of v2 takes
-7 bytes, as a message 34, and all of a batch are in memory at once."""
+"""The default limit of one batch's records, decompressed and converted. A tiny record takes 7 bytes in v2 and 34 as a
+message, and all records of a batch are in memory at once."""
 
 
 def to_legacy(
@@ -30,15 +30,15 @@ def to_legacy(
     max_bytes: int | None = None,
     converted_bytes_max: int = CONVERTED_BYTES_MAX,
 ) -> list[Buffer]:
-    """The batches as messages of ``magic`` 0 or 1, in order, to be sent one behind the other.
+    """Yield the batches as messages of ``magic`` 0 or 1, in order.
 
-    A batch cut off at the end is left out, and so is one that is of this magic or lower already copied as it is.
-    Records before ``first_offset`` are left out where each is a message of its own; old clients count on it.
-    ``max_bytes``: no batch is begun once so much was made, so that the answer is larger by one batch at most.
+    Leaves out a batch that is cut off at the end; copies a batch of this magic or lower unchanged. Leaves out records
+    before ``first_offset`` that are messages of their own, as old clients expect. ``max_bytes``: does not begin a batch
+    once that much has been made, so the response is larger by at most one batch.
 
-    Raises KafkaError(UNSUPPORTED_COMPRESSION_TYPE) where the first batch is zstd-compressed, DecompressedTooLarge where
-    its records exceed ``converted_bytes_max`` (a later such batch ends the answer before it), and for damaged batches
-    CorruptRecord or InvalidRecord.
+    Raises KafkaError(UNSUPPORTED_COMPRESSION_TYPE) if the first batch is zstd-compressed, DecompressedTooLarge if its
+    records exceed ``converted_bytes_max`` (a later such batch ends the response before it), and CorruptRecord or
+    InvalidRecord for damaged batches.
     """
     out: list[Buffer] = []
     size = 0
@@ -80,7 +80,8 @@ def _converted(
 
 
 def _bounded(found: Iterable[Record], overhead: int, max_bytes: int) -> Iterator[Record]:
-    """The records as long as they fit ``max_bytes`` as messages. Raises DecompressedTooLarge at the first too many."""
+    """Yield the records while they fit in ``max_bytes`` as messages. Raises DecompressedTooLarge at the first that does
+    not."""
     size = 0
     for record in found:
         size += overhead + len(record.key or b"") + len(record.value or b"")

@@ -1,4 +1,4 @@
-"""What can be wrong with records, as the protocol says it."""
+"""The errors of record batches, with their protocol error codes."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ from parley.protocol.errors import ErrorCode, KafkaError
 
 
 class CorruptRecord(KafkaError):
-    """Bytes that are no batch, or whose checksum does not match (CORRUPT_MESSAGE, which clients retry)."""
+    """Bytes that are not a batch, or have a wrong checksum (CORRUPT_MESSAGE, which clients retry)."""
 
     def __init__(self, message: str = "") -> None:
         super().__init__(ErrorCode.CORRUPT_MESSAGE, message)
 
 
 class InvalidRecord(KafkaError):
-    """A batch that arrived as it was sent and still is not acceptable (INVALID_RECORD, which clients do not retry)."""
+    """A batch that arrived intact but is not acceptable (INVALID_RECORD, which clients do not retry)."""
 
     def __init__(self, message: str = "") -> None:
         super().__init__(ErrorCode.INVALID_RECORD, message)
 
 
 class DecompressedTooLarge(KafkaError):
-    """A batch whose records would exceed the limit once decompressed (MESSAGE_TOO_LARGE: clients split and resend)."""
+    """A batch whose records exceed the limit when decompressed (MESSAGE_TOO_LARGE: clients split it and send
+    it again)."""
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__(ErrorCode.MESSAGE_TOO_LARGE, f"the records of a batch exceed {max_bytes} bytes decompressed")

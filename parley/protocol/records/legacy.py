@@ -1,12 +1,12 @@
-"""Messages of magic 0 and 1, as clients before KIP-98 write them and old logs hold them.
+"""Messages of magic 0 and 1, written by clients before KIP-98 and found in old logs.
 
-A message set is a row of messages::
+A message set is a sequence of messages::
 
     offset 8 | size 4 | crc 4 | magic 1 | attributes 1 | [timestamp 8, magic 1 only] | key length 4, key | value ...
 
-A compressed message set is one wrapper message whose value is the compressed row of inner messages. The wrapper's
-offset is that of the last inner message; inner offsets are absolute in magic 0 and count from 0 in magic 1 (KIP-31).
-A wrapper inside a wrapper is refused. With LogAppendTime, the wrapper's timestamp is that of all its messages (KIP-32).
+A compressed message set is one wrapper message whose value is the compressed inner messages. The wrapper has the offset
+of the last inner message; inner offsets are absolute in magic 0 and count from 0 in magic 1 (KIP-31). A wrapper inside
+a wrapper is refused. With LogAppendTime, all messages have the wrapper's timestamp (KIP-32).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PREFIX: Final = struct.Struct(">qiI")
 _FIELDS: Final = (struct.Struct(">bb"), struct.Struct(">bbq"))
 """Magic, attributes and, in magic 1, the timestamp."""
 _MESSAGE: Final = (struct.Struct(">qiIbbi"), struct.Struct(">qiIbbqi"))
-"""All up to the length of the key, by magic."""
+"""Everything up to the length of the key, by magic."""
 _LENGTH: Final = struct.Struct(">i")
 _OFFSET_AND_LENGTH: Final = struct.Struct(">qi")
 
@@ -44,10 +44,10 @@ _new = tuple.__new__
 
 
 def messages(buf: Buffer, pos: int, header: BatchHeader, *, max_bytes: int) -> Iterator[Record]:
-    """What the message at ``pos`` holds: itself, or its inner messages if it is a wrapper.
+    """Yield the records of the message at ``pos``: the message itself, or its inner messages if it is a wrapper.
 
-    The message's own checksum is not looked at; those inside are. Raises CorruptRecord, InvalidRecord and, beyond
-    ``max_bytes`` decompressed, DecompressedTooLarge.
+    Checks the checksums of inner messages, not that of the message itself. Raises CorruptRecord, InvalidRecord and,
+    beyond ``max_bytes`` decompressed, DecompressedTooLarge.
     """
     codec = header.compression
     key, value = _key_and_value(bytes(buf[pos : pos + header.size_bytes]), header)
@@ -75,7 +75,7 @@ def _split(data: bytes, pos: int, end: int, key_size: int) -> tuple[bytes | None
         key = data[pos : pos + key_size]
         pos += key_size
     if end - pos < 4:
-        raise InvalidRecord("the key of a message is longer than it")
+        raise InvalidRecord("the key of a message is longer than the message")
     value_size: int = _LENGTH.unpack_from(data, pos)[0]
     pos += 4
     if pos + max(0, value_size) != end:
@@ -104,11 +104,11 @@ def _inner(wrapper: BatchHeader, data: bytes) -> Iterator[Record]:
             offset, length, crc, own_magic, attributes, key_size = unpack(data, pos)
         end = pos + LOG_OVERHEAD + length
         if own_magic != magic:
-            raise InvalidRecord("the messages in a compressed message are of another magic than it")
+            raise InvalidRecord("the messages in a compressed message have another magic than the message itself")
         if attributes & COMPRESSION_MASK:
             raise InvalidRecord("a compressed message holds compressed messages")
         if length < LEGACY_HEADER_SIZE[magic] - LOG_OVERHEAD or end > len(data):
-            raise InvalidRecord("the length of a message inside a compressed message cannot be")
+            raise InvalidRecord("a message inside a compressed message has an impossible length")
         if zlib.crc32(view[pos + MAGIC_AT : end]) != crc:
             raise CorruptRecord("the checksum of a message inside a compressed message is wrong")
         key, value = _split(data, pos + _MESSAGE[magic].size, end, key_size)
@@ -124,7 +124,7 @@ def _last_offset(data: bytes) -> int:
     while len(data) - pos >= LOG_OVERHEAD:
         offset, length = _OFFSET_AND_LENGTH.unpack_from(data, pos)
         if length < 0:
-            raise InvalidRecord("the length of a message inside a compressed message cannot be")
+            raise InvalidRecord("a message inside a compressed message has an impossible length")
         pos += LOG_OVERHEAD + length
     return offset
 
@@ -137,10 +137,10 @@ def build(
     level: int | None = None,
     append_time: int | None = None,
 ) -> bytearray:
-    """The records, in rising order of offset, as a message set: one message each, or one wrapper for all of them.
+    """Build a message set of the records, in rising order of offset: one message each, or one wrapper for all of them.
 
-    Headers are dropped. ``append_time`` (ms): the set is one of LogAppendTime with that timestamp (in magic 1; magic 0
-    knows no timestamps).
+    Drops headers. ``append_time`` (ms) makes it a set of LogAppendTime with that timestamp (magic 1 only; magic 0 has
+    no timestamps).
     """
     out = bytearray()
     base: int | None = 0 if compression is Compression.NONE or magic == 0 else None
@@ -159,7 +159,7 @@ def build(
 
 
 def message(offset: int, magic: int, attributes: int, timestamp: int, key: bytes | None, value: bytes | None) -> bytes:
-    """One message, with its checksum. ``timestamp`` does not matter in magic 0."""
+    """One message, with its checksum. Magic 0 ignores ``timestamp``."""
     fields = _FIELDS[magic].pack(magic, attributes) if magic == 0 else _FIELDS[magic].pack(magic, attributes, timestamp)
     body = b"".join((fields, _sized(key), _sized(value)))
     return _PREFIX.pack(offset, 4 + len(body), zlib.crc32(body)) + body

@@ -1,25 +1,22 @@
-"""What a produce request brought for one partition, checked and made ready for the log.
+"""Validates the records of a produce request for one partition and prepares them for the log.
 
-`prepare` takes the records as they came and gives whole v2 batches back, the same bytes wherever that is possible:
+``prepare`` returns whole v2 batches, the same bytes if possible. A v2 batch (produce v3 and later: exactly one) is
+checked against itself and the topic's rules; only its maximum timestamp may be corrected in place, and its records are
+compressed again if the topic has another codec. Messages of magic 0 or 1 (produce before v3) become one v2 batch with
+their compression. The log sets offsets, leader epoch and, for LogAppendTime, the timestamp.
 
-* A v2 batch (produce v3 and later: exactly one) is checked against itself and the topic's rules. Only its maximum
-  timestamp may be corrected in place, and its records compressed anew where the topic names another codec.
-* Messages of magic 0 or 1 (produce before v3) become one v2 batch, compressed as they were.
-
-Offsets, leader epoch and, for LogAppendTime, the timestamp are the log's to set.
-
-The checks, in order, and how each is refused:
+The checks, in order, and the error codes:
 
 =======================================================================  =======================================
 no records; a cut-off batch; several batches; v0/v1 with produce v3+     INVALID_RECORD
-length, magic or checksum that cannot be                                 CORRUPT_MESSAGE
+impossible length or magic, wrong checksum                               CORRUPT_MESSAGE
 zstd with produce before v7 (KIP-110)                                    UNSUPPORTED_COMPRESSION_TYPE
 larger than ``max.message.bytes``; decompressed beyond its limit         MESSAGE_TOO_LARGE
 base offset not 0, count and offsets disagree, control batch, producer   INVALID_RECORD
 id without sequence or epoch, transaction without producer id
 LogAppendTime set by the client                                          INVALID_TIMESTAMP
 records that do not agree with their header                              INVALID_RECORD
-no key where the topic is compacted                                      INVALID_RECORD and which records
+no key in a compacted topic                                              INVALID_RECORD and which records
 timestamps outside the topic's bounds                                    INVALID_TIMESTAMP and which records
 =======================================================================  =======================================
 """
@@ -57,54 +54,55 @@ from parley.protocol.records.record import Record
 from parley.protocol.sentinels import NO_PRODUCER_ID, NO_TIMESTAMP
 
 ONE_BATCH_VERSION: Final = 3
-"""From this version of the request on, records are exactly one v2 batch (KIP-98)."""
+"""From this request version on, the records are exactly one v2 batch (KIP-98)."""
 ZSTD_VERSION: Final = 7
-"""From this version of the request on, the client may compress with zstd (KIP-110)."""
+"""From this request version on, the client may compress with zstd (KIP-110)."""
 RECORD_ERRORS_MAX: Final = 100
-"""How many of the records that are wrong an answer names."""
+"""The most invalid records that a response names."""
 
 LEGACY_DECOMPRESSED_RATIO_MAX: Final = 8
-"""Messages of the old formats may decompress to so many times ``max.message.bytes``; they are converted as objects."""
+"""Messages of the old formats may decompress to this many times ``max.message.bytes``; they are converted as
+objects."""
 
 _UNBOUNDED: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceRules:
-    """What a topic demands of records, by its configuration. Times in ms."""
+    """What a topic's configuration requires of records. Times in ms."""
 
     max_message_bytes: int = 1048588
-    """A batch, as it is stored, may have so many bytes (``max.message.bytes``)."""
+    """The largest batch, as it is stored (``max.message.bytes``)."""
     decompressed_bytes_max: int = 128 << 20
-    """The records of a batch, decompressed, may have so many bytes. They are never in memory all at once."""
+    """The most bytes of a batch's records, decompressed. They are never all in memory at once."""
     timestamp_type: TimestampType = TimestampType.CREATE
     timestamp_before_max_ms: int = _UNBOUNDED
     """How far a record's timestamp may lie before now (``message.timestamp.before.max.ms``)."""
     timestamp_after_max_ms: int = _UNBOUNDED
     compression: Compression | None = None
-    """The codec of the topic; None: as the producer compressed (``compression.type=producer``)."""
+    """The codec of the topic; None keeps the producer's codec (``compression.type=producer``)."""
     compression_level: int | None = None
     require_keys: bool = False
-    """Whether the topic is compacted."""
+    """True if the topic is compacted."""
 
 
 class Prepared(NamedTuple):
     """Records ready to be appended: one v2 batch from offset 0.
 
-    ``batches`` is writable; where nothing had to be rewritten it is the very buffer that came in.
+    ``batches`` is writable. If nothing had to be rewritten it is the received buffer itself.
     """
 
     batches: bytearray | memoryview
     header: BatchHeader
     """The batch's header. Its maximum timestamp is the latest CreateTime of the records, -1 if they have none."""
     conversions: int
-    """How many records were rewritten in another format or codec; 0 when the bytes are as they came."""
+    """The number of records that were rewritten in another format or codec; 0 if the bytes are unchanged."""
 
 
 class RecordErrors(KafkaError):
-    """Some records of a batch break the topic's rules, so that the whole batch is refused (KIP-467).
+    """Some records of a batch break the topic's rules, so the whole batch is refused (KIP-467).
 
-    ``record_errors`` names the first of them: index in the batch, and what is wrong.
+    ``record_errors`` has the first of them: the index in the batch, and what is wrong.
     """
 
     def __init__(self, code: ErrorCode, message: str, record_errors: tuple[tuple[int, str], ...]) -> None:
@@ -113,10 +111,11 @@ class RecordErrors(KafkaError):
 
 
 def prepare(records: Buffer | None, rules: ProduceRules, *, now_ms: int, version: int) -> Prepared:
-    """Check what a produce request of ``version`` brought for one partition.
+    """Check the records of a produce request of ``version`` for one partition.
 
-    Raises KafkaError with the code that the table above says; `RecordErrors` where single records are to blame. The
-    records are then unchanged. Runs as long as decompressing takes: not on an event loop for much compressed data.
+    Raises KafkaError with the code from the module's table, and ``RecordErrors`` if single records are to blame; the
+    records are then unchanged. Takes as long as decompressing does: do not call it on an event loop for much compressed
+    data.
     """
     if records is None or len(records) <= LOG_OVERHEAD:
         raise InvalidRecord("there is no record batch")
@@ -154,14 +153,14 @@ def _first_header(records: Buffer) -> BatchHeader:
 
 
 def _only_batch(records: Buffer, header: BatchHeader) -> Buffer:
-    """The records without a cut-off batch behind the first. Raises InvalidRecord where a second is whole."""
+    """The records without a cut-off batch behind the first. Raises InvalidRecord if a second batch is whole."""
     for _ in headers(records, header.size_bytes):
         raise InvalidRecord("there is more than one record batch for a partition")
     return memoryview(records)[: header.size_bytes]
 
 
 def _check_header(header: BatchHeader, rules: ProduceRules, version: int) -> None:
-    """What the header alone shows to be wrong."""
+    """Check everything that the header alone can show."""
     attributes = header.attributes
     if attributes & COMPRESSION_MASK == Compression.ZSTD and version < ZSTD_VERSION:
         raise KafkaError(
@@ -170,10 +169,10 @@ def _check_header(header: BatchHeader, rules: ProduceRules, version: int) -> Non
     if header.length + LOG_OVERHEAD > rules.max_message_bytes:
         raise _too_large(header.size_bytes, rules)
     if header.base_offset != 0:
-        raise InvalidRecord(f"the base offset of a batch that is produced must be 0, and is {header.base_offset}")
+        raise InvalidRecord(f"the base offset of a produced batch must be 0, but is {header.base_offset}")
     if header.record_count <= 0 or header.last_offset_delta != header.record_count - 1:
         raise InvalidRecord(
-            f"a batch says that it has {header.record_count} records, and that the last one's offset delta is "
+            f"the header of a batch claims {header.record_count} records, but its last offset delta is "
             f"{header.last_offset_delta}"
         )
     if attributes & CONTROL_BIT:
@@ -200,10 +199,10 @@ def _too_large(size: int, rules: ProduceRules) -> KafkaError:
 
 
 def _breaks_rules(seen: Walk, rules: ProduceRules, now_ms: int) -> bool:
-    """Whether `_record_error` finds something among the records."""
+    """True if ``_record_error`` will find something in these records."""
     if rules.require_keys and seen.first_null_key >= 0:
         return True
-    # The least timestamp is above the greatest only when no record has one.
+    # The least timestamp is above the greatest only if no record has one.
     return (
         rules.timestamp_type is TimestampType.CREATE
         and seen.min_timestamp <= seen.max_timestamp
@@ -215,7 +214,7 @@ def _breaks_rules(seen: Walk, rules: ProduceRules, now_ms: int) -> bool:
 
 
 def _record_error(timestamp: int, key: bytes | None, rules: ProduceRules, now_ms: int) -> tuple[ErrorCode, str] | None:
-    """How a record breaks the topic's rules, if it does."""
+    """The error code and message if a record breaks the topic's rules; otherwise None."""
     if rules.require_keys and key is None:
         return ErrorCode.INVALID_RECORD, "A record of a compacted topic must have a key."
     if rules.timestamp_type is TimestampType.APPEND or timestamp == NO_TIMESTAMP:
@@ -227,7 +226,7 @@ def _record_error(timestamp: int, key: bytes | None, rules: ProduceRules, now_ms
 
 
 def _check_records(records: Iterable[Record], rules: ProduceRules, now_ms: int) -> None:
-    """Raises RecordErrors for the records that break the topic's rules."""
+    """Raise RecordErrors if records break the topic's rules."""
     errors: list[tuple[int, str]] = []
     code = ErrorCode.INVALID_RECORD
     for index, record in enumerate(records):
@@ -245,7 +244,7 @@ def _check_records(records: Iterable[Record], rules: ProduceRules, now_ms: int) 
 
 
 def _recompressed(records: Buffer, header: BatchHeader, seen: Walk, rules: ProduceRules) -> Prepared:
-    """The batch in the topic's codec; its record bytes are the same ones."""
+    """The batch in the topic's codec, with the same record bytes."""
     assert rules.compression is not None
     payload = batch.payload(records, 0, header, max_bytes=rules.decompressed_bytes_max)
     body = compress(rules.compression, payload, rules.compression_level)
@@ -263,7 +262,7 @@ def _recompressed(records: Buffer, header: BatchHeader, seen: Walk, rules: Produ
 
 
 def _prepare_legacy(records: Buffer, rules: ProduceRules, now_ms: int) -> Prepared:
-    """One v2 batch of all messages of the old formats; their offsets do not matter."""
+    """Build one v2 batch of all messages of the old formats; their offsets are ignored."""
     source, found = _legacy_records(records, rules)
     _check_records(found, rules, now_ms)
     codec = source if rules.compression is None else rules.compression
@@ -274,7 +273,7 @@ def _prepare_legacy(records: Buffer, rules: ProduceRules, now_ms: int) -> Prepar
 
 
 def _legacy_records(records: Buffer, rules: ProduceRules) -> tuple[Compression, list[Record]]:
-    """How they are compressed, and what all whole messages of the old formats hold."""
+    """The compression and the records of all whole messages of the old formats."""
     found: list[Record] = []
     source = Compression.NONE
     magic: int | None = None

@@ -1,4 +1,4 @@
-"""One record, whatever the format it was read from or will be written in."""
+"""One record, independent of the format that it was read from or will be written in."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 
 class Record(NamedTuple):
-    """One record: its offset in the partition, its timestamp in ms (-1: none), and what it carries.
+    """One record: its offset in the partition, its timestamp in ms (-1: none), key, value and headers.
 
-    A header is a name and a value. Bytes of a name that are no UTF-8 come as surrogate escapes and go back the same.
+    A header is a name and a value. Bytes of a name that are not UTF-8 are kept as surrogate escapes.
     """
 
     offset: int
