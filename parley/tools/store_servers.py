@@ -1,11 +1,9 @@
-"""A real server of a coordination store on this machine, for trying Parley on it: one node, its data in a folder.
+"""A real server of a coordination store on this machine, to try Parley on: one node, its data in a folder.
 
-Rules:
-
-1. The server listens on 127.0.0.1 only. It is in a process group of its own, so that Ctrl-C in a terminal reaches
-   whoever uses it first, and it does not outlive this process, however that ends.
-2. It is ready when it answers as a leader does, not when its port is open.
-3. One folder has one server at a time; the data in it are found again by the next one, at whatever port.
+1. The server listens on 127.0.0.1 only. It has a process group of its own, so that Ctrl-C in a terminal reaches its
+   user first. It does not outlive this process, however that ends.
+2. It is ready when it responds as a leader, not when its port is open.
+3. A folder has one server at a time. The next server finds the data in the folder, whatever its port.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ _PR_SET_PDEATHSIG: Final = 1
 _libc = ctypes.CDLL(None)
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 _GRPC_TLS_SINCE: Final = (1, 14)
-"""The release of Consul with one more port, and a configuration that the ones before refuse."""
+"""The release of Consul that has one more port, and a setting for it that older ones refuse."""
 _JARS: Final = Path("/usr/share/java")
 _CACHE: Final = Path(__file__).resolve().parents[2] / ".cache"
 _ZOOKEEPER: Final = """\
@@ -50,12 +48,12 @@ autopurge.purgeInterval=24
 
 
 class StoreServerError(Exception):
-    """The server is not there, or does not start. The text says what to do."""
+    """The server is not installed, or does not start. The text says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How a server is started, and how it is seen to serve."""
+    """The command that starts a server, and the function that reports whether it is ready."""
 
     command: list[str]
     is_ready: Callable[[], bool]
@@ -63,21 +61,14 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A store that has servers.
-
-    :ivar usual_port: where its clients look for it.
-    :ivar launch: from a folder and free ports, the first for clients, to a launch.
-    """
+    """A kind of store server. ``launch`` takes a folder and free ports, the first of them for clients."""
 
     usual_port: int
     launch: Callable[[Path, list[int]], Launch]
 
 
 def zookeeper_class_path() -> str:
-    """ZooKeeper's server as a Java class path: Debian's, or what ``PARLEY_ZOOKEEPER`` says.
-
-    :raises StoreServerError: there is none.
-    """
+    """The Java class path of ZooKeeper's server: Debian's, or ``PARLEY_ZOOKEEPER``. Raises StoreServerError."""
     if named := os.environ.get("PARLEY_ZOOKEEPER"):
         return named
     if not (_JARS / "zookeeper.jar").exists() or shutil.which("java") is None:
@@ -86,10 +77,7 @@ def zookeeper_class_path() -> str:
 
 
 def etcd_program() -> str:
-    """etcd's server: that on the path, or the one in ``PARLEY_ETCD``.
-
-    :raises StoreServerError: there is none.
-    """
+    """The program of etcd: the one on the path, or ``PARLEY_ETCD``. Raises StoreServerError if there is none."""
     found = os.environ.get("PARLEY_ETCD") or shutil.which("etcd")
     if found is None:
         raise StoreServerError("there is no etcd here: run `make peers`, or name one in PARLEY_ETCD")
@@ -97,9 +85,9 @@ def etcd_program() -> str:
 
 
 def consul_program() -> str:
-    """Consul: what ``make peers`` fetched, or one on the path, or the one in ``PARLEY_CONSUL``.
+    """The program of Consul: ``PARLEY_CONSUL``, what ``make peers`` fetched, or the one on the path.
 
-    :raises StoreServerError: there is none.
+    Raises StoreServerError if there is none.
     """
     fetched = next(_CACHE.glob("consul-*/usr/bin/consul"), None)
     found = os.environ.get("PARLEY_CONSUL") or fetched or shutil.which("consul")
@@ -110,15 +98,17 @@ def consul_program() -> str:
 
 @cache
 def consul_ports_off() -> dict[str, int]:
-    """The ports of a server that nobody needs here, closed: they are fixed ones, and two servers would want the same.
+    """Settings that close the ports not needed here. They are fixed, so two servers would conflict.
 
-    :raises StoreServerError: there is no Consul, or it does not run.
+    Raises StoreServerError if there is no Consul, or it does not run.
     """
     try:
-        said = subprocess.run([consul_program(), "version"], capture_output=True, text=True, timeout=60, check=True)
+        version_run = subprocess.run(
+            [consul_program(), "version"], capture_output=True, text=True, timeout=60, check=True
+        )
     except (OSError, subprocess.SubprocessError) as error:
         raise StoreServerError(f"Consul does not run: {error}") from error
-    version = re.match(r"Consul v(\d+)\.(\d+)", said.stdout)
+    version = re.match(r"Consul v(\d+)\.(\d+)", version_run.stdout)
     closed = {"serf_wan": -1, "dns": -1, "grpc": -1}
     if version is not None and (int(version[1]), int(version[2])) >= _GRPC_TLS_SINCE:
         closed["grpc_tls"] = -1
@@ -174,13 +164,13 @@ def _consul(folder: Path, ports: list[int]) -> Launch:
     }
     config.write_text(json.dumps(settings, indent=1) + "\n")
     command = [consul_program(), "agent", f"-config-file={config}", "-log-level=warn"]
-    # Sessions can be made once the node is in the catalog.
+    # Sessions can be created once the node is in the catalog.
     return Launch(command, lambda: b'"parley"' in _get(http, "/v1/catalog/node/parley?consistent"))
 
 
 def _get(port: int, path: str) -> bytes:
-    with _direct.open(f"http://127.0.0.1:{port}{path}", timeout=ASK_SECONDS) as answer:
-        body: bytes = answer.read()
+    with _direct.open(f"http://127.0.0.1:{port}{path}", timeout=ASK_SECONDS) as response:
+        body: bytes = response.read()
         return body
 
 
@@ -194,11 +184,12 @@ KINDS: Final = {
 
 @contextmanager
 def store_server(name: str, folder: Path, *, usual_port: bool = False) -> Iterator[str]:
-    """A running server of the store ``name``, for as long as the context lasts; yields its address.
+    """Run a server of the store ``name`` inside the context. Yields its address.
 
-    :param folder: where its configuration, data and ``server.log`` are; made if it is not there.
-    :param usual_port: take the port that the store's clients know, if nobody has it, and not any free one.
-    :raises StoreServerError: the server is not on this machine, does not start, or one runs in this folder already.
+    ``folder`` is created if necessary and has its configuration, data and ``server.log``. With ``usual_port`` the
+    server uses the store's default port if that is free.
+
+    Raises StoreServerError if the server is not installed, does not start, or already runs in this folder.
     """
     kind = KINDS[name]
     folder = folder.absolute()
@@ -226,11 +217,11 @@ def _lock(stack: ExitStack, folder: Path) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        raise StoreServerError(f"a server runs on {folder} already: stop it first") from error
+        raise StoreServerError(f"a server already runs in {folder}: stop it first") from error
 
 
 def _free_ports(first: int) -> list[int]:
-    """Three ports that nobody listens on, the first of them ``first`` if that is one."""
+    """Three free ports. The first of them is ``first`` if that is free."""
     with ExitStack() as stack:
         ports = []
         for wanted in (first, 0, 0):
@@ -251,7 +242,7 @@ def _wait_until_ready(name: str, process: subprocess.Popen[bytes], launch: Launc
         except (OSError, ValueError):
             pass
         time.sleep(0.05)
-    what = "does not answer" if process.poll() is None else f"ended with code {process.returncode}"
+    what = "does not respond" if process.poll() is None else f"ended with code {process.returncode}"
     last = log.read_text(errors="replace")[-2000:].strip()
     raise StoreServerError(f"the server of {name} {what}; the end of {log}:\n{last}")
 

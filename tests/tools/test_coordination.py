@@ -135,7 +135,7 @@ def test_secrets_are_masked_unless_asked_for(parley: Parley, tmp_path: Path) -> 
     assert entries["data/configs/broker/1"] == {**settings, "listener.name.x.ssl.keystore.password": "<hidden>"}
     (tmp_path / "masked.json").write_text(shown.out)
     refused = parley("coordination", "restore", str(tmp_path / "masked.json"), other)
-    assert (refused.code, "secrets are masked in it" in refused.err) == (1, True)
+    assert (refused.code, "its secrets are masked" in refused.err) == (1, True)
     (tmp_path / "whole.json").write_text(parley("coordination", "dump", store, "--show-secrets").out)
     assert parley("coordination", "restore", str(tmp_path / "whole.json"), other).code == 0
     assert asyncio.run(_values(other)) == asyncio.run(_values(store))
@@ -195,13 +195,13 @@ def test_a_store_is_tried_and_left_as_it_was(parley: Parley, tmp_path: Path, mon
     assert parley("coordination", "status").code == 1
 
 
-def test_a_store_of_one_process_is_told_as_that(parley: Parley, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_of_one_process_gets_a_remark(parley: Parley, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("parley.tools.coordination.store_fitness.BAD_P99_S", 60.0)
     tried = parley("coordination", "check", "memory:")
-    assert (tried.code, "no other one finds it" in tried.lines[-1]) == (0, True)
+    assert (tried.code, "no other broker can use it" in tried.lines[-1]) == (0, True)
 
 
-async def test_a_store_that_does_not_do_what_it_must_is_found_out() -> None:
+async def test_a_store_that_violates_a_guarantee_has_problems() -> None:
     class Deaf(MemoryBackend):
         async def open_session(self, ttl_ms: int) -> Any:
             raise Unavailable("no session for you")

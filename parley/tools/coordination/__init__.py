@@ -1,1 +1,1 @@
-"""What ``parley coordination`` does with a coordination store."""
+"""The parts of ``parley coordination``: status, fitness, dump and restore of a coordination store."""

@@ -1,8 +1,8 @@
-"""The lasting content of a store as JSON that a person can read, and back.
+"""Dump the lasting content of a store as readable JSON, and restore it.
 
 ``entries`` has every key that outlives sessions: topics, partitions, settings, the counters of ids, the epochs of
-elections, the incarnations of members. A value that is JSON stands as it is, any other as ``{"$base64": ...}``. Secret
-settings are masked unless they are asked for; a dump with masks cannot be restored.
+elections, the incarnations of members. A JSON value is included as it is, any other as ``{"$base64": ...}``. Secret
+settings are masked by default; a dump with masks cannot be restored.
 """
 
 from __future__ import annotations
@@ -29,28 +29,24 @@ FORMAT = "parley-coordination-1"
 MASK = "<hidden>"
 _RAW = "$base64"
 _HELD_MS = 10_000
-"""How long brokers that begin on the store just then wait at most, should we be killed."""
+"""How long a broker that starts on the store at the same time waits at most, if this process is killed."""
 _SETTLE_S = 30.0
 
 
 class NotDumped(Exception):
-    """The store is not in charge: what it holds is not the cluster's state. The text says where that is."""
+    """The store is not in charge, so its content is not the cluster's state. The text names the store in charge."""
 
 
 class NotRestored(Exception):
-    """The dump cannot or must not be restored there; the text says why."""
+    """The dump cannot or must not be restored on this store; the text has the reason."""
 
 
 async def dump(backend: Backend, *, show_secrets: bool) -> dict[str, Any]:
-    """Everything that lasts in a store.
-
-    :raises NotDumped: another store is in charge.
-    :raises CoordinationError: what the store raises.
-    """
+    """The lasting content of a store. Raises NotDumped if another store is in charge, and the store's errors."""
     record, _ = await read_record(backend)
     if record.state not in IN_CHARGE_STATES:
         elsewhere = f"; dump {record.other.url}" if record.other is not None else ""
-        raise NotDumped(f"the store is {record.state.value}, what it holds is out of date{elsewhere}")
+        raise NotDumped(f"the store is {record.state.value}, its content is out of date{elsewhere}")
     entries = {
         key: _readable(unwrap(Entry(key, value, Revision(None))).value)
         for key, value in (await content(backend)).items()
@@ -85,7 +81,7 @@ def _masked(key: str, value: Any) -> Any:
 
 
 def _is_secret(name: str) -> bool:
-    """Whether a setting is a secret, also under a prefix such as that of a listener."""
+    """True if a setting is secret, also with a prefix such as that of a listener."""
     for known, key in BrokerConfig.KEYS.items():
         if key.is_sensitive and (name == known or name.endswith(f".{known}")):
             return True
@@ -93,19 +89,18 @@ def _is_secret(name: str) -> bool:
 
 
 async def restore(backend: Backend, dumped: Mapping[str, Any], *, overwrite: bool) -> int:
-    """Make a store hold what the dump holds, and be in charge of it; the number of keys.
+    """Replace the content of a store by a dump, and put the store in charge. Returns the number of keys.
 
-    Brokers whose data belongs to the store that was dumped take this one for its successor.
+    Brokers whose data belongs to the dumped store accept this one as its successor.
 
-    :raises NotRestored: the dump makes no sense or has masks; the store is in use, or not empty and not to be
-        overwritten.
-    :raises CoordinationError: what the store raises; it is then not in charge, and restoring again does no harm.
+    Raises NotRestored if the dump is invalid or has masks, if the store is in use, or if it is not empty and
+    ``overwrite`` is False. Raises the store's errors; the store is then not in charge, and the call may be repeated.
     """
     wanted, successor = _read(dumped)
     if backend.identity == dumped["identity"] and not overwrite:
-        raise NotRestored("this is the store that the dump was made of; --overwrite puts it back to what it was then")
+        raise NotRestored("this is the store that was dumped; --overwrite puts it back to that state")
     if (wrong := too_large(backend.capabilities, wanted)) is not None:
-        raise NotRestored(f"the store cannot take it: {wrong}")
+        raise NotRestored(f"the store cannot hold it: {wrong}")
 
     def decide(was: StoreRecord, there: list[Entry]) -> StoreRecord:
         if any(each.session for each in there):
@@ -128,23 +123,21 @@ async def restore(backend: Backend, dumped: Mapping[str, Any], *, overwrite: boo
 
 
 def _read(dumped: Mapping[str, Any]) -> tuple[Content, StoreRecord]:
-    """What is to be stored, and the record that goes with it."""
+    """The content to store, and the store record for it."""
     if not isinstance(dumped, dict) or dumped.get("format") != FORMAT:
-        raise NotRestored("this is no dump of a coordination store")
+        raise NotRestored("this is not a dump of a coordination store")
     nonce = (secrets.token_hex(8),)
     try:
         masked = [key for key, value in dumped["entries"].items() if isinstance(value, dict) and MASK in value.values()]
         if masked:
             raise NotRestored(
-                f"secrets are masked in it ({masked[0]}); only a dump with --show-secrets can be restored"
+                f"its secrets are masked ({masked[0]}); only a dump made with --show-secrets can be restored"
             )
         wanted = {}
         for key, value in dumped["entries"].items():
             check_key(key)
-            if key.startswith(
-                RECORD_FOLDER
-            ):  # written by moves and restores only: with another record nobody could use it
-                raise ValueError(f"{key} is no key of a cluster's state")
+            if key.startswith(RECORD_FOLDER):  # a wrong store record would make the store unusable
+                raise ValueError(f"{key} is not a key of a cluster's state")
             wanted[key] = wrap(_stored(value), nonce)
         past = (str(dumped["identity"]), *map(str, dumped["past"]))
         term, begun = int(dumped["term"]) + 1, int(dumped.get("begun", 0))

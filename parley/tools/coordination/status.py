@@ -1,4 +1,4 @@
-"""What there is in a store: who is in charge, who is there, how much of what."""
+"""The status of a store: its state, the controller, the brokers, and the sizes of its content."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from parley.consensus.store_record import IN_CHARGE_STATES, RECORD_FOLDER, Store
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """A broker with a session, and the epoch it has by it."""
+    """A broker with a session, and its epoch."""
 
     broker: BrokerRegistration
     epoch: int
@@ -31,13 +31,10 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A store at about one moment.
+    """The content of a store at about one moment.
 
-    :ivar controller: the broker in office, None where nobody is.
-    :ivar controller_epoch: of the latest controller.
-    :ivar sessions: those that keys are bound to.
-    :ivar watches: open in the store's servers.
-    :ivar sizes: for each kind of key, how many there are and how many bytes their keys and values have.
+    ``controller_epoch`` is that of the latest controller. ``sessions`` are those that keys are bound to. ``watches`` is
+    the number open in the store's servers. ``sizes`` has the number and the bytes of the keys of each kind.
     """
 
     store: str
@@ -85,7 +82,7 @@ class Status:
         }
 
     def as_text(self) -> list[str]:
-        """For people."""
+        """The status as lines of text."""
         state = self.state
         if self.record.other is not None:
             state += f" (latest move: {self.record.other.url}{'; ' if self.record.note else ''}{self.record.note})"
@@ -115,10 +112,7 @@ def _at(present: Present) -> list[str]:
 
 
 async def status_of(backend: Backend, url: str) -> Status:
-    """Read the whole store, and count.
-
-    :raises CoordinationError: what the store raises, BadConfig where the keys are not a cluster's.
-    """
+    """Read the whole store. Raises the store's errors, and BadConfig if the keys are not a cluster's."""
     record, _ = await read_record(backend)
     entries = {each.key: each for each in await everything(backend)}
     election = f"{ELECTIONS}{ELECTION}/"
@@ -143,7 +137,7 @@ async def status_of(backend: Backend, url: str) -> Status:
 
 
 def _carried(entry: Entry, field: str) -> BrokerRegistration:
-    """What a broker says of itself, in its membership or as the leader."""
+    """The registration of a broker, from its membership or its leadership."""
     return registration_from_bytes(json.loads(unwrap(entry).value)[field].encode("latin-1"))
 
 

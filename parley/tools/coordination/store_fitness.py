@@ -1,8 +1,8 @@
-"""Would a cluster run well on this store? What it promises is tried, and how long it takes is measured.
+"""The fitness of a store for a cluster: its guarantees are tried, and its latencies are measured.
 
-Everything happens below one scratch folder that is removed afterwards; nothing else is read or written but the store's
-own identity, which an empty store is given. The conformance kit (``python -m parley.consensus.conformance``) is the
-whole proof; this is what can be told in a few seconds about a store that is in use.
+Everything happens below one scratch folder that is removed afterwards. Nothing else is read or written, except the
+identity that an empty store is given. The conformance kit (``python -m parley.consensus.conformance``) is the complete
+test; this one takes a few seconds and can be run on a store in use.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ WRITES = 50
 PARALLEL = 200
 SESSION_MS = 6000
 GOOD_P99_S = 0.1
-"""Slower writes are felt: creating topics, changing leaders."""
+"""Slower writes delay the creation of topics and changes of leaders noticeably."""
 BAD_P99_S = 1.0
-"""With such writes brokers lose their sessions under load."""
+"""With slower writes brokers lose their sessions under load."""
 SLOW_NOTICE_S = 1.0
 NEEDED_VALUE_BYTES = 64 * 1024
-"""What a hundred partitions of many replicas take, with room to spare."""
+"""Enough for a hundred partitions of many replicas."""
 LONG_TTL_MS = 9000
-"""Kafka's default of broker.session.timeout.ms; with a longer floor a broker that hangs is found later than there."""
+"""Kafka's default of broker.session.timeout.ms. With a longer minimum a hanging broker is detected later than there."""
 
 
 class Broken(Exception):
-    """The store does not do what a cluster needs; the text says what."""
+    """The store violates a guarantee that a cluster needs; the text names it."""
 
 
 @dataclass(slots=True)
 class Found:
-    """What was found out. ``problems`` keep a cluster from running, ``remarks`` from running well."""
+    """The findings. ``problems`` keep a cluster from running, ``remarks`` from running well."""
 
     identity: str = ""
     passed: list[str] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Found:
 
     @property
     def verdict(self) -> str:
-        """In one sentence."""
+        """The findings in one sentence."""
         if self.problems:
             return f"A cluster would not run on this store: {'; '.join(self.problems)}."
         if self.remarks:
@@ -54,7 +54,7 @@ class Found:
         return "A cluster would run well on this store."
 
     def as_data(self, url: str) -> dict[str, Any]:
-        """For programs."""
+        """The findings as JSON data."""
         return {
             "store": url,
             "identity": self.identity,
@@ -68,9 +68,9 @@ class Found:
 
 
 async def check(backend: Backend, connected_s: float) -> Found:
-    """Try an open store; ``connected_s`` is how long opening it took.
+    """Test an open store. ``connected_s`` is the time that opening it took.
 
-    :raises CoordinationError: the scratch folder could not be removed.
+    Raises CoordinationError if the scratch folder cannot be removed.
     """
     found = Found(identity=backend.identity, latencies_ms={"connect": _ms(connected_s)})
     folder = f"scratch/{secrets.token_hex(8)}"
@@ -108,16 +108,16 @@ def _judge(found: Found, backend: Backend) -> None:
     elif p99 > GOOD_P99_S:
         found.remarks.append(f"a write takes up to {_ms(p99):g} ms, and so does every change of a leader or a topic")
     if found.latencies_ms.get("notice", 0) / 1000 > SLOW_NOTICE_S:
-        found.remarks.append(f"changes are heard of only after {found.latencies_ms['notice']:g} ms")
+        found.remarks.append(f"a watch reports changes only after {found.latencies_ms['notice']:g} ms")
     if limits.value_bytes_max < NEEDED_VALUE_BYTES:
         found.problems.append(f"a value may have {limits.value_bytes_max} bytes; {NEEDED_VALUE_BYTES} are needed")
     if not backend.is_shared:
-        found.remarks.append("it is gone with its broker, and no other one finds it")
+        found.remarks.append("it ends with its broker, and no other broker can use it")
     if limits.ttl_ms_min > LONG_TTL_MS:
         longest = limits.ttl_ms_min * limits.expiry_factor_max / 1000
         found.remarks.append(
-            f"sessions last at least {limits.ttl_ms_min / 1000:g} s: a broker that hangs (one that is killed is found "
-            f"at once) may count as alive for {longest:g} s"
+            f"sessions last at least {limits.ttl_ms_min / 1000:g} s: a broker that hangs may count as alive for "
+            f"{longest:g} s (a killed broker is detected at once)"
         )
 
 
@@ -126,7 +126,7 @@ def _ms(seconds: float) -> float:
 
 
 async def _timed(work: Callable[[int], Awaitable[object]], times: int) -> list[float]:
-    """How long each of several calls takes, one after the other, in seconds; sorted."""
+    """Make several calls one after the other, and return their durations in seconds, sorted."""
     loop, taken = asyncio.get_running_loop(), []
     for at in range(times):
         begun = loop.time()
@@ -140,11 +140,11 @@ def _percentiles(found: Found, name: str, taken: Sequence[float]) -> None:
     found.latencies_ms[f"{name}P99"] = _ms(taken[min(len(taken) - 1, len(taken) * 99 // 100)])
 
 
-# -- what is tried -------------------------------------------------------------------------------------------------
+# --- The tests ---
 
 
 async def _sessions(backend: Backend, folder: str) -> None:
-    """A key goes with its session, and nothing is written in a session that is over."""
+    """A key is deleted with its session, and a write bound to an ended session is refused."""
     session: Session = await backend.open_session(SESSION_MS)
     await backend.put(f"{folder}/bound", b"", session=session)
     await session.close()
@@ -154,11 +154,11 @@ async def _sessions(backend: Backend, folder: str) -> None:
         await backend.put(f"{folder}/late", b"", session=session)
     except SessionLost:
         return
-    raise Broken("a write is accepted in a session that is over")
+    raise Broken("a write bound to an ended session is accepted")
 
 
 async def _writes(backend: Backend, folder: str, found: Found) -> None:
-    """Writing and reading, and how long they take."""
+    """Measure writes and reads."""
     taken = await _timed(lambda at: backend.put(f"{folder}/w{at % 10}", b"x" * 512), WRITES)
     _percentiles(found, "write", taken)
     _percentiles(found, "read", await _timed(lambda at: backend.get(f"{folder}/w{at % 10}"), WRITES))
@@ -190,7 +190,7 @@ async def _conditions(backend: Backend, folder: str, found: Found) -> None:
 
 
 async def _large(backend: Backend, folder: str, found: Found) -> None:
-    """A value as large as a cluster may need."""
+    """A value as large as a cluster may need is stored."""
     value = secrets.token_bytes(min(NEEDED_VALUE_BYTES, backend.capabilities.value_bytes_max))
     await backend.put(f"{folder}/large", value)
     entry = await backend.get(f"{folder}/large")
@@ -199,15 +199,15 @@ async def _large(backend: Backend, folder: str, found: Found) -> None:
 
 
 async def _watches(backend: Backend, folder: str, found: Found) -> None:
-    """A change is heard of, and how soon."""
+    """A watch reports changes; measure how soon."""
     loop, taken = asyncio.get_running_loop(), []
     async with asyncio.timeout(30), backend.watch(f"{folder}/heard") as watch:
         if not isinstance(await anext(watch), Snapshot):
-            raise Broken("a watch does not begin with the state")
+            raise Broken("a watch does not begin with a snapshot")
         for at in range(10):
             begun = loop.time()
             await backend.put(f"{folder}/heard", b"%d" % at)
-            while not _tells(await anext(watch), b"%d" % at):
+            while not _reports(await anext(watch), b"%d" % at):
                 pass
             taken.append(loop.time() - begun)
         await backend.delete(f"{folder}/heard")
@@ -217,7 +217,7 @@ async def _watches(backend: Backend, folder: str, found: Found) -> None:
     found.latencies_ms["notice"] = _ms(max(taken))
 
 
-def _tells(event: object, value: bytes) -> bool:
+def _reports(event: object, value: bytes) -> bool:
     match event:
         case Changed(entry):
             return entry.value == value
