@@ -1,15 +1,13 @@
-"""How a configuration key is written down: once, as an attribute of a class that lists keys.
+"""The notation of configuration keys: each is defined once, as an attribute of a class that lists keys.
 
     class LogKeys(Keys):
         log_roll_ms = long("log.roll.ms", None, "How old ...", at_least=1, unit="ms", dynamic=CLUSTER_WIDE)
 
 The name with underscores for dots is the attribute: ``config.log_roll_ms`` is the parsed value (``int | None`` to a
 type checker, a plain entry of the instance's ``__dict__`` at run time), ``LogKeys.log_roll_ms`` is the ``Key``.
-Everything else (parsing, the answer to DescribeConfigs, the documentation page, what may be changed while the broker
-runs) is derived from the definition.
-
-Values are parsed as Kafka's ``ConfigDef`` does: surrounding blanks are dropped, booleans are ``true`` and ``false`` in
-any case, a list is separated by commas, numbers have Java's ranges.
+Parsing, the response to DescribeConfigs, the documentation page, and what can be changed at run time are derived from
+the definition. Values are parsed as in Kafka's ``ConfigDef``: surrounding blanks are ignored, booleans are not
+case-sensitive, commas separate the elements of a list, and numbers have Java's ranges.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from typing import TypedDict, Unpack
 
     class Facts(TypedDict, total=False):
-        """What may be said about any key besides its name, default and documentation: see ``Key``."""
+        """The optional properties of a key, besides its name, default and documentation. See ``Key``."""
 
         unit: str
         at_least: float
@@ -48,7 +46,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class ConfigType(IntEnum):
-    """What a value is, with the numbers of the DescribeConfigs API (KIP-569)."""
+    """The types of values, with the numbers of the DescribeConfigs API (KIP-569)."""
 
     UNKNOWN = 0
     BOOLEAN = 1
@@ -63,7 +61,7 @@ class ConfigType(IntEnum):
 
 
 class Dynamic(Enum):
-    """Whether a key may be changed while the broker runs, and for how many brokers at once (KIP-226)."""
+    """Whether a key can be changed while brokers run, and for one broker or for all (KIP-226)."""
 
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"
@@ -71,7 +69,7 @@ class Dynamic(Enum):
 
 
 class Importance(Enum):
-    """How likely somebody who runs brokers has to know the key."""
+    """How likely an operator needs the key."""
 
     HIGH = "high"
     MEDIUM = "medium"
@@ -87,7 +85,7 @@ MAX_DOUBLE = 1.7976931348623157e308
 
 
 class Password:
-    """A secret. Prints as ``[hidden]``; only ``value`` gives it away."""
+    """A secret. It prints as ``[hidden]``; only ``value`` reveals it."""
 
     __slots__ = ("value",)
 
@@ -107,34 +105,34 @@ class Password:
 
 
 class Key(Generic[T_co]):
-    """The definition of one key. Never changes."""
+    """The definition of one key. Immutable."""
 
     unit: str = ""
-    """What the number counts: ms, bytes, bytes/s, ..."""
+    """The unit of a number: ms, bytes, bytes/s, ..."""
     at_least: float | None = None
     at_most: float | None = None
     besides: tuple[float, ...] = ()
-    """Numbers that are allowed although outside the range."""
+    """Numbers outside the range that are allowed as well."""
     allowed: tuple[str, ...] = ()
-    """The only texts there are (for a list: elements)."""
+    """The allowed texts (for a list: elements); empty if any text is allowed."""
     check: Callable[[str], bool] | None = None
-    """Whether a text (for a list: each element) will do, where ``allowed`` cannot say it ..."""
+    """Checks a text (for a list: each element) if ``allowed`` cannot express the condition."""
     form: str = ""
-    """... and how to say it to a person."""
+    """Describes the texts that ``check`` accepts, for error messages."""
     dynamic: Dynamic = READ_ONLY
     importance: Importance = MEDIUM
     since: str = "0.9 or before"
-    """The version of Kafka that brought the key, and its KIP; ``""`` for Parley's own."""
+    """The version of Kafka that introduced the key, and its KIP; empty for Parley's own keys."""
     ignored: str = ""
     """Why the key has no effect in Parley; empty if it has one."""
     ignored_values: Mapping[str, str] = MappingProxyType({})
     """Values (for a list: elements) that are accepted and have no effect, and why."""
     deprecated: str = ""
-    """What to use instead."""
+    """What to use instead; empty if the key is not deprecated."""
     or_else: tuple[tuple[str, int], ...] = ()
-    """Keys used in turn where this one is not given, and how many of this one's units theirs is."""
+    """Keys that supply the value if this one is not given, in this order, with the factor between the units."""
     server: str = ""
-    """For a key of topics: the broker's key that has the default."""
+    """For a key of topics: the broker's key with the default."""
 
     def __init__(self, type_: ConfigType, name: str, default: T_co, doc: str, facts: Facts) -> None:
         self.type = type_
@@ -148,7 +146,7 @@ class Key(Generic[T_co]):
     @overload
     def __get__(self, config: object, owner: type) -> T_co: ...
     def __get__(self, config: object | None, owner: type) -> Key[T_co] | T_co:
-        # An instance that has a value has it in its __dict__, which wins over this descriptor: it has no __set__.
+        # A value in the instance's __dict__ wins over this descriptor, because it has no __set__.
         return self if config is None else self.default
 
     def __repr__(self) -> str:
@@ -161,12 +159,12 @@ class Key(Generic[T_co]):
 
     @property
     def is_sensitive(self) -> bool:
-        """Whether the value is a secret, which no log line and no answer may hold."""
+        """True if the value is a secret, which no log line and no response may contain."""
         return self.type is ConfigType.PASSWORD
 
     @property
     def allowed_text(self) -> str:
-        """What values there are, for a person who gave another."""
+        """Describes the allowed values, for error messages."""
         if self.form:
             return self.form
         if self.allowed:
@@ -188,7 +186,7 @@ class Key(Generic[T_co]):
         return text + "".join(f", or {value}" for value in self.besides)
 
     def parse(self, text: str) -> T_co:
-        """The value of what was written. Raises ``Problem`` that names the key and what is allowed."""
+        """Parse a text. Raises Problem, which names the key and the allowed values."""
         value = _PARSERS[self.type](text.strip())
         if value is None or not self._fits(value):
             raise Problem(self.name, Password.HIDDEN if self.is_sensitive else text, self.allowed_text)
@@ -220,12 +218,12 @@ class Key(Generic[T_co]):
         return " ".join(why for value, why in self.ignored_values.items() if value in split_list(text))
 
     def text(self, value: Any) -> str | None:
-        """A value as Kafka's tools write it; None for no value and for a secret."""
+        """The text of a value as in Kafka's tools; None for no value and for a secret."""
         return None if value is None or self.is_sensitive else value_text(value)
 
 
 def value_text(value: Any) -> str:
-    """A parsed value as it would be written in a properties file (a double as Java prints it)."""
+    """The text of a parsed value as in a properties file, with doubles as Java prints them."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -237,7 +235,7 @@ def value_text(value: Any) -> str:
 
 
 def java_double(value: float) -> str:
-    """A double as Java's ``Double.toString`` writes it: ``0.5``, ``1.7976931348623157E308``."""
+    """A double as printed by Java's ``Double.toString``: ``0.5``, ``1.7976931348623157E308``."""
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         return repr(float(value))
     mantissa, _, exponent = f"{value:.17e}".partition("e")
@@ -249,7 +247,7 @@ def java_double(value: float) -> str:
     return f"{mantissa}E{int(exponent)}"
 
 
-# ---- parsing ------------------------------------------------------------------------------------------------------
+# --- Parsing ---
 
 
 _NOUNS: Mapping[ConfigType, str] = {
@@ -290,7 +288,7 @@ def _parse_double(text: str) -> float | None:
 
 
 def split_list(text: str) -> tuple[str, ...]:
-    """The elements of a LIST; none for an empty text."""
+    """Split the text of a LIST into its elements. An empty text has none."""
     return tuple(element.strip() for element in text.split(",")) if text.strip() else ()
 
 
@@ -307,7 +305,7 @@ _PARSERS: Mapping[ConfigType, Callable[[str], Any]] = {
 }
 
 
-# ---- the notation ---------------------------------------------------------------------------------------------------
+# --- The notation ---
 
 
 def boolean(name: str, default: bool, doc: str, **facts: Unpack[Facts]) -> Key[bool]:
@@ -320,12 +318,12 @@ def integer(name: str, default: int, doc: str, **facts: Unpack[Facts]) -> Key[in
 @overload
 def integer(name: str, default: None, doc: str, **facts: Unpack[Facts]) -> Key[int | None]: ...
 def integer(name: str, default: int | None, doc: str, **facts: Unpack[Facts]) -> Key[int] | Key[int | None]:
-    """A whole number of 32 bits."""
+    """A 32-bit integer."""
     return Key(ConfigType.INT, name, default, doc, facts)
 
 
 def short(name: str, default: int, doc: str, **facts: Unpack[Facts]) -> Key[int]:
-    """A whole number of 16 bits."""
+    """A 16-bit integer."""
     return Key(ConfigType.SHORT, name, default, doc, facts)
 
 
@@ -334,12 +332,12 @@ def long(name: str, default: int, doc: str, **facts: Unpack[Facts]) -> Key[int]:
 @overload
 def long(name: str, default: None, doc: str, **facts: Unpack[Facts]) -> Key[int | None]: ...
 def long(name: str, default: int | None, doc: str, **facts: Unpack[Facts]) -> Key[int] | Key[int | None]:
-    """A whole number of 64 bits."""
+    """A 64-bit integer."""
     return Key(ConfigType.LONG, name, default, doc, facts)
 
 
 def duration(name: str, doc: str, **facts: Unpack[Facts]) -> Key[int]:
-    """A number of milliseconds that, where it is not given, comes from the keys of ``or_else``: an instance has it."""
+    """A number of milliseconds. The keys in ``or_else`` supply it if it is not given."""
     unset: Any = None
     return Key(ConfigType.LONG, name, unset, doc, facts)
 
@@ -370,17 +368,17 @@ def strings(
 
 
 def password(name: str, doc: str, **facts: Unpack[Facts]) -> Key[Password | None]:
-    """A secret; there is never a default."""
+    """A secret. It has no default."""
     return Key(ConfigType.PASSWORD, name, None, doc, facts)
 
 
 def class_name(name: str, doc: str, **facts: Unpack[Facts]) -> Key[str | None]:
-    """A class of the operator's own, as ``package.module.Class``; by default none."""
+    """A class of the operator, as ``package.module.Class``. By default there is none."""
     return Key(ConfigType.CLASS, name, None, doc, facts)
 
 
 class Keys:
-    """Base of the classes that list keys. A subclass may combine several lists; ``KEYS`` has them all by name."""
+    """Base class of lists of keys. A subclass can combine several lists; ``KEYS`` has all their keys by name."""
 
     KEYS: ClassVar[Mapping[str, Key[Any]]] = {}
     TITLE: ClassVar[str] = ""
@@ -401,7 +399,7 @@ class Keys:
 
 
 def parse_all(keys: Mapping[str, Key[Any]], given: Mapping[str, str]) -> tuple[dict[str, Any], list[Problem]]:
-    """The values of those given entries that are defined, by attribute, and what is wrong with the others."""
+    """Parse the given entries that are defined. Returns the values by attribute, and the problems."""
     values: dict[str, Any] = {}
     problems: list[Problem] = []
     for name, text in given.items():
@@ -416,7 +414,7 @@ def parse_all(keys: Mapping[str, Key[Any]], given: Mapping[str, str]) -> tuple[d
 
 
 def closest(name: str, names: Iterable[str]) -> str | None:
-    """The defined name that a misspelt one probably means."""
-    from difflib import get_close_matches  # only ever needed to complain
+    """Return the known name that is most similar to a misspelt one, or None."""
+    from difflib import get_close_matches  # needed for error messages only
 
     return next(iter(get_close_matches(name, list(names), n=1, cutoff=0.75)), None)

@@ -172,7 +172,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.setup_environ()
 
     def accept_until_closed(self) -> None:
-        """Accept connections in the server's thread. (``serve_forever`` would wake up regularly to check for its end.)"""
+        """Accept connections in the server's thread. (``serve_forever`` would wake up regularly.)"""
         while not self._closed.is_set():
             try:
                 request, address = self.get_request()

@@ -1,10 +1,10 @@
 """How metrics are defined and counted.
 
-    class TopicMetrics(Instruments, labels=("topic",), title="Topics"):
-        bytes_in: int = counter("parley_topic_in_bytes", "Bytes of records accepted from producers.", "kafka.server:...")
+    class TopicMetrics(Instruments, labels=("topic",), title="Topics"): bytes_in: int = counter("parley_topic_in_bytes",
+    "Bytes of records accepted from producers.", "kafka.server:...")
 
-An instance has a slot with a plain number for each metric: counting is ``topic.bytes_in += size``, which takes about ten
-nanoseconds, no lock, and no code of Prometheus. Only the event loop's thread may use the numbers. The class has the
+An instance has a slot with a plain number for each metric: counting is ``topic.bytes_in += size``, which takes about
+ten nanoseconds, no lock, and no code of Prometheus. Only the event loop's thread may use the numbers. The class has the
 description, the unit and Kafka's MBean of each metric; the exporter and the documentation read them there.
 """
 

@@ -1,8 +1,8 @@
 """The registry of a broker's metrics, between the parts that count and the exporter.
 
-``Metrics.topic`` returns counters that several parts share. For all other numbers ``Metrics.watch`` registers a function
-that returns labels and objects at each scrape. It is called in the event loop's thread, so that it can read anything, and
-must return within milliseconds.
+``Metrics.topic`` returns counters that several parts share. For all other numbers ``Metrics.watch`` registers a
+function that returns labels and objects at each scrape. It is called in the event loop's thread, so that it can read
+anything, and must return within milliseconds.
 """
 
 from __future__ import annotations

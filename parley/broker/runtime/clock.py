@@ -1,7 +1,7 @@
 """The clock of a broker: wall time for timestamps of records, monotonic time for everything that waits.
 
-No other module below ``parley/broker/`` uses the module ``time``. Code that needs the time receives a ``Clock`` or one of
-its methods, so that tests and simulations can control it.
+No other module below ``parley/broker/`` uses the module ``time``. Code that needs the time receives a ``Clock`` or one
+of its methods, so that tests and simulations can control it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The only place where tasks are created.
 
-A task that is not awaited can fail unnoticed, and a task that is not stopped outlives its broker. A ``TaskSet`` holds all
-tasks of its owner: it logs failures with their traceback, and ``close`` cancels the remaining tasks and waits for them.
+A task that is not awaited can fail unnoticed, and a task that is not stopped outlives its broker. A ``TaskSet`` holds
+all tasks of its owner: it logs failures with their traceback, and ``close`` cancels the remaining tasks and waits for
+them.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ async def adopt_topics(surroundings: Surroundings, parts: Parts) -> None:
         waits_for_store=True,
     )
     _log.warning(
-        "the cluster begins with the topics found on disk; their settings are not there: they keep everything "
+        "the new cluster adopted the topics found on disk; their settings are not on disk, so they keep all records "
         "(retention.ms=-1) until you set them with `parley configs`",
         extra={"topics": ",".join(adopted)},
     )

@@ -154,6 +154,6 @@ async def test_its_id_is_that_of_the_folder_else_as_of_any_broker(tmp_path: Path
 
 async def test_a_store_that_is_named_is_not_overlooked() -> None:
     settings = {"zookeeper.connect": "127.0.0.1:1", "zookeeper.connection.timeout.ms": "100"}
-    with pytest.raises(Unavailable, match=r"no ZooKeeper server of 127\.0\.0\.1:1 answers") as refused:
+    with pytest.raises(Unavailable, match=r"no ZooKeeper server of 127\.0\.0\.1:1 responds") as refused:
         await Broker(settings).__aenter__()
     assert refused.value.__notes__ == ["The broker did not start: it was opening the coordination store."]
