@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,10 +34,19 @@ def _run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 def test_the_page_shows_a_program_a_backend_and_its_harness() -> None:
     assert len(PROGRAMS) == 1
-    assert FILES.keys() == {"directory_store.py", "test_directory_store.py"}
+    assert FILES.keys() == {"directory_store.py", "directory_config.py", "test_directory_store.py"}
     (entry_point,) = (tomllib.loads(text) for kind, text in BLOCKS if kind == "toml")
     target = entry_point["project"]["entry-points"]["parley.coordination"]["directory"]
     assert "class " + target.partition(":")[2] in FILES["directory_store.py"]
+
+
+def test_the_configuration_that_is_shown_gives_the_backend_its_options() -> None:
+    module: dict[str, Any] = {}
+    exec(FILES["directory_config.py"], module)  # the page's own text
+    config = module["CONFIG"]
+    assert [key.name for key in config.keys] == ["directory.password"]
+    assert config.options({"directory.password": "p"}) == {"password": "p"}
+    assert config.options({}) == {}
 
 
 def test_the_program_runs(tmp_path: Path) -> None:
