@@ -38,7 +38,7 @@ _DEFAULT_PORT: Final = 9092
 
 
 class NobodyListens(KafkaError):
-    """Every address refuses connections, or its host is unknown: a wrong address, or no broker is running."""
+    """Every address refuses connections, or its host is unknown: the address is wrong, or no broker is running."""
 
 
 class Address(NamedTuple):

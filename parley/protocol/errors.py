@@ -110,7 +110,7 @@ class ErrorCode(IntEnum):
     TRANSACTION_COORDINATOR_FENCED = 52, "The coordinator that sent the markers has been replaced."
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53, "Not authorized for this transactional id."
     SECURITY_DISABLED = 54, "The broker has no security enabled."
-    OPERATION_NOT_ATTEMPTED = 55, "Not tried, since another operation of the same request failed."
+    OPERATION_NOT_ATTEMPTED = 55, "Not attempted, because another operation of the same request failed."
     KAFKA_STORAGE_ERROR = 56, "The disk of this log failed.", RETRIABLE
     LOG_DIR_NOT_FOUND = 57, "The broker has no such log directory."
     SASL_AUTHENTICATION_FAILED = 58, "SASL authentication failed."
@@ -121,7 +121,7 @@ class ErrorCode(IntEnum):
     DELEGATION_TOKEN_OWNER_MISMATCH = 63, "The principal is neither the token's owner nor one of its renewers."
     DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = (
         64,
-        "Delegation tokens are given out only on connections authenticated by other means.",
+        "Delegation tokens are issued only on connections authenticated by other means.",
     )
     DELEGATION_TOKEN_AUTHORIZATION_FAILED = 65, "Not authorized for this delegation token."
     DELEGATION_TOKEN_EXPIRED = 66, "The delegation token has expired."
@@ -134,8 +134,11 @@ class ErrorCode(IntEnum):
     TOPIC_DELETION_DISABLED = 73, "Topics may not be deleted (delete.topic.enable)."
     FENCED_LEADER_EPOCH = 74, "The leader epoch given is older than the broker's.", RETRIABLE
     UNKNOWN_LEADER_EPOCH = 75, "The leader epoch given is newer than the broker's.", RETRIABLE
-    UNSUPPORTED_COMPRESSION_TYPE = 76, "The client cannot read the partition's compression in the version it speaks."
-    STALE_BROKER_EPOCH = 77, "The broker has registered anew since; its epoch is another."
+    UNSUPPORTED_COMPRESSION_TYPE = (
+        76,
+        "This version of the request does not support the partition's compression.",
+    )
+    STALE_BROKER_EPOCH = 77, "The broker has registered again since, under another epoch."
     OFFSET_NOT_AVAILABLE = (
         78,
         "The new leader's high watermark has not caught up; offsets might seem to go back.",
@@ -174,7 +177,7 @@ class ErrorCode(IntEnum):
     TRANSACTIONAL_ID_NOT_FOUND = 105, "There is no such transactional id."
     FETCH_SESSION_TOPIC_ID_ERROR = 106, "The fetch session mixes requests with and without topic ids.", RETRIABLE
     INELIGIBLE_REPLICA = 107, "A replica of the new ISR may not be in it."
-    NEW_LEADER_ELECTED = 108, "The partition was changed, and has a new leader by that."
+    NEW_LEADER_ELECTED = 108, "The change gave the partition a new leader."
     OFFSET_MOVED_TO_TIERED_STORAGE = 109, "The offset is in tiered storage only."
     FENCED_MEMBER_EPOCH = 110, "The member's epoch is fenced: it must give up its partitions and join again."
     UNRELEASED_INSTANCE_ID = 111, "Another member of the group still has this instance id."
@@ -199,7 +202,7 @@ class ErrorCode(IntEnum):
     STREAMS_INVALID_TOPOLOGY = 130, "The streams topology is not valid."
     STREAMS_INVALID_TOPOLOGY_EPOCH = 131, "The epoch of the streams topology is not valid."
     STREAMS_TOPOLOGY_FENCED = 132, "The epoch of the streams topology is old."
-    SHARE_SESSION_LIMIT_REACHED = 133, "The broker has as many share sessions as it may.", RETRIABLE
+    SHARE_SESSION_LIMIT_REACHED = 133, "The broker has reached its limit of share sessions.", RETRIABLE
 
 
 class KafkaError(Exception):

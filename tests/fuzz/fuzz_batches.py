@@ -49,7 +49,7 @@ MEMORY_BYTES_MAX = 1 << 30
 
 
 def compiled_walk() -> ModuleType | None:
-    """The compiled form of the byte-walking module, where it is installed."""
+    """The compiled form of the byte-walking module, if it is installed."""
     source = compiled.source_of("parley.protocol.records._walk")
     if compiled.built_digests():
         for file in source.parent.glob(f"{source.stem}.*.so"):
@@ -87,7 +87,7 @@ def produced(data: bytes | bytearray, version: int, target: Compression | None) 
 
 
 def stored(data: bytes | bytearray) -> None:
-    """What a log does with bytes it finds on disk."""
+    """What a log does with the bytes that it finds on disk."""
     try:
         for pos, header in headers(data):
             validate(data, pos, header, max_bytes=LIMIT)

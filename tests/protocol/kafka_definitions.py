@@ -1,7 +1,7 @@
-"""Apache Kafka's own message definitions, read from its jars: the judge of `parley.protocol.messages`.
+"""Apache Kafka's own message definitions, read from its jars: the reference for ``parley.protocol.messages``.
 
-Two releases are read together, because the newest no longer knows the versions that old clients speak. For a version
-that both know the newer one is right.
+Two releases are read together, because the newest no longer has the versions of old clients. If both have a version,
+the newer release is right.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def versions(text: str | None, highest: int) -> frozenset[int]:
 
 
 def snake_case(name: str) -> str:
-    """Our name for a field: an underscore wherever a capital letter follows a small one or a digit."""
+    """Our name for a field: an underscore before each capital letter that follows a small letter or a digit."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """What a definition says of one field in one version."""
+    """The properties of one field in one version."""
 
     type: str
     nullable: bool
@@ -100,7 +100,7 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One message in all releases that know it, the newer first."""
+    """One message in all releases that have it, the newer first."""
 
     name: str
     definitions: tuple[Definition, ...]
@@ -122,7 +122,7 @@ class Reference:
         return next(definition for definition in self.definitions if version in definition.valid)
 
     def entries(self) -> dict[str, Json]:
-        """Each field's entry, from the newest release that knows the field."""
+        """Each field's entry, from the newest release that has the field."""
         found: dict[str, Json] = {}
         for definition in self.definitions:
             for path, entry in definition.entries():

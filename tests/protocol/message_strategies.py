@@ -21,7 +21,7 @@ def integers(kind: str) -> st.SearchStrategy[int]:
 
 
 def sized_bytes() -> st.SearchStrategy[bytes]:
-    """Mostly short, and around the lengths where the second byte of a varint begins."""
+    """Mostly short values, and values around the lengths at which a varint takes a second byte."""
     return st.one_of(st.binary(max_size=12), st.sampled_from([b"x" * 126, b"x" * 127, b"y" * 128, b"z" * 2000]))
 
 
@@ -41,7 +41,7 @@ UNKNOWN_TAGS = st.dictionaries(st.integers(0, 2**31 - 1), st.binary(max_size=4),
 
 @st.composite
 def structs(draw: st.DrawFn, cls: type[Struct], version: int, flexible: bool) -> Any:
-    """An instance of a struct as it can be sent in this version; what the version lacks is left at its default."""
+    """An instance of a struct that can be sent in this version; fields that the version lacks have their default."""
     values = {
         field.name: draw(values_of(field, version, flexible)) if version in field.versions else field.default()
         for field in cls.fields()

@@ -30,7 +30,7 @@ Answer = Callable[[RequestHeader, Any], Any]
 
 
 class Peer:
-    """A broker that answers by a table; an answer may be a response, bytes to send as they are, or None."""
+    """A broker that responds from a table: with a response, with given bytes, or not at all (None)."""
 
     def __init__(self) -> None:
         self.versions = {3: (0, 12), 10: (0, 4), 12: (0, 4), 0: (3, 9)}
@@ -212,7 +212,7 @@ async def test_no_answer_in_time_leaves_the_connection_usable(peer: Peer) -> Non
 
 
 async def test_what_may_go_to_any_broker_does_not_wait_for_a_silent_one_twice(peer: Peer) -> None:
-    """As of a broker that is stopped by SIGSTOP: its connections stay."""
+    """A broker stopped by SIGSTOP is silent: its connections stay open."""
     silent = Peer()
     await silent.start()
     silent.answers[3] = lambda header, request: None
@@ -231,7 +231,7 @@ async def test_what_may_go_to_any_broker_does_not_wait_for_a_silent_one_twice(pe
         await silent.stop()
 
 
-async def test_a_lost_connection_is_told_and_made_again(peer: Peer) -> None:
+async def test_a_lost_connection_is_reported_and_made_again(peer: Peer) -> None:
     peer.answers[12] = lambda header, request: peer.hang_up()
     async with Client(f"{HOST}:{peer.port}") as client:
         with pytest.raises(KafkaError, match="the broker closed the connection") as raised:

@@ -1,4 +1,4 @@
-"""The compiled codecs: round trips of everything, and bytes that are no message."""
+"""The compiled codecs: round trips of every message, and bytes that are not a message."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from tests.protocol.test_messages import MESSAGES
 from tests.support.proportion import examples
 
 few = settings(max_examples=examples(8), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-"""Of each message, each in all its versions."""
+"""A few instances of each message, in all its versions."""
 
 
 class Example(Data, versions="0-3", flexible="2+"):
-    """One field of each kind that can go wrong."""
+    """One field of each kind that can fail."""
 
     class Inner(Struct):
-        """Something to nest."""
+        """A nested struct."""
 
         number: i16 = 0
 
@@ -58,7 +58,7 @@ class Example(Data, versions="0-3", flexible="2+"):
 @few
 @given(data=st.data(), seed=st.integers(0, 2**32))
 def test_round_trip_and_damage(message: type[Message], data: st.DataObject, seed: int) -> None:
-    """A message comes back as it was; damaged it never does worse than to be malformed."""
+    """A message survives the round trip; a damaged one is at worst malformed."""
     for version in message.VERSIONS:
         original = data.draw(messages(message, version), label=f"version {version}")
         encoded = encode(original, version)
@@ -84,7 +84,7 @@ def damage(message: type[Message], version: int, encoded: bytes, rng: random.Ran
 
 
 def unharmed(message: type[Message], version: int, data: bytes) -> None:
-    """Decode, if it is a message at all; then it can be encoded, and stays what it is."""
+    """Decode the bytes; if that succeeds, encoding and decoding again must give the same message."""
     try:
         found = decode(message, version, data)
     except MalformedMessage:
@@ -110,7 +110,7 @@ def test_compact_counts_beyond_the_message_are_refused() -> None:
 
 
 def test_elements_of_a_message_are_limited() -> None:
-    """Though the bytes are all there: what they would become is many times as large."""
+    """All bytes are there, but the objects would be many times as large."""
     topics = REQUEST_ELEMENTS_MAX + 1
     with pytest.raises(MalformedMessage, match="topics"):
         decode(MetadataRequest, 1, struct.pack(">i", topics) + bytes(2 * topics))

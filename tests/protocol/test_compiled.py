@@ -1,4 +1,4 @@
-"""The compiled byte-walking modules: the same answers as their sources, and never a stale one in use."""
+"""The compiled byte-walking modules agree with their sources, and a stale one is never used."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def outcome(call: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def walked(module: ModuleType, data: bytes, pieces: list[int], count_max: int, base: int, consecutive: bool) -> Any:
-    """All that can be seen of a walk over ``data`` fed in pieces of the given sizes."""
+    """The complete state of a walk over ``data`` fed in pieces of the given sizes."""
     walk = module.Walk(base, consecutive)
     seen = []
     pos = 0
@@ -82,7 +82,7 @@ records = st.lists(st.tuples(EDGES | st.integers(0, 100), EDGES | INT64, content
 
 @st.composite
 def record_bytes(draw: st.DrawFn) -> bytes:
-    """Record bytes that are right, or nearly."""
+    """Record bytes that are valid, or nearly."""
     encoded = outcome(SOURCE.encode_records, draw(records), draw(st.none() | EDGES), draw(EDGES | INT64))
     data = bytearray(b"" if isinstance(encoded, str) else encoded)
     for _ in range(draw(st.integers(0, 3))):
@@ -151,13 +151,13 @@ def test_longer_numbers_than_allowed_are_refused(value: int) -> None:
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A copy of the package as it is installed here."""
+    """A copy of the installed package."""
     shutil.copytree(ROOT / "parley", tmp_path / "parley", ignore=shutil.ignore_patterns("__pycache__"))
     return tmp_path
 
 
 def run(package: Path, **environment: str) -> tuple[str, str]:
-    """How the copy's module runs, and what is said on stderr."""
+    """Whether the copy's module runs compiled, and what it writes to stderr."""
     code = "import parley.compiled as c; print(c.__file__); print(c.status()['parley.protocol.records._walk'])"
     inherited = {name: value for name, value in os.environ.items() if name not in ("PARLEY_PURE", "PYTHONPATH")}
     command = [sys.executable, "-c", code]

@@ -1,4 +1,4 @@
-"""Frames, request headers and the matching of answers."""
+"""Frames, request headers and the matching of responses."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_a_request_that_cannot_be_encoded_leaves_no_trace() -> None:
     assert client.in_flight == 0
 
 
-def test_answers_nobody_asked_for() -> None:
+def test_responses_without_a_request() -> None:
     client = ClientConnection("me", LIMIT)
     with pytest.raises(MalformedMessage, match="which was not sent"):
         feed(client, response_bytes(HeartbeatResponse(error_code=0), 0, 5))

@@ -23,7 +23,7 @@ def test_the_table_is_kafkas(kafka_releases: list[Path]) -> None:
     assert ours == set(printed.splitlines())
 
 
-def test_every_code_says_something() -> None:
+def test_every_code_has_a_meaning() -> None:
     for code in ErrorCode:
         assert code.message.endswith(".")
         assert isinstance(code.retriable, bool)
@@ -36,7 +36,7 @@ def test_codes_of_newer_brokers() -> None:
         ErrorCode("nonsense")  # type: ignore[arg-type]
 
 
-def test_an_error_says_its_code_and_more() -> None:
+def test_an_error_names_its_code_and_message() -> None:
     plain, told = KafkaError(ErrorCode.NOT_CONTROLLER), KafkaError(ErrorCode.INVALID_CONFIG, "no such key: x")
     assert str(plain) == f"NOT_CONTROLLER: {ErrorCode.NOT_CONTROLLER.message}"
     assert str(told) == "INVALID_CONFIG: no such key: x"

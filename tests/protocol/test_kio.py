@@ -42,7 +42,7 @@ KINDS: dict[str, Any] = {
 
 
 def kio_entity(message: type[Message]) -> tuple[str, Any]:
-    """What kio calls a message: its name and its kind."""
+    """kio's name and kind of a message."""
     suffix = next((end for end in ("Request", "Response") if message.__name__.endswith(end)), "")
     kind: Any = EntityType.header if message.__name__.endswith("Header") else KINDS.get(suffix, EntityType.data)
     name = message.__name__
@@ -55,7 +55,7 @@ def is_known_to_kio(message: type[Message], version: int) -> bool:
 
 
 def kio_class(message: type[Message], version: int) -> Any:
-    """kio's class for a version of a message that it knows. Made when it is first imported, which takes a while."""
+    """kio's class for a version of a message; making it at its first import takes a while."""
     name, kind = kio_entity(message)
     return getattr(load_entity_module(name, version, kind), message.__name__)
 
@@ -65,11 +65,11 @@ BOTH = {
     for _, message in sorted(MESSAGES.items())
     if (versions := [version for version in message.VERSIONS if is_known_to_kio(message, version)])
 }
-"""The versions that kio knows of each message."""
+"""The versions of each message that kio has too."""
 
 
 class Pairs:
-    """Makes the same random message twice: as an object of ours and as one of kio's."""
+    """Makes the same random message twice: as our object and as kio's."""
 
     def __init__(self, rng: random.Random, version: int) -> None:
         self.rng = rng

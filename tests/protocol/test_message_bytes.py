@@ -110,7 +110,7 @@ def samples(message: type[Message]) -> Iterator[tuple[int, Message, str]]:
 
 
 def encoded_by_kafka(directory: Path, lines: list[str]) -> list[str]:
-    """The encoder's answers, in the order of the lines."""
+    """The encoder's output, in the order of the lines."""
     java = shutil.which("java")
     assert java, "no Java: run `make peers`"
     command = [java, "-cp", f"{directory / 'libs'}/*", str(ENCODER)]
@@ -121,7 +121,7 @@ def encoded_by_kafka(directory: Path, lines: list[str]) -> list[str]:
 
 
 def class_name(message: type[Message], jar: Path) -> str:
-    """Kafka's class; those of requests, responses and headers have names that end in Data."""
+    """The name of Kafka's class; those of requests, responses and headers end in Data."""
     package = next(package for prefix, package in PACKAGES.items() if jar.name.rpartition("-")[0] == prefix)
     suffix = "" if issubclass(message, Data) and not issubclass(message, Header) else "Data"
     return f"{package}.{message.__name__}{suffix}"
@@ -129,7 +129,7 @@ def class_name(message: type[Message], jar: Path) -> str:
 
 @pytest.fixture(scope="module")
 def kafka_bytes(kafka_messages: Mapping[str, Reference]) -> Mapping[str, list[Sample]]:
-    """Random messages and what Kafka makes of them, by name of the message."""
+    """Random messages with Kafka's bytes for them, by name of the message."""
     asked: dict[Path, list[tuple[str, int, Message, str]]] = {}
     for name, message in KAFKAS.items():
         for version, ours, theirs in samples(message):

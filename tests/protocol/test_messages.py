@@ -1,4 +1,4 @@
-"""Our messages against Apache Kafka's own definitions, field by field, so that nothing is missing by oversight."""
+"""Our messages against Apache Kafka's own definitions, field by field, so that none is forgotten."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ JSON_TYPES = {
 
 
 def our_messages() -> dict[str, type[Message]]:
-    """Every message class there is, by name."""
+    """Every message class, by name."""
     found: dict[str, type[Message]] = {}
     for api in APIS.values():
         found[api.request.__name__] = api.request
@@ -99,7 +99,7 @@ OWN = {
     "ReportOfflineReplicasRequest",
     "ReportOfflineReplicasResponse",
 }
-"""What Kafka does not have: the brokers of Parley speak it among themselves."""
+"""Messages that Kafka does not have, which Parley's brokers use among themselves."""
 KAFKAS = {name: message for name, message in MESSAGES.items() if name not in OWN}
 
 
@@ -154,7 +154,7 @@ def compared() -> list[str]:
 
 
 def zero_of(entry: Json) -> Any:
-    """What a field without a declared default holds in Kafka."""
+    """Kafka's value of a field without a declared default."""
     kind = entry["type"]
     if kind.startswith("[]"):
         return []

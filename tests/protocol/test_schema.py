@@ -1,4 +1,4 @@
-"""The notation of messages, for people and for mypy."""
+"""The notation of messages, at run time and for mypy."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 class Sample(Data, versions="0-2", flexible="1+"):
-    """A message to look at."""
+    """A message for these tests."""
 
     class Part(Struct):
-        """A part of it."""
+        """A nested struct."""
 
         number: i32
 

@@ -1,4 +1,4 @@
-"""Logs for tests: how they are opened and filled, and what must be true of any of them."""
+"""Helpers that open and fill logs, and checks that hold for every log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SMALL = LogConfig(segment_bytes=4096, segment_index_bytes=1024, index_interval_b
 
 
 def open_log(directory: Path, config: LogConfig = SMALL, **known: Any) -> Log:
-    """The log in ``directory``; ``known`` is what the checkpoints and the clean shutdown marker say."""
+    """Open the log in ``directory``; ``known`` is what the checkpoints and the clean shutdown marker say."""
     now_ms = known.pop("now_ms", lambda: NOW)
     on_io_error = known.pop("on_io_error", lambda error: None)
     return Log.open(
@@ -37,7 +37,7 @@ def open_log(directory: Path, config: LogConfig = SMALL, **known: Any) -> Log:
 
 
 def reopened(log: Log, *, clean: bool, **known: Any) -> Log:
-    """The same log after a stop: an orderly one, or a crash that left the files as they are."""
+    """Open the same log again after a clean shutdown, or after a crash that left the files as they are."""
     if clean:
         log.close()
     else:
@@ -47,17 +47,17 @@ def reopened(log: Log, *, clean: bool, **known: Any) -> Log:
 
 
 def batch_of(*values: bytes, timestamp: int = NOW, **fields: Any) -> bytearray:
-    """A batch with one record for each value, all of one timestamp."""
+    """A batch with one record for each value, all with one timestamp."""
     return build([Record(0, timestamp, b"key", value) for value in values or (b"value",)], **fields)
 
 
 def append(log: Log, *values: bytes, epoch: int = 0, **fields: Any) -> int:
-    """Append one batch; its first offset."""
+    """Append one batch and return its first offset."""
     return log.append_as_leader(batch_of(*values, **fields), leader_epoch=epoch, now_ms=NOW).first_offset
 
 
 def fill(log: Log, count: int, *, size: int = 100, **fields: Any) -> list[bytes]:
-    """Append ``count`` batches of one record each; the values, by offset where the log was empty."""
+    """Append ``count`` batches of one record each; return the values, by offset if the log was empty."""
     values = [b"%d:" % (log.log_end_offset + n) + b"v" * size for n in range(count)]
     for value in values:
         append(log, value, **fields)
@@ -65,7 +65,7 @@ def fill(log: Log, count: int, *, size: int = 100, **fields: Any) -> list[bytes]
 
 
 def batches_in(log: Log) -> Iterator[tuple[BatchHeader, bytes]]:
-    """Every batch in the files of the log, read by nothing but their sizes."""
+    """Every batch in the log's files, found by their sizes alone."""
     for segment in log.segments:
         data = segment.path_of(".log").read_bytes()[: segment.size]
         position = 0
@@ -91,7 +91,7 @@ def values_of(log: Log) -> dict[int, bytes | None]:
 
 
 def check(log: Log) -> None:
-    """Segments, indexes, epochs and producers of the log agree with its batches."""
+    """Check that segments, indexes, epochs and producers of the log agree with its batches."""
     assert log.log_start_offset <= log.high_watermark <= log.log_end_offset
     assert log.last_stable_offset <= log.high_watermark
     assert log.recovery_point <= log.log_end_offset
@@ -111,7 +111,7 @@ def check(log: Log) -> None:
 
 
 def check_segment(segment: Segment) -> int:
-    """Batches, offset index and time index of the segment agree; the offset that follows its last batch."""
+    """Check that batches and indexes of the segment agree; return the offset after its last batch."""
     boundaries, largest, positions, position = {}, {}, [], 0
     expected, timestamp = segment.base_offset, -1
     for position, header in segment.batches():
@@ -136,7 +136,7 @@ def check_segment(segment: Segment) -> int:
 
 
 def _check_producers(log: Log) -> None:
-    """Every producer known from the batches is known by the log, as those batches left it."""
+    """Check that the log knows every producer of its batches, as those batches left it."""
     with tempfile.TemporaryDirectory() as empty:
         fresh = ProducerState(Path(empty))
         fresh.load(0, 0, NOW)

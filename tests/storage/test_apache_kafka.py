@@ -1,4 +1,4 @@
-"""Apache Kafka as the judge of our files: its directories open here, its tools and its broker read ours.
+"""Apache Kafka as the judge of our files: Parley opens its directories, and its tools and broker read ours.
 
 Kafka 3.9 with ZooKeeper writes one directory with everything it can store (``tests.support.kafka_data``); each test
 works on a copy.
@@ -76,7 +76,7 @@ def topics_in(log_dir: Path) -> list[str]:
 
 @pytest.fixture(scope="module", params=["stopped", "killed"])
 def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
-    """Everything, after an orderly stop of Kafka and after a crash of it."""
+    """Everything that Kafka wrote, after a clean shutdown and after a crash of Kafka."""
     directory = tmp_path_factory.mktemp("kafka")
     with kafka_39_zk(directory, OVERRIDES) as kafka:
         write_everything(kafka)
@@ -124,7 +124,7 @@ def read_batches(log: Log, up_to: int) -> Iterator[tuple[BatchHeader, bytes]]:
 
 
 def read_log(log: Log) -> list[Consumed]:
-    """The records of a log as a consumer that reads uncommitted ones sees them."""
+    """The records of a log as a read_uncommitted consumer sees them."""
     return [
         record
         for header, data in read_batches(log, log.log_end_offset)
@@ -134,7 +134,7 @@ def read_log(log: Log) -> list[Consumed]:
 
 
 def read_committed(log: Log) -> list[Consumed]:
-    """The same for one that reads committed ones: as KIP-98 tells a client to."""
+    """The records as a read_committed consumer sees them, filtered as KIP-98 prescribes."""
     up_to = log.last_stable_offset
     waiting = sorted(log.aborted_transactions(log.log_start_offset, up_to), key=lambda aborted: aborted.first_offset)
     aborted_now: set[int] = set()
@@ -171,7 +171,7 @@ async def test_every_record_that_kafka_wrote_is_read(written: Written, tmp_path:
 
 
 async def test_kafkas_formats_were_really_written(written: Written, tmp_path: Path) -> None:
-    """So that the test above cannot pass for want of something to read."""
+    """Ensures that the test above does not pass because there is nothing to read."""
     async with opened(written.copied(tmp_path)) as manager:
         magics, codecs = {}, {}
         for log in manager.logs:
@@ -216,7 +216,7 @@ async def test_kafkas_ids_and_states_are_understood(written: Written, tmp_path: 
 
 
 def fill(log: Log, *, producer_id: int, rounds: int) -> list[AbortedTransaction]:
-    """Batches of every codec, idempotent ones, and transactions that overlap, over many segments."""
+    """Append batches of every codec, idempotent ones, and overlapping transactions, over many segments."""
     aborted = []
     for number in range(rounds):
         for codec in Compression:
@@ -262,7 +262,7 @@ def dump(version: str, files: list[Path], *options: str) -> str:
 
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[AbortedTransaction]]:
-    """A directory of ours, closed in order: its one partition, and the transactions aborted in it."""
+    """A directory of Parley after a clean shutdown: its one partition, and the transactions aborted in it."""
     return asyncio.run(write_ours(tmp_path_factory.mktemp("ours")))
 
 
@@ -327,8 +327,8 @@ def test_kafka_reads_our_snapshots(ours: tuple[Path, list[AbortedTransaction]], 
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["closed", "crashed"])
-async def test_kafka_goes_on_where_we_stopped(tmp_path: Path, clean: bool) -> None:
-    """Kafka makes a cluster, we write into its directory, and Kafka reads and goes on."""
+async def test_kafka_continues_where_we_stopped(tmp_path: Path, clean: bool) -> None:
+    """Kafka creates a cluster, Parley writes into its directory, and Kafka reads it and continues."""
     with kafka_39_zk(tmp_path) as kafka:
         create(kafka, "shared")
         kafka.stop()

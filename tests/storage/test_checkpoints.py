@@ -1,4 +1,4 @@
-"""The text files of offsets: Kafka's format to the byte, whole or not at all, and garbage is no worse than absence."""
+"""Checkpoint files: Kafka's format to the byte, replaced as a whole, and a malformed file counts as missing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_what_was_written_is_read(
     assert checkpoint.read() == offsets
 
 
-def test_a_missing_or_empty_file_says_nothing(tmp_path: Path) -> None:
+def test_a_missing_or_empty_file_has_no_entries(tmp_path: Path) -> None:
     checkpoint = OffsetCheckpoint(tmp_path / "replication-offset-checkpoint")
     assert checkpoint.read() == {}
     checkpoint.path.write_bytes(b"")
@@ -161,7 +161,7 @@ def test_an_empty_cache_has_no_answer(tmp_path: Path) -> None:
     assert epochs.end_offset_for(0, 40) == (-1, -1)
 
 
-def test_a_contradicted_entry_goes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_contradicted_entry_is_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     epochs = cache(tmp_path, (1, 0), (2, 10), (3, 20))
     epochs.assign(4, 20)
     assert pairs(epochs) == [(1, 0), (2, 10), (4, 20)]

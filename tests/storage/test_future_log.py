@@ -1,4 +1,4 @@
-"""Copies of logs in other directories: they follow the log, and outlive a crash at any moment of the exchange."""
+"""Copies of logs in other directories: they follow the log, and survive a crash at any moment of the replacement."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def test_after_a_crash_in_the_exchange_the_successor_counts(tmp_path: Path
             assert found.log_end_offset == 2
 
 
-async def test_a_copy_begun_is_found_again_and_thrown_away(tmp_path: Path) -> None:
+async def test_an_unfinished_copy_is_found_and_discarded(tmp_path: Path) -> None:
     home = Home([tmp_path / "d0", tmp_path / "d1"])
     async with home.opened() as manager:
         log = await manager.get_or_create("t", 0)

@@ -1,8 +1,8 @@
-"""kill -9 while appending, at random instants: what was appended is there, whole, and everything agrees with it.
+"""kill -9 during appends, at random moments: everything appended is there and whole, and everything agrees with it.
 
-The child is a fork that appends until it is killed; after each append it tells the parent how far the log goes, and
-after each flush the recovery point, as the checkpoint file would remember it. A killed process loses nothing that it
-wrote. In some rounds the parent then takes away a part of what was not flushed, as a power failure would.
+The child is a fork that appends until it is killed. After each append it reports the log end to the parent, and after
+each flush the recovery point, as the checkpoint file would have it. A killed process loses nothing that it wrote. In
+some rounds the parent then removes part of the unflushed data, as a power failure would.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ CONFIG = LogConfig(segment_bytes=100_000, segment_index_bytes=4000, index_interv
 REPORT = struct.Struct(">cq")
 PRODUCERS = 3
 REPORTS_MAX = 700
-"""How much a child may have done when it is killed."""
+"""The most reports of a child before it is killed."""
 
 
 def value_at(offset: int) -> bytes:
-    """What the record at an offset holds in these tests."""
+    """The value of the record at an offset in these tests."""
     return b"%d-" % offset * (offset % 23 + 1)
 
 
@@ -61,7 +61,7 @@ def append_until_killed(directory: Path, seed: int, recovery_point: int, report:
 
 @dataclass
 class Parent:
-    """What the parent knows for certain of the log."""
+    """What the parent knows for certain about the log."""
 
     directory: Path
     random: Random
@@ -69,9 +69,9 @@ class Parent:
     flushed: int = 0
     verified: int = 0
     segments: int = 0
-    """The most that the log had at once: the end of the last ones may be lost."""
+    """The most segments that the log can have had; the end of the last ones may be lost."""
     producers: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Last sequence and last offset of each producer in what was verified."""
+    """Last sequence number and last offset of each producer in the verified records."""
 
     def run_child(self, seed: int) -> None:
         reading, writing = os.pipe()
@@ -99,7 +99,7 @@ class Parent:
                 self.flushed = offset
 
     def lose_power(self) -> None:
-        """Cut one of the segments anywhere behind what was flushed."""
+        """Cut one of the segments anywhere behind its flushed part."""
         log = open_log(self.directory, CONFIG, recovery_point=self.flushed)
         log.release()
         segment = self.random.choice([s for s in log.segments if s.end_offset > self.flushed])
@@ -118,7 +118,7 @@ class Parent:
         self.producers = {}
 
     def recover(self, *, clean: bool) -> None:
-        """Open the log as a broker would, and see that it is right."""
+        """Open the log as a broker would, and check it."""
         log = open_log(self.directory, CONFIG, recovery_point=self.flushed)
         assert log.log_end_offset >= max(self.appended, self.flushed)
         self.segments = max(self.segments, len(log.segments))
@@ -136,7 +136,7 @@ class Parent:
         log.release()
 
     def learn(self, log: Log) -> None:
-        """Every record that was not seen before is what it must be; note who wrote which batch."""
+        """Check every record that was not seen before, and note the producer of each batch."""
         offset = 0 if not self.producers else self.verified
         while offset < log.log_end_offset:
             data = log.read(offset, 1 << 20, up_to=log.log_end_offset).read()

@@ -1,4 +1,4 @@
-"""A partition's log: appending, rolling, cutting at both ends, and failing disks."""
+"""A partition's log: appending, rolling, truncating at both ends, and failing disks."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class TestAppending:
         assert refused(log, batch_of(b"v" * 500)) == ErrorCode.MESSAGE_TOO_LARGE
         assert refused(log, batch_of(b"v" * 300) * 3) == ErrorCode.RECORD_LIST_TOO_LARGE
 
-    def test_what_is_no_batch(self, log: Log) -> None:
+    def test_bytes_that_are_not_a_batch(self, log: Log) -> None:
         assert refused(log, bytearray()) == ErrorCode.CORRUPT_MESSAGE
         assert refused(log, batch_of(b"a")[:-1]) == ErrorCode.CORRUPT_MESSAGE
         assert refused(log, batch_of(b"a") + b"more") == ErrorCode.CORRUPT_MESSAGE
@@ -286,7 +286,7 @@ class TestRetention:
         assert not log.delete_old_segments(NOW + 1000)
         assert log.delete_old_segments(NOW + 1001)
 
-    def test_nothing_goes_that_is_not_committed(self, tmp_path: Path) -> None:
+    def test_retention_keeps_uncommitted_records(self, tmp_path: Path) -> None:
         log = open_log(tmp_path, replace(SMALL, retention_ms=0))
         fill(log, 100)
         log.high_watermark = log.segments[2].base_offset + 1
@@ -301,7 +301,7 @@ class TestRetention:
         log.high_watermark = 100
         assert log.delete_old_segments(NOW + 10) == []
 
-    def test_records_below_a_new_start_are_gone(self, log: Log) -> None:
+    def test_records_below_the_new_log_start_are_not_read(self, log: Log) -> None:
         values = fill(log, 100)
         log.high_watermark = 80
         assert log.advance_log_start(70) == 70

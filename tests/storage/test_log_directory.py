@@ -1,4 +1,4 @@
-"""A log directory: whose it is, who uses it now, what lies in it."""
+"""A log directory: its owner, its lock and its contents."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def _hold(path: Path, held: Event, release: Event) -> None:
     release.wait()
 
 
-def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
+def test_a_second_process_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
     spawn = multiprocessing.get_context("fork")
     held, release = spawn.Event(), spawn.Event()
     holder = spawn.Process(target=_hold, args=(tmp_path, held, release))
@@ -291,7 +291,7 @@ def test_the_lock_does_not_outlive_a_failed_start(tmp_path: Path) -> None:
     opened(tmp_path).close()
 
 
-def test_what_is_called_as_a_partition_and_is_none_is_left_alone(
+def test_a_directory_with_a_partitions_name_but_no_log_is_left_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name, files in {

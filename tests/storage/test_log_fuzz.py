@@ -1,4 +1,4 @@
-"""Files of a log with anything in them: it opens, and answers what is right or the protocol's error."""
+"""A log with arbitrary bytes in its files opens, and returns correct records or the protocol's error."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.support.proportion import examples
 
 CONFIG = LogConfig(segment_bytes=3000, segment_index_bytes=1024, index_interval_bytes=200)
 HINTS = (".index", ".timeindex", ".txnindex", ".snapshot", "leader-epoch-checkpoint")
-"""Files whose damage must change no answer of :func:`read_all`."""
+"""Files whose damage must not change what ``read_all`` returns."""
 
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a log with a little of everything."""
+    """The directory of a log with batches of every kind."""
     directory = tmp_path_factory.mktemp("filled")
     log = open_log(directory, CONFIG)
     for n in range(60):
@@ -54,7 +54,7 @@ def read_all(log: Log) -> dict[int, bytes | None]:
 
 
 def damaged(data: bytes, random: Random) -> bytes:
-    """The bytes with a few of them changed, lost, put in, or all replaced."""
+    """The bytes with a few of them changed, removed, inserted, or all replaced."""
     changed = bytearray(data)
     for _ in range(random.randrange(1, 4)):
         at, size = random.randrange(len(changed) + 1), random.choice([1, 1, 4, 8, 30, 200])

@@ -1,4 +1,5 @@
-"""All logs of a broker: opened, made, deleted, closed and kept, over several directories, some of which fail."""
+"""All logs of a broker: opening, creating, deleting, closing and maintenance in several directories, some of which
+fail."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ CONFIG = LogConfig(segment_index_bytes=4096)
 
 @dataclass
 class Home:
-    """The log directories of a broker that is started again and again."""
+    """The log directories of a broker that is started repeatedly."""
 
     paths: list[Path]
     now_ms: int = NOW
@@ -102,7 +103,7 @@ def names(path: Path) -> set[str]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for what another thread or a timer brings about."""
+    """Wait for the effect of another thread or a timer."""
     while not condition():  # noqa: ASYNC110 (files and other threads set no event)
         await asyncio.sleep(0.005)
 
@@ -152,7 +153,7 @@ async def test_many_logs_are_opened_by_several_threads(home: Home) -> None:
         assert all(log.log_end_offset == 1 for log in manager.logs)
 
 
-async def test_long_recovery_says_how_far_it_is(
+async def test_a_long_recovery_logs_its_progress(
     home: Home, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with home.opened() as manager:
@@ -213,7 +214,7 @@ async def twins(home: Home, ids: tuple[UUID | None, UUID | None]) -> None:
 
 
 @pytest.mark.parametrize("ids", [(TOPIC_ID, TOPIC_ID), (None, TOPIC_ID), (None, None)])
-async def test_twins_that_no_id_tells_apart_are_refused(home: Home, ids: tuple[UUID | None, UUID | None]) -> None:
+async def test_twins_with_the_same_or_no_topic_id_are_refused(home: Home, ids: tuple[UUID | None, UUID | None]) -> None:
     await twins(home, ids)
     with pytest.raises(TwinLogs):
         await home.manager().open("cluster", 1)
@@ -239,7 +240,7 @@ async def test_of_twins_the_one_of_the_topic_counts_and_the_other_is_kept(
         assert names(home.paths[1 - right]) == {aside}, "kept, after a restart too"
 
 
-async def test_a_log_of_neither_twins_topic_is_made_anew(home: Home) -> None:
+async def test_a_topic_that_neither_twin_belongs_to_gets_a_new_log(home: Home) -> None:
     await twins(home, (TOPIC_ID, UUID(int=8)))
     async with home.opened() as manager:
         with pytest.raises(KafkaError, match="INCONSISTENT_TOPIC_ID"):
@@ -251,7 +252,7 @@ async def test_a_log_of_neither_twins_topic_is_made_anew(home: Home) -> None:
         assert log.log_end_offset == 0
 
 
-async def test_logs_that_nobody_wants_any_more_are_set_aside(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+async def test_logs_that_are_not_wanted_any_more_are_set_aside(home: Home, caplog: pytest.LogCaptureFixture) -> None:
     async with home.opened() as manager:
         for partition in range(4):
             append(await manager.get_or_create("topic", partition, topic_id=TOPIC_ID), b"value")
@@ -311,7 +312,7 @@ async def test_new_logs_go_where_the_fewest_are(home: Home) -> None:
             assert log.directory.parent == manager.directory_of(log).path
 
 
-async def test_two_who_ask_at_once_get_the_same_log(home: Home) -> None:
+async def test_two_concurrent_callers_get_the_same_log(home: Home) -> None:
     async with home.opened() as manager:
         first, second = await asyncio.gather(
             manager.get_or_create("topic", 0, topic_id=TOPIC_ID), manager.get_or_create("topic", 0, topic_id=TOPIC_ID)
@@ -403,7 +404,7 @@ async def test_a_new_log_inherits_nothing_of_a_deleted_one(home: Home) -> None:
         assert (again.log_start_offset, again.log_end_offset) == (0, 1)
 
 
-async def test_a_deletion_names_the_topic_whose_log_goes(home: Home) -> None:
+async def test_a_deletion_applies_only_to_the_given_topic_id(home: Home) -> None:
     async with home.opened() as manager:
         log = await manager.get_or_create("topic", 0, topic_id=TOPIC_ID)
         assert not await manager.delete("topic", 0, topic_id=UUID(int=8))

@@ -1,4 +1,4 @@
-"""Reading a log: which batches a read answers, how it is bounded, and damaged hints."""
+"""Reading a log: which batches a read returns, its limits, and damaged indexes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def log(tmp_path: Path) -> Log:
 
 
 def offsets(log: Log, offset: int, max_bytes: int, **how: Any) -> list[int]:
-    """The base offsets of the batches that a read answers."""
+    """The base offsets of the batches that a read returns."""
     how.setdefault("up_to", log.log_end_offset)
     return [header.base_offset for _, header in headers(log.read(offset, max_bytes, **how).read())]
 

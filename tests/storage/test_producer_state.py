@@ -1,4 +1,4 @@
-"""What a log knows of its producers, one rule at a time, and how it is kept in snapshots."""
+"""The producer state of a log, one rule at a time, and its snapshots."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_an_old_coordinator_is_fenced(state: ProducerState) -> None:
     write(state, abort(2, coordinator_epoch=5))
 
 
-def test_an_emptied_control_batch_says_nothing(state: ProducerState) -> None:
+def test_an_emptied_control_batch_is_ignored(state: ProducerState) -> None:
     header, _ = commit(0)
     assert state.append(header, now_ms=NOW, control=None) is None
     assert len(state) == 0
@@ -321,7 +321,7 @@ def test_the_silent_are_not_loaded(state: ProducerState, tmp_path: Path) -> None
     assert [entry.producer_id for entry in again.entries] == [2]
 
 
-def test_a_snapshot_written_later_says_what_was_known_when_it_was_taken(state: ProducerState, tmp_path: Path) -> None:
+def test_a_snapshot_written_later_has_the_state_of_when_it_was_taken(state: ProducerState, tmp_path: Path) -> None:
     write(state, batch(0, producer=1, sequence=0), batch(1, producer=2, sequence=0))
     then = state.entries
     state.take_snapshot(2, sync=False)

@@ -1,4 +1,4 @@
-"""The table of producers against a model that keeps the whole log and derives everything from it anew."""
+"""The producer state compared with a model that keeps the whole log and derives everything from it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Appended:
 
 @dataclass
 class Row:
-    """A producer as the model knows it: all its batches of the current epoch, and the open transaction."""
+    """A producer in the model: all its batches of the current epoch, and its open transaction."""
 
     epoch: int = -1
     batches: list[BatchHeader] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Row:
 
 
 def expected_outcome(row: Row | None, header: BatchHeader, control: ControlMarker | None) -> object:
-    """None, a Duplicate or an ErrorCode: Kafka's rules, spelled out."""
+    """None, a Duplicate or an ErrorCode, by Kafka's rules."""
     if row is None:
         return None
     if header.producer_epoch < row.epoch:
@@ -270,7 +270,7 @@ class Producers(RuleBasedStateMachine):
         self.snapshots = {at: rows for at, rows in self.snapshots.items() if at >= before}
 
     def reload(self) -> None:
-        """What the log does: load, then pass in the batches from where it is told."""
+        """What the log does: load, then append the batches from the returned offset on."""
         self.snapshots = {at: rows for at, rows in self.snapshots.items() if self.start <= at <= self.end}
         known_to = max(self.snapshots, default=self.start)
         assert self.state.load(self.start, self.end, self.now) == known_to

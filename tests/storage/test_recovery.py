@@ -1,4 +1,4 @@
-"""Opening a log after an orderly stop, after a crash, and with files missing, torn, foreign or left over."""
+"""Opening a log after a clean shutdown, after a crash, and with missing, torn, foreign or leftover files."""
 
 from __future__ import annotations
 
@@ -176,8 +176,8 @@ class TestCrash:
 
     @pytest.mark.parametrize("lost", ["a batch", "everything", "the file"])
     @pytest.mark.parametrize("flushed", [0, 40])
-    def test_the_log_ends_where_a_segment_does_not_go_on(self, tmp_path: Path, lost: str, flushed: int) -> None:
-        """What was written last to a segment is lost by the disk, and what was written to the next one is not."""
+    def test_the_log_ends_at_a_gap_between_segments(self, tmp_path: Path, lost: str, flushed: int) -> None:
+        """The disk lost the last writes to one segment, but not those to the next."""
         log = open_log(tmp_path)
         values = fill(log, 100)
         log.flush(flushed)
@@ -211,7 +211,7 @@ class TestCrash:
         log = open_log(tmp_path, recovery_point=end)
         assert list(values_of(log)) == [n for n in range(100) if n != header.base_offset]
 
-    def test_less_than_the_checkpoint_says(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_log_shorter_than_its_checkpoint(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         log = open_log(tmp_path)
         values = fill(log, 100)
         log.flush()
@@ -239,7 +239,7 @@ class TestCrash:
         assert fill(log, 50)
         check(log)
 
-    def test_what_is_below_the_recovery_point_is_believed(self, tmp_path: Path) -> None:
+    def test_data_below_the_recovery_point_is_trusted(self, tmp_path: Path) -> None:
         log = open_log(tmp_path)
         fill(log, 100)
         log.flush()
@@ -265,11 +265,11 @@ class TestCrash:
 
 
 class TestTornTail:
-    """The last batch written in part, or with one byte wrong: at every byte of it."""
+    """The last batch is written only in part, or with one wrong byte, at every byte of it."""
 
     @pytest.fixture
     def whole(self, tmp_path: Path) -> tuple[Path, bytes, int]:
-        """A log's directory, the bytes of its only segment, and where the last batch begins."""
+        """A log's directory, the bytes of its only segment, and the position of the last batch."""
         directory = tmp_path
         log = open_log(directory)
         for n in range(8):
@@ -341,7 +341,7 @@ class TestLeftovers:
         assert not list(tmp_path.glob("*.deleted"))
         assert log.log_start_offset == 50
 
-    def test_an_index_without_its_segment_goes(self, tmp_path: Path) -> None:
+    def test_an_index_without_its_segment_is_removed(self, tmp_path: Path) -> None:
         log = open_log(tmp_path)
         fill(log, 50)
         log.close()
@@ -355,7 +355,7 @@ class TestLeftovers:
     @pytest.mark.parametrize("step", range(5))
     @pytest.mark.parametrize("clean", [True, False])
     def test_a_replacement_stopped_anywhere(self, tmp_path: Path, step: int, clean: bool) -> None:
-        """Before renaming; half, then wholly ``.swap``; the old ones gone in turn; the new one half in place."""
+        """Before renaming; half and wholly ``.swap``; with each old segment removed; with the new one half renamed."""
         log = open_log(tmp_path)
         values = fill(log, 100)
         old = log.segments[1:3]
@@ -389,7 +389,7 @@ class TestLeftovers:
 
 
 def legacy_message(offset: int, magic: int, value: bytes, timestamp: int = NOW) -> bytes:
-    """A message of an older Kafka as it lies in its log."""
+    """A message of an older Kafka as it is stored in a log."""
     body = struct.pack(">bb", magic, 0) + (struct.pack(">q", timestamp) if magic else b"")
     body += struct.pack(">i", -1) + struct.pack(">i", len(value)) + value
     return struct.pack(">qiI", offset, len(body) + 4, zlib.crc32(body)) + body

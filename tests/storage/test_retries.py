@@ -1,4 +1,4 @@
-"""Batches of idempotent producers that were under way when a broker went are known again by the next one."""
+"""A restarted broker recognizes retries of batches that idempotent producers had in flight when it stopped."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def killed(log: Log) -> Log:
 
 
 def rolled_and_cut(log: Log) -> Log:
-    """A follower that has begun a segment, with a snapshot of its producers, and is cut back to where that begins."""
+    """A follower that has begun a segment, with a producer snapshot, and is truncated to the segment's beginning."""
     end = log.log_end_offset
     log.roll()
     append(log, 10, producer=8)
@@ -34,7 +34,7 @@ def rolled_and_cut(log: Log) -> Log:
 
 
 def append(log: Log, sequence: int, *, producer: int = 7, epoch: int = 0, padding: int = 0) -> tuple[int, bool]:
-    """Append a batch of two records; its first offset, and whether it was there already."""
+    """Append a batch of two records; return its first offset, and whether it was a duplicate."""
     record = [Record(0, NOW, None, b"%d" % (sequence + i) + b"." * padding, ()) for i in range(2)]
     data = build(record, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
     info = log.append_as_leader(data, leader_epoch=0, now_ms=NOW)

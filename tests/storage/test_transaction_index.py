@@ -1,4 +1,4 @@
-"""The index of aborted transactions: Kafka's 34-byte entries, found by range, cut and checked."""
+"""The transaction index: Kafka's 34-byte entries, lookup by range, truncation and damage."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class DescribeAclsRequest(Request, key=29, versions="0-3", flexible="2+"):
     """Request the access rules that match a filter.
 
     Versions:
-        1: pattern_type_filter, as a rule may hold for a prefix of names (KIP-290); the client waits out
+        1: pattern_type_filter, because a rule may apply to a prefix of names (KIP-290); the client enforces
             throttle_time_ms itself (KIP-219).
         2: flexible encoding (KIP-482).
         3: users as resources (KIP-373).
@@ -69,7 +69,7 @@ class CreateAclsRequest(Request, key=30, versions="0-3", flexible="2+"):
     """Add access rules.
 
     Versions:
-        1: resource_pattern_type, as a rule may hold for a prefix of names (KIP-290); the client waits out
+        1: resource_pattern_type, because a rule may apply to a prefix of names (KIP-290); the client enforces
             throttle_time_ms itself (KIP-219).
         2: flexible encoding (KIP-482).
         3: users as resources (KIP-373).
@@ -112,7 +112,7 @@ class DeleteAclsRequest(Request, key=31, versions="0-3", flexible="2+"):
     """Delete the access rules that match any of the filters.
 
     Versions:
-        1: pattern_type_filter, as a rule may hold for a prefix of names (KIP-290); the client waits out
+        1: pattern_type_filter, because a rule may apply to a prefix of names (KIP-290); the client enforces
             throttle_time_ms itself (KIP-219).
         2: flexible encoding (KIP-482).
         3: users as resources (KIP-373).

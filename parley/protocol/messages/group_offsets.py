@@ -17,7 +17,7 @@ class OffsetCommitRequest(Request, key=8, versions="0-10", flexible="8+"):
         2: one retention_time_ms instead of the timestamps (0.9).
         3: the response says how long the client was throttled (KIP-124).
         4: the client enforces throttle_time_ms itself (KIP-219).
-        5: retention_time_ms is gone: offsets are kept as long as the group lives (KIP-211).
+        5: without retention_time_ms: offsets are kept as long as the group exists (KIP-211).
         6: committed_leader_epoch, so that a reader can notice lost records (KIP-320).
         7: group_instance_id, to fence a second member under the same one (KIP-345).
         8: flexible encoding (KIP-482).

@@ -1,4 +1,4 @@
-"""AlterPartition: how a leader tells the controller which replicas are in sync (KIP-497)."""
+"""AlterPartition: a leader reports the replicas in sync to the controller (KIP-497)."""
 
 from __future__ import annotations
 

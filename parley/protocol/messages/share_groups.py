@@ -329,7 +329,7 @@ class DescribeShareGroupOffsetsResponse(Response, key=90, versions="0-1", flexib
 
 
 class AlterShareGroupOffsetsRequest(Request, key=91, versions="0", flexible="0+"):
-    """Set where a share group without members goes on (KIP-932)."""
+    """Set the offsets at which a share group without members continues (KIP-932)."""
 
     class AlterShareGroupOffsetsRequestTopic(Struct):
         """The partitions of one topic."""

@@ -144,7 +144,7 @@ class LeaderChangeMessage(Data, versions="0-1", flexible="0+"):
 
 
 class ConsumerProtocolSubscription(Data, versions="0-3"):
-    """What a consumer tells the group's leader, as metadata in JoinGroup.
+    """A consumer's subscription for the group's leader: the metadata in JoinGroup.
 
     Versions:
         1: owned_partitions, for rebalances that move few partitions (KIP-429).
@@ -166,7 +166,7 @@ class ConsumerProtocolSubscription(Data, versions="0-3"):
 
 
 class ConsumerProtocolAssignment(Data, versions="0-3"):
-    """What the group's leader tells a consumer, as assignment in SyncGroup.
+    """A consumer's assignment from the group's leader: the assignment in SyncGroup.
 
     Versions:
         1: same layout; owned_partitions in the subscription (KIP-429).

@@ -1,4 +1,4 @@
-"""Records as Hypothesis draws them."""
+"""Hypothesis strategies for records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ record_headers = st.lists(st.tuples(names, st.none() | st.binary(max_size=20)), 
 
 @st.composite
 def record_lists(draw: st.DrawFn, *, base_offset: int = 0, gaps: bool = False, headers: bool = True) -> list[Record]:
-    """One record or more, offsets rising from ``base_offset``, with gaps as compaction leaves them if asked for."""
+    """One or more records with offsets rising from ``base_offset``, with the gaps of compaction if wanted."""
     count = draw(st.integers(1, 8))
     offset = base_offset
     found = []

@@ -1,4 +1,4 @@
-"""v2 batches: building and reading, what the header says, patching, and batches that disagree with themselves."""
+"""v2 batches: building, reading, headers, patching, and inconsistent batches."""
 
 from __future__ import annotations
 

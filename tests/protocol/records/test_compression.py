@@ -1,4 +1,4 @@
-"""Every codec to and fro; other writers' framings; hostile input within bounds."""
+"""Every codec in both directions, the framings of other writers, and hostile input."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_lz4_as_java_reads_it() -> None:
 
 
 def test_the_header_checksum_of_magic_0_covers_the_magic_number() -> None:
-    """KIP-57: by the known value for a frame of flags 0x60 and block size 0x40."""
+    """KIP-57, by the known value for a frame of flags 0x60 and block size 0x40."""
     packed = compress(Compression.LZ4, b"value", magic=0)
     right = compress(Compression.LZ4, b"value", magic=1)
     assert packed[:6] == right[:6] == b"\x04\x22\x4d\x18\x60\x40"

@@ -1,4 +1,4 @@
-"""Control batches: the markers that end transactions, and what else a control record may be."""
+"""Control batches: transaction markers and other control records."""
 
 from __future__ import annotations
 

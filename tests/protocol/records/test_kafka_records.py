@@ -1,4 +1,4 @@
-"""Apache Kafka's own record classes as judges: they read what we write, and we read what they write."""
+"""Apache Kafka's own record classes as the reference: they read what we write, and we read what they write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages of magic 0 and 1, and v2 batches as clients that know only those read them."""
+"""Messages of magic 0 and 1, and v2 batches converted for clients that read only those."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_header_says_what_is_known_without_decompressing() -> None:
 
 
 def test_the_least_message_has_a_header() -> None:
-    """Shorter than the header of a v2 batch."""
+    """The smallest message is shorter than the header of a v2 batch."""
     for magic in (0, 1):
         data = legacy.build([Record(7, 5, None, None)], magic)
         assert read_header(data).last_offset == 7
@@ -78,7 +78,7 @@ def test_a_wrapper_whose_producer_left_the_offset_at_0() -> None:
 def wrapped(
     inner: bytes, magic: int = 1, codec: Compression = Compression.GZIP, attributes: int | None = None
 ) -> bytes:
-    """A wrapper message of these inner bytes."""
+    """A wrapper message around these inner bytes."""
     value = compress(codec, inner, magic=magic)
     return legacy.message(0, magic, codec if attributes is None else attributes, 5, None, value)
 

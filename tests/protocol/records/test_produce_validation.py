@@ -1,4 +1,4 @@
-"""What a produce request brings: accepted as it is, corrected, converted, or refused with Kafka's code for it."""
+"""Records of a produce request: accepted unchanged, corrected, converted, or refused with Kafka's error code."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def prepared(
 
 
 def refusal(data: Buffer | None, rules: ProduceRules = RULES, version: int = NEWEST) -> ErrorCode:
-    """The code with which the records are refused; they must not have been changed."""
+    """The error code of the refusal; checks that the records were not changed."""
     before = None if data is None else bytes(data)
     with pytest.raises(KafkaError) as refused:
         prepared(data, rules, version)
