@@ -1,15 +1,11 @@
-"""Produce: validate, append, and answer when as many replicas have the records as the client asked for.
+"""The Produce request: validate, append, and respond when enough replicas have the records.
 
-Rules of this module:
-
-* A partition that a request names twice is refused, since nobody can say in which order its batches were meant.
-* Each partition succeeds or fails alone; batches are validated and, where need be, converted before the append
-  (``parley.protocol.records.produce_validation``).
-* ``acks=0`` is never answered; an error then closes the connection, the only way to tell (as Kafka does). ``acks=1`` is
-  answered after the append, ``acks=-1`` when the ISR has the records: at once if this broker is the whole ISR.
-* What an idempotent producer sent behind a batch that was refused is refused as well
-  (``parley.broker.api.refused_batches``).
-* Records that are long to decompress are prepared in a thread. The request is then work in progress, so that no later
+* A partition that a request names twice is refused, since the order of its batches would be unclear.
+* Each partition succeeds or fails alone. Batches are validated, and converted if necessary, before the append.
+* ``acks=0`` gets no response, and an error closes the connection, as in Kafka. ``acks=1`` gets one after the append,
+  ``acks=-1`` when the ISR has the records: at once if this broker is the whole ISR.
+* Batches that an idempotent producer sent behind a rejected batch are rejected as well (``api.refused_batches``).
+* Records that take long to decompress are prepared in a thread. The request is then work in progress, so that no later
   request of the connection is appended before it.
 """
 
@@ -55,8 +51,8 @@ _log = logging.getLogger(__name__)
 OFF_LOOP_BYTES = 256 << 10
 """Records of this size or more are prepared in a thread if that means decompressing or compressing them."""
 DECOMPRESSED_ON_LOOP_BYTES = 2 << 20
-"""Smaller ones are decompressed on the loop as far as this, some milliseconds at most; if there is more, a thread
-begins again. (Always to use a thread costs twice the CPU time for batches of 64 KiB.)"""
+"""Smaller records are decompressed on the loop up to this size, within some milliseconds; if there is more, a thread
+prepares them from the start. (Using a thread for every batch of 64 KiB would double the CPU time.)"""
 ALL_REPLICAS = -1
 _KNOWN_ACKS = (1, ALL_REPLICAS, 0)
 _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
@@ -74,7 +70,7 @@ _CODECS = {
     "lz4": Compression.LZ4,
     "zstd": Compression.ZSTD,
 }
-"""``compression.type`` of a topic, besides "producer"."""
+"""The values of ``compression.type`` besides "producer"."""
 ADMIN_CLIENT = "__admin_client"
 """The client id that may write internal topics, as in Kafka."""
 
@@ -82,15 +78,16 @@ _Data = ProduceRequest.PartitionProduceData
 _Outcome = ProduceResponse.PartitionProduceResponse
 _NO_ERRORS: list[ProduceResponse.BatchIndexAndErrorMessage] = []
 
-Answer = ProduceResponse | None
+MaybeResponse = ProduceResponse | None
+"""None for ``acks=0``."""
 Ready = dict[int, Prepared | Exception]
-"""id() of a partition's data -> its records, prepared before any partition's are appended; or why they cannot be."""
+"""id() of a partition's data -> its prepared records, or why they could not be prepared."""
 Waiting = dict[Partition, tuple[int, _Outcome]]
-"""Partition -> the last offset that its replicas must reach, and the outcome to fill in."""
+"""Partition -> the last offset that its replicas must reach, and the outcome to complete."""
 
 
 class _Append:
-    """One request's appending: what all partitions share, and what the answer has to wait for."""
+    """The appends of one request: what all its partitions share, and what the response has to wait for."""
 
     __slots__ = ("acks", "now_ms", "ready", "to_flush", "waiting")
 
@@ -102,7 +99,7 @@ class _Append:
         self.to_flush: list[tuple[Log, _Outcome]] = []
 
     def prepared(self, data: _Data) -> Prepared | None:
-        """The records, if they were prepared before. Raises what that raised."""
+        """Return the records if they were prepared already, else None. Raises what the preparation raised."""
         made = self.ready.get(id(data))
         if isinstance(made, Exception):
             raise made
@@ -110,7 +107,7 @@ class _Append:
 
 
 class ProduceApi:
-    """Appends what clients send."""
+    """Appends the records that clients send."""
 
     def __init__(
         self,
@@ -132,44 +129,50 @@ class ProduceApi:
         self._refusals = Refusals()
 
     def routes(self) -> dict[int, Handler]:
+        """Return the handlers by API key."""
         return {ProduceRequest.API_KEY: self.produce}
 
     def produce(
         self, context: RequestContext, request: ProduceRequest
-    ) -> Answer | Delayed[ProduceResponse] | Coroutine[Any, Any, Answer | Delayed[ProduceResponse]]:
-        """Append every partition's records, and answer as ``acks`` asks."""
+    ) -> MaybeResponse | Delayed[ProduceResponse] | Coroutine[Any, Any, MaybeResponse | Delayed[ProduceResponse]]:
+        """Append every partition's records, and respond as ``acks`` requires."""
         ready = _named_twice(request)
         costly = {
             id(data)
             for topic in request.topic_data
             for data in topic.partition_data
-            if id(data) not in ready and may_be_costly(data.records) and self._is_costly(context, topic, data, ready)
+            if id(data) not in ready
+            and may_be_costly(data.records)
+            and not self._prepare_on_loop(context, topic, data, ready)
         }
         if costly:
             return self._produce_costly(context, request, ready, costly)
         return self._append_all(context, request, ready)
 
-    def _is_costly(
+    def _prepare_on_loop(
         self, context: RequestContext, topic: ProduceRequest.TopicProduceData, data: _Data, ready: Ready
     ) -> bool:
-        """Whether preparing the records takes long; what does not is done here, and ``ready``."""
+        """Prepare records here that do not take long. Returns False if they must be prepared in a thread.
+
+        Large records that only have to be validated are left to the append.
+        """
         records = records_of(data)
         try:
             partition = self._partitions.find(self._topic_name(context, topic), data.index)
             _, rules, bounded = _rules(partition)
             if len(records or b"") >= OFF_LOOP_BYTES:
-                return rules.compression is not None or is_compressed(records)
+                return rules.compression is None and not is_compressed(records)
             ready[id(data)] = prepare(records, bounded, now_ms=self._wall_ms(), version=context.api_version)
         except DecompressedTooLarge:
-            return True
+            return False
         except Exception as error:
             ready[id(data)] = error
-        return False
+        return True
 
     async def _produce_costly(
         self, context: RequestContext, request: ProduceRequest, ready: Ready, costly: set[int]
-    ) -> Answer | Delayed[ProduceResponse]:
-        """As :meth:`produce`, the costly records being prepared in a thread first."""
+    ) -> MaybeResponse | Delayed[ProduceResponse]:
+        """Prepare the costly records in a thread, then append everything."""
         loop = asyncio.get_running_loop()
         for topic in request.topic_data:
             for data in topic.partition_data:
@@ -182,16 +185,16 @@ class ProduceApi:
                     )
                 except Exception as error:
                     ready[id(data)] = error
-        answer = self._append_all(context, request, ready)
-        return await answer if asyncio.iscoroutine(answer) else answer
+        response = self._append_all(context, request, ready)
+        return await response if asyncio.iscoroutine(response) else response
 
     def _prepare(self, context: RequestContext, partition: Partition, data: _Data) -> Prepared:
         return prepare(records_of(data), rules_of(partition), now_ms=self._wall_ms(), version=context.api_version)
 
     def _append_all(
         self, context: RequestContext, request: ProduceRequest, ready: Ready
-    ) -> Answer | Delayed[ProduceResponse] | Coroutine[Any, Any, Answer | Delayed[ProduceResponse]]:
-        """Append what is ``ready``, and prepare and append the rest."""
+    ) -> MaybeResponse | Delayed[ProduceResponse] | Coroutine[Any, Any, MaybeResponse | Delayed[ProduceResponse]]:
+        """Append the records that are ``ready``; prepare and append the others."""
         append = _Append(self._wall_ms(), request.acks, ready)
         responses = []
         for topic in request.topic_data:
@@ -203,13 +206,13 @@ class ProduceApi:
             )
         response = ProduceResponse(responses=responses)
         if append.to_flush:
-            return self._answer_flushed(context, request, response, append)
-        return self._answer(context, request, response, append.waiting)
+            return self._respond_flushed(context, request, response, append)
+        return self._respond(context, request, response, append.waiting)
 
-    async def _answer_flushed(
+    async def _respond_flushed(
         self, context: RequestContext, request: ProduceRequest, response: ProduceResponse, append: _Append
-    ) -> Answer | Delayed[ProduceResponse]:
-        """As :meth:`_answer`, once the disk has what ``flush.messages`` wants there."""
+    ) -> MaybeResponse | Delayed[ProduceResponse]:
+        """Flush the logs whose ``flush.messages`` requires it, then respond."""
         loop = asyncio.get_running_loop()
         for log, outcome in append.to_flush:
             try:
@@ -217,15 +220,15 @@ class ProduceApi:
             except KafkaError as error:
                 outcome.error_code, outcome.error_message = error.code, error.message or error.code.message
                 outcome.base_offset = -1
-        return self._answer(context, request, response, append.waiting)
+        return self._respond(context, request, response, append.waiting)
 
-    def _answer(
+    def _respond(
         self, context: RequestContext, request: ProduceRequest, response: ProduceResponse, waiting: Waiting
-    ) -> Answer | Delayed[ProduceResponse]:
+    ) -> MaybeResponse | Delayed[ProduceResponse]:
         if waiting:
             delayed = DelayedProduce(response, waiting)
             self._purgatory.watch(delayed, waiting, max(0, request.timeout_ms) / 1000)
-            delayed.look_at_all()
+            delayed.check_all()
             return delayed
         if request.acks == 0:
             _disconnect_on_error(response)
@@ -237,7 +240,7 @@ class ProduceApi:
     def _append(
         self, context: RequestContext, append: _Append, topic: ProduceRequest.TopicProduceData, data: _Data
     ) -> _Outcome:
-        """Append one partition's records; ``append`` notes what the answer has to wait for."""
+        """Append one partition's records, and note in ``append`` what the response has to wait for."""
         partition = None
         try:
             if append.acks not in _KNOWN_ACKS:
@@ -249,8 +252,8 @@ class ProduceApi:
                     records_of(data), rules_of(partition), now_ms=append.now_ms, version=context.api_version
                 )
             if prepared.header.is_transactional:
-                # Nobody could ever end the transaction: readers of committed records would wait behind it for ever.
-                raise KafkaError(ErrorCode.INVALID_TXN_STATE, "No transaction has begun: this broker offers none yet.")
+                # The transaction could never end: readers of committed records would wait behind it forever.
+                raise KafkaError(ErrorCode.INVALID_TXN_STATE, "This broker does not support transactions yet.")
             if self._refusals and partition.is_leader:
                 producers = partition.log.producers
                 self._refusals.check(topic.name or topic.topic_id, data.index, prepared.header, producers)
@@ -279,7 +282,7 @@ class ProduceApi:
         return outcome
 
     def _topic_name(self, context: RequestContext, topic: ProduceRequest.TopicProduceData) -> str:
-        """The name of the topic meant. Raises UNKNOWN_TOPIC_ID, and INVALID_TOPIC_EXCEPTION for internal topics."""
+        """Return the topic's name. Raises UNKNOWN_TOPIC_ID, and INVALID_TOPIC_EXCEPTION for internal topics."""
         name = topic.name
         if context.api_version >= 13:
             found = self._metadata.image.topic_names.get(topic.topic_id)
@@ -287,7 +290,7 @@ class ProduceApi:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
             name = found
         if name in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is written by brokers only.")
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Only brokers may write to {name}.")
         return name
 
     def _failed(
@@ -298,7 +301,7 @@ class ProduceApi:
         data: _Data,
         error: Exception,
     ) -> _Outcome:
-        """Count what went wrong with one partition's records, and say it."""
+        """Count a failed append, and return the outcome that reports it."""
         if not isinstance(error, KafkaError):
             facts = {"topic": topic.name or topic.topic_id, "partition": data.index}
             self._failures.report("Produce failed", error, context.received_at, **facts)
@@ -331,7 +334,7 @@ class ProduceApi:
         return outcome
 
     def _name_leaders(self, context: RequestContext, response: ProduceResponse) -> None:
-        """Add the addresses of the leaders that outcomes name."""
+        """Add the addresses of the leaders that the outcomes name."""
         leaders = [
             outcome.current_leader.leader_id
             for topic in response.responses
@@ -345,15 +348,15 @@ class ProduceApi:
 
 
 class DelayedProduce(Delayed[ProduceResponse]):
-    """Waits until the replicas of each partition have what was appended to it."""
+    """Waits until the ISR of each partition has the appended records."""
 
     def __init__(self, response: ProduceResponse, waiting: Waiting) -> None:
         super().__init__()
         self._response = response
         self._waiting = waiting
 
-    def look_at_all(self) -> None:
-        """Look at every partition: one may have moved on before the watch began."""
+    def check_all(self) -> None:
+        """Check every partition: its replicas may have caught up before the watch began."""
         for partition in tuple(self._waiting):
             self.on_change(partition, 0)
 
@@ -364,7 +367,7 @@ class DelayedProduce(Delayed[ProduceResponse]):
             offset, outcome = found
             code = key.is_acknowledged(offset)
             if code is None:
-                return False  # who came later waits for a later offset
+                return False  # later requests wait for later offsets
             del self._waiting[key]
             _settle(outcome, code)
             if not self._waiting:
@@ -392,12 +395,12 @@ def _disconnect_on_error(response: ProduceResponse) -> None:
 
 
 def records_of(data: _Data) -> Buffer | None:
-    """The records of a decoded request: always one buffer."""
+    """Return the records of a decoded request, which are one buffer."""
     return cast("Buffer | None", data.records)
 
 
 def _named_twice(request: ProduceRequest) -> Ready:
-    """The refusal of the records whose partition has others in the same request."""
+    """Return an error for the records of each partition that the request names twice."""
     everything = [((t.name, t.topic_id, data.index), data) for t in request.topic_data for data in t.partition_data]
     if len(everything) < 2:
         return {}
@@ -406,17 +409,17 @@ def _named_twice(request: ProduceRequest) -> Ready:
 
 
 def may_be_costly(records: Any) -> bool:
-    """Whether preparing the records may take long: they are compressed, or many."""
+    """Return True if preparing the records may take long: they are compressed, or large."""
     return records is not None and (len(records) >= OFF_LOOP_BYTES or is_compressed(records))
 
 
 def rules_of(partition: Partition) -> ProduceRules:
-    """What the partition's topic demands of records now."""
+    """Return the validation rules of the partition's topic."""
     return _rules(partition)[1]
 
 
 def _rules(partition: Partition) -> tuple[LogConfig, ProduceRules, ProduceRules]:
-    """The partition's configuration, its rules, and the same rules for preparing records on the loop."""
+    """Return the partition's configuration, its rules, and the rules for preparing records on the loop."""
     config = partition.log.config
     known = partition.produce_rules
     if known is None or known[0] is not config:
@@ -427,7 +430,7 @@ def _rules(partition: Partition) -> tuple[LogConfig, ProduceRules, ProduceRules]
 
 
 def produce_rules(config: LogConfig) -> ProduceRules:
-    """What a topic with this configuration demands of records."""
+    """Return the validation rules of a topic with this configuration."""
     compression = level = None
     if config.compression_type != "producer":
         compression = _CODECS[config.compression_type]
