@@ -25,11 +25,11 @@ from parley.broker.runtime.tasks import TaskSet
 from parley.broker.runtime.threads import Threads
 from parley.broker.startup.binding import bind_listeners
 from parley.broker.startup.composition import Parts, compose
+from parley.broker.startup.environment import Environment
 from parley.broker.startup.logs import open_logs
 from parley.broker.startup.registration import adopt_topics, register
 from parley.broker.startup.serving import Serving, serve
 from parley.broker.startup.store import join_store
-from parley.broker.startup.surroundings import Surroundings
 from parley.protocol.errors import KafkaError
 
 _log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class BrokerServer:
         bind: Callable[..., socket.socket] = bind,
     ) -> None:
         """``bind`` makes the sockets to listen on, as ``parley.broker.network.listener.bind`` does."""
-        self.surroundings = Surroundings(
+        self.environment = Environment(
             config=config,
             clock=clock,
             rng=rng or SystemRandom(),
@@ -90,12 +90,12 @@ class BrokerServer:
     @property
     def health(self) -> Health:
         """What ``/healthz`` reports."""
-        return self.surroundings.health
+        return self.environment.health
 
     @property
     def failed(self) -> asyncio.Event:
         """Set when the broker cannot go on and should be stopped, for example after its last log directory failed."""
-        return self.surroundings.failed
+        return self.environment.failed
 
     @property
     def parts(self) -> Parts:
@@ -132,22 +132,22 @@ class BrokerServer:
         _log.info("broker started", extra={**facts, "listeners": ",".join(map(_address, self.endpoints))})
 
     async def _start(self) -> None:
-        surroundings = self.surroundings
-        for warning in surroundings.config.warnings:
+        environment = self.environment
+        for warning in environment.config.warnings:
             _log.warning("configuration", extra={"warning": warning})
-        surroundings.undo.push_async_callback(surroundings.threads.close)
-        bound = await bind_listeners(surroundings)
+        environment.undo.push_async_callback(environment.threads.close)
+        bound = await bind_listeners(environment)
         self.endpoints = bound.endpoints
-        joined = await join_store(surroundings)
-        opened = await open_logs(surroundings, joined)
-        self._parts = parts = compose(surroundings, bound, joined, opened)
-        await register(surroundings, bound, parts)
+        joined = await join_store(environment)
+        opened = await open_logs(environment, joined)
+        self._parts = parts = compose(environment, bound, joined, opened)
+        await register(environment, bound, parts)
         if joined.identity.is_new:
-            await adopt_topics(surroundings, parts)
+            await adopt_topics(environment, parts)
         self.health.starting("opening its partitions")
         await parts.partitions.opened()
         await parts.logs.set_strays_aside(parts.partitions.wants)
-        self._serving = await serve(surroundings, bound, parts)
+        self._serving = await serve(environment, bound, parts)
 
     async def stop(self) -> None:
         """Stop: hand over leadership, complete the requests in progress, close the logs. Idempotent."""
@@ -158,8 +158,8 @@ class BrokerServer:
         self.health.stopping()
         if was_ready:
             await self._hand_over()
-        await self.surroundings.membership.close()
-        await self.surroundings.undo.aclose()
+        await self.environment.membership.close()
+        await self.environment.undo.aclose()
         if was_ready:
             _log.info("broker stopped", extra={"broker": self.identity.broker_id})
 
@@ -183,20 +183,20 @@ class BrokerServer:
         """
         if self._stopped:
             return
-        surroundings, parts, serving = self.surroundings, self.parts, self.serving
+        environment, parts, serving = self.environment, self.parts, self.serving
         self._stopped = True
         self.health.stopping()
-        surroundings.undo.pop_all()
+        environment.undo.pop_all()
         for listener in serving.listeners:
             listener.stop_accepting()
         await parts.store_move.abandon()
         await asyncio.gather(*(listener.close(0) for listener in serving.listeners))
-        for tasks in (surroundings.tasks, surroundings.membership):
+        for tasks in (environment.tasks, environment.membership):
             await tasks.close()
         await parts.peers.close()
         await parts.logs.abandon()
-        await surroundings.maintenance.close()
-        await surroundings.threads.close()
+        await environment.maintenance.close()
+        await environment.threads.close()
         if serving.exporter is not None:
             await asyncio.get_running_loop().run_in_executor(None, serving.exporter.close)
 

@@ -29,7 +29,7 @@ async def set_for_all(client: Client, key: str, value: str) -> Any:
         "listener.name.plaintext.max.connections",
     ],
 )
-async def test_a_limit_that_lets_nobody_in_is_refused(key: str) -> None:
+async def test_a_limit_that_admits_no_connection_is_rejected(key: str) -> None:
     async with Broker() as broker, Client(broker.bootstrap_servers) as client:
         answer = await set_for_all(client, key, "0")
         assert answer.error_code == ErrorCode.INVALID_REQUEST, "as Kafka answers for brokers"

@@ -78,7 +78,7 @@ async def test_a_store_that_was_wiped_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "t-0").is_dir(), "nothing was touched"
 
 
-async def test_the_refusal_says_how_to_begin_anew_with_what_is_on_disk(tmp_path: Path) -> None:
+async def test_the_error_says_how_to_start_a_new_cluster_from_disk(tmp_path: Path) -> None:
     async with Broker(data_dir=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
         await create(client, "t")
         await produce(client, "t", b"precious")

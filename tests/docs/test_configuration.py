@@ -71,7 +71,7 @@ async def test_the_file_that_comes_with_kafka_starts_a_broker(tmp_path: Path) ->
         {"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer"},
     ],
 )
-def test_what_keeps_others_out_is_refused(given: dict[str, str]) -> None:
+def test_settings_that_restrict_access_are_refused(given: dict[str, str]) -> None:
     with pytest.raises(ConfigError):
         BrokerConfig.from_properties(given)
 

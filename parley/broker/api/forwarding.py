@@ -1,9 +1,10 @@
 """Requests for the controller, at a broker that is not: forwarded to the controller, and its response returned.
 
-So a client may ask any broker (KIP-590). The request goes on as it came, in the same version. While another controller
-is being elected, be it in another coordination store, requests wait for it, as in Kafka: librdkafka and others pass
-NOT_CONTROLLER on to their users. If no controller is elected in time, this broker handles the request itself, and the
-client gets NOT_CONTROLLER. If this broker cannot use the coordination store, the client gets an error that says so.
+So a client can send these requests to any broker (KIP-590). The request is forwarded unchanged, in the same version.
+While a controller is being elected, or the cluster moves to another store, requests wait, as in Kafka: librdkafka and
+others pass NOT_CONTROLLER on to their users. If no controller is elected in time, this broker handles the request
+itself, and the client gets NOT_CONTROLLER. If this broker cannot use the coordination store, the client gets an error
+that says so.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.log_dir_moves import LogDirMoves
 from parley.broker.replication.partition import Partition
-from parley.broker.runtime.threads import LOOPS_OWN, Threads
+from parley.broker.runtime.threads import LOOP_THREADS, Threads
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.log_dirs import (
     AlterReplicaLogDirsRequest,
@@ -36,7 +36,11 @@ class LogDirsApi:
     """Handlers of the requests for this broker's log directories."""
 
     def __init__(
-        self, partitions: HostedPartitions, logs: LogManager, moves: LogDirMoves, threads: Threads = LOOPS_OWN
+        self,
+        partitions: HostedPartitions,
+        logs: LogManager,
+        moves: LogDirMoves,
+        threads: Threads = LOOP_THREADS,
     ) -> None:
         self._partitions = partitions
         self._logs = logs

@@ -18,7 +18,7 @@ from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Isolation, Partition
-from parley.broker.runtime.threads import LOOPS_OWN, Threads
+from parley.broker.runtime.threads import LOOP_THREADS, Threads
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.offsets import (
     ListOffsetsRequest,
@@ -50,7 +50,7 @@ _Find = Callable[[_Asked], _PartitionResponse]
 class OffsetsApi:
     """Handlers of ListOffsets and OffsetForLeaderEpoch."""
 
-    def __init__(self, partitions: HostedPartitions, threads: Threads = LOOPS_OWN) -> None:
+    def __init__(self, partitions: HostedPartitions, threads: Threads = LOOP_THREADS) -> None:
         self._partitions = partitions
         self._failures = FailureLog(_log)
         self._threads = threads

@@ -34,7 +34,7 @@ from parley.broker.network.dispatch import Disconnect, Handler, RequestContext
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition
 from parley.broker.runtime.purgatory import Delayed, Purgatory
-from parley.broker.runtime.threads import LOOPS_OWN, Threads
+from parley.broker.runtime.threads import LOOP_THREADS, Threads
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.produce import ProduceRequest, ProduceResponse
 from parley.protocol.records.batch_header import TimestampType, is_compressed
@@ -116,7 +116,7 @@ class ProduceApi:
         purgatory: Purgatory,
         *,
         wall_ms: Callable[[], int],
-        threads: Threads = LOOPS_OWN,
+        threads: Threads = LOOP_THREADS,
         may_be_superseded: MayBeSuperseded = never_superseded,
     ) -> None:
         self._partitions = partitions

@@ -44,4 +44,5 @@ class Threads:
         await asyncio.get_running_loop().run_in_executor(None, shut_down)
 
 
-LOOPS_OWN = Threads()
+LOOP_THREADS = Threads()
+"""All work in the default executor of the event loop."""

@@ -8,5 +8,5 @@
 6. ``serving`` makes the request handlers (``routes``) and accepts connections.
 
 Rules: a phase receives what it needs as arguments and returns a frozen record of the parts that it made. It registers
-how to undo its work in ``Surroundings.undo`` as it goes. No constructor subscribes to anything: ``composition`` does.
+how to undo its work in ``Environment.undo`` as it goes. No constructor subscribes to anything: ``composition`` does.
 """

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from parley.broker.metadata.types import Endpoint
-from parley.broker.startup.surroundings import Surroundings
+from parley.broker.startup.environment import Environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,20 +19,20 @@ class Bound:
     endpoints: tuple[Endpoint, ...]
 
 
-async def bind_listeners(surroundings: Surroundings) -> Bound:
+async def bind_listeners(environment: Environment) -> Bound:
     """Bind every listener: the ports become known, and no other process can take them. Raises OSError."""
-    surroundings.health.starting("binding its listeners")
-    config = surroundings.config
+    environment.health.starting("binding its listeners")
+    config = environment.config
     sockets = {}
     for listener in config.bound:
         own = config.for_listener(listener.name)
-        sock = surroundings.bind(
+        sock = environment.bind(
             listener.host,
             listener.port,
             send_buffer=own.socket_send_buffer_bytes,
             receive_buffer=own.socket_receive_buffer_bytes,
         )
-        surroundings.undo.callback(sock.close)
+        environment.undo.callback(sock.close)
         sockets[listener.name] = sock
     ports = {name: sock.getsockname()[1] for name, sock in sockets.items()}
     hostname = ""

@@ -1,7 +1,7 @@
 """Fourth phase of a start: make the parts of the broker and connect them.
 
-The order of the subscriptions to the metadata matters: each part finds those that it uses up to date. It stands in
-``_connect``, and nowhere else.
+The order of the subscriptions to the metadata matters: a part is called after the parts that it uses. ``_connect``
+defines the order.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from parley.broker.replication.offline_replicas import OfflineReplicas
 from parley.broker.replication.partition import Purgatories
 from parley.broker.runtime.purgatory import Purgatory
 from parley.broker.startup.binding import Bound
+from parley.broker.startup.environment import Environment
 from parley.broker.startup.logs import OpenedLogs
 from parley.broker.startup.store import Joined
-from parley.broker.startup.surroundings import Surroundings
 from parley.broker.store_move.driver import StoreMoveDriver
 from parley.broker.store_move.participant import StoreMoveParticipant
 from parley.storage.log_config import LogConfig
@@ -72,14 +72,14 @@ class Parts:
     sessions: FetchSessions
 
 
-def compose(surroundings: Surroundings, bound: Bound, joined: Joined, opened: OpenedLogs) -> Parts:
+def compose(environment: Environment, bound: Bound, joined: Joined, opened: OpenedLogs) -> Parts:
     """Make the parts and subscribe each of them to what it follows."""
-    surroundings.health.starting("putting its parts together")
-    broker_id, static, clock = joined.identity.broker_id, surroundings.config, surroundings.clock
+    environment.health.starting("putting its parts together")
+    broker_id, static, clock = joined.identity.broker_id, environment.config, environment.clock
     metadata = Metadata(MetadataImage(joined.identity.cluster_id))
     config = DynamicConfig(broker_id, static)
     purgatories = Purgatories(produce=Purgatory(), fetch=Purgatory())
-    partitions = _hosted_partitions(surroundings, joined, opened, config, purgatories)
+    partitions = _hosted_partitions(environment, joined, opened, config, purgatories)
     limits = limits_of(static)
     peers = Peers(
         broker_id,
@@ -91,7 +91,7 @@ def compose(surroundings: Surroundings, bound: Bound, joined: Joined, opened: Op
     metadata_fetches = Purgatory()
     publisher = MetadataPublisher(metadata, metadata_fetches)
     unclean_allowed = _unclean_allowed(config)
-    lifecycle = _lifecycle(surroundings, bound, joined, config, metadata, publisher, peers, unclean_allowed)
+    lifecycle = _lifecycle(environment, bound, joined, config, metadata, publisher, peers, unclean_allowed)
 
     def broker_epoch() -> int:
         return lifecycle.broker_epoch
@@ -106,7 +106,7 @@ def compose(surroundings: Surroundings, bound: Bound, joined: Joined, opened: Op
         unclean_allowed=unclean_allowed,
         purgatories=purgatories,
         partitions=partitions,
-        groups=_group_coordinator(surroundings, config, metadata, partitions, purgatories),
+        groups=_group_coordinator(environment, config, metadata, partitions, purgatories),
         connection_quotas=ConnectionQuotas(limits, static.inter_broker_listener),
         load=Load(limits.queued_requests, limits.queued_bytes),
         peers=peers,
@@ -114,7 +114,7 @@ def compose(surroundings: Surroundings, bound: Bound, joined: Joined, opened: Op
         publisher=publisher,
         lifecycle=lifecycle,
         fetchers=ReplicaFetchers(
-            broker_id, partitions, peers, config, surroundings.tasks, epoch=broker_epoch, rng=surroundings.rng
+            broker_id, partitions, peers, config, environment.tasks, epoch=broker_epoch, rng=environment.rng
         ),
         offline_replicas=OfflineReplicas(broker_id, partitions, peers.ask_controller, epoch=broker_epoch),
         isr=IsrMaintenance(
@@ -122,15 +122,15 @@ def compose(surroundings: Surroundings, bound: Bound, joined: Joined, opened: Op
             partitions,
             peers.ask_controller,
             config,
-            surroundings.tasks,
+            environment.tasks,
             epoch=broker_epoch,
             monotonic=clock.monotonic,
         ),
-        sessions=FetchSessions(static.max_incremental_fetch_session_cache_slots, surroundings.rng, clock.monotonic),
+        sessions=FetchSessions(static.max_incremental_fetch_session_cache_slots, environment.rng, clock.monotonic),
     )
     opened.failures.report_logs_to(partitions.lose_logs)
     opened.manager.was_deleted = partitions.was_deleted
-    _connect(parts, OffsetsTopicSubscriber(broker_id, parts.groups, surroundings.tasks))
+    _connect(parts, OffsetsTopicSubscriber(broker_id, parts.groups, environment.tasks))
     return parts
 
 
@@ -166,18 +166,18 @@ def _unclean_allowed(config: DynamicConfig) -> UncleanAllowed:
 
 
 def _hosted_partitions(
-    surroundings: Surroundings, joined: Joined, opened: OpenedLogs, config: DynamicConfig, purgatories: Purgatories
+    environment: Environment, joined: Joined, opened: OpenedLogs, config: DynamicConfig, purgatories: Purgatories
 ) -> HostedPartitions:
     def config_of(image: MetadataImage, topic: str) -> LogConfig:
         return log_config(config(), image.config(ResourceType.TOPIC, topic))
 
     return HostedPartitions(
-        joined.identity.broker_id, opened.manager, config_of, purgatories, surroundings.tasks, surroundings.metrics
+        joined.identity.broker_id, opened.manager, config_of, purgatories, environment.tasks, environment.metrics
     )
 
 
 def _group_coordinator(
-    surroundings: Surroundings,
+    environment: Environment,
     config: DynamicConfig,
     metadata: Metadata,
     partitions: HostedPartitions,
@@ -187,7 +187,7 @@ def _group_coordinator(
         topic = metadata.image.topics.get(OFFSETS_TOPIC)
         return 0 if topic is None else len(topic.partitions)
 
-    wall_ms = surroundings.clock.wall_ms
+    wall_ms = environment.clock.wall_ms
     offsets = OffsetsTopic(partitions, purgatories.produce, config, wall_ms)
     return GroupCoordinator(
         config,
@@ -195,13 +195,13 @@ def _group_coordinator(
         offsets,
         offsets_partitions,
         wall_ms,
-        surroundings.tasks,
-        surroundings.rng,
+        environment.tasks,
+        environment.rng,
     )
 
 
 def _lifecycle(
-    surroundings: Surroundings,
+    environment: Environment,
     bound: Bound,
     joined: Joined,
     config: DynamicConfig,
@@ -210,7 +210,7 @@ def _lifecycle(
     peers: Peers,
     unclean_allowed: UncleanAllowed,
 ) -> BrokerLifecycle:
-    static, rng = surroundings.config, surroundings.rng
+    static, rng = environment.config, environment.rng
     return BrokerLifecycle(
         joined.store_move,
         joined.store_move_driver,
@@ -232,6 +232,6 @@ def _lifecycle(
             lambda controller: rebalance_leaders_periodically(controller, config),
             lambda controller: reconcile_leaders_periodically(controller, config, unclean_allowed),
         ),
-        monotonic=surroundings.clock.monotonic,
+        monotonic=environment.clock.monotonic,
         rng=rng,
     )

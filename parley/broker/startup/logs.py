@@ -8,8 +8,8 @@ from pathlib import Path
 
 from parley.broker.config import log_config
 from parley.broker.metrics.health import Health
+from parley.broker.startup.environment import Environment
 from parley.broker.startup.store import Joined, remember_in
-from parley.broker.startup.surroundings import Surroundings
 from parley.storage.log import Log
 from parley.storage.log_directory import LogDirectory
 from parley.storage.log_maintenance import MaintenanceIntervals
@@ -41,18 +41,18 @@ class OpenedLogs:
     failures: DirectoryFailures
 
 
-async def open_logs(surroundings: Surroundings, joined: Joined) -> OpenedLogs:
+async def open_logs(environment: Environment, joined: Joined) -> OpenedLogs:
     """Open every log, recovering those that were not closed. Raises what ``LogManager.open`` raises."""
-    surroundings.health.starting("opening logs")
-    config = surroundings.config
+    environment.health.starting("opening logs")
+    config = environment.config
     directories = list(map(Path, config.data_dirs))
-    failures = DirectoryFailures(surroundings.health)
+    failures = DirectoryFailures(environment.health)
     manager = LogManager(
         directories,
         default_config=log_config(config, {}),
-        now_ms=surroundings.clock.wall_ms,
-        random=surroundings.rng,
-        start_task=surroundings.maintenance.start,
+        now_ms=environment.clock.wall_ms,
+        random=environment.rng,
+        start_task=environment.maintenance.start,
         intervals=MaintenanceIntervals(
             retention_check_ms=config.log_retention_check_interval_ms,
             flush_check_ms=config.log_flush_scheduler_interval_ms,
@@ -64,11 +64,11 @@ async def open_logs(surroundings: Surroundings, joined: Joined) -> OpenedLogs:
         recovery_threads_per_directory=config.num_recovery_threads_per_data_dir,
         producer_expiration_ms=config.producer_id_expiration_ms,
         on_offline=failures,
-        on_all_offline=surroundings.failed.set,
-        executor=surroundings.threads.upkeep,
+        on_all_offline=environment.failed.set,
+        executor=environment.threads.upkeep,
     )
-    surroundings.undo.push_async_callback(surroundings.maintenance.close)
-    surroundings.undo.push_async_callback(manager.close)
+    environment.undo.push_async_callback(environment.maintenance.close)
+    environment.undo.push_async_callback(manager.close)
     await manager.open(joined.identity.cluster_id, joined.identity.broker_id)
     await remember_in(directories, joined.store_move.store.identity)
     return OpenedLogs(manager, failures)

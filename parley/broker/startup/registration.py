@@ -13,7 +13,7 @@ from parley.broker.membership.registration import DuplicateBrokerId
 from parley.broker.metadata.topic_names import OFFSETS_TOPIC
 from parley.broker.startup.binding import Bound
 from parley.broker.startup.composition import Parts
-from parley.broker.startup.surroundings import Surroundings
+from parley.broker.startup.environment import Environment
 from parley.consensus.errors import CoordinationError, WrongStore
 
 _log = logging.getLogger(__name__)
@@ -22,45 +22,45 @@ COORDINATION = "coordination"
 """The name under which ``/healthz`` reports trouble with the membership in the cluster."""
 
 
-async def register(surroundings: Surroundings, bound: Bound, parts: Parts) -> None:
+async def register(environment: Environment, bound: Bound, parts: Parts) -> None:
     """Join the cluster, and wait until the metadata contains this broker as alive.
 
     Raises what ends the membership before that, for example DuplicateBrokerId if another live broker has this id.
     """
-    surroundings.health.starting("registering with the controller")
-    tasks, undo = surroundings.tasks, surroundings.undo
+    environment.health.starting("registering with the controller")
+    tasks, undo = environment.tasks, environment.undo
     for sock in bound.sockets.values():  # peers take a broker that refuses connections for dead
-        sock.listen(surroundings.config.socket_listen_backlog_size)
+        sock.listen(environment.config.socket_listen_backlog_size)
     undo.push_async_callback(parts.peers.close)
-    undo.push_async_callback(surroundings.membership.close)
+    undo.push_async_callback(environment.membership.close)
     undo.push_async_callback(tasks.close)
     reported_here = (CoordinationError, DuplicateBrokerId)
-    life = surroundings.membership.start(parts.lifecycle.run(), name="membership", expected=reported_here)
+    life = environment.membership.start(parts.lifecycle.run(), name="membership", expected=reported_here)
     registered = asyncio.ensure_future(parts.lifecycle.until_registered())
     await asyncio.wait({life, registered}, return_when=asyncio.FIRST_COMPLETED)
     if not registered.done():
         registered.cancel()
         life.result()
-    life.add_done_callback(lambda life: _membership_ended(surroundings, life))
+    life.add_done_callback(lambda life: _membership_ended(environment, life))
     tasks.start(parts.groups.expire(), name="expiry of offsets")
     tasks.start(parts.isr.run(), name="in-sync replicas")
     tasks.start(parts.offline_replicas.run(), name="offline replicas")
     undo.push_async_callback(parts.fetchers.close)
 
 
-def _membership_ended(surroundings: Surroundings, life: asyncio.Task[None]) -> None:
+def _membership_ended(environment: Environment, life: asyncio.Task[None]) -> None:
     """Fail the broker if its membership ends before the broker is stopped: the cluster cannot use it any more."""
     if not life.cancelled() and (error := life.exception()) is not None:
         if isinstance(error, WrongStore):
-            error = with_advice(error, list(map(Path, surroundings.config.data_dirs)))
+            error = with_advice(error, list(map(Path, environment.config.data_dirs)))
         _log.error("the broker is no longer a member of the cluster", extra={"reason": str(error)})
-        surroundings.health.trouble(COORDINATION, f"no longer a member of the cluster: {error}", fatal=True)
-        surroundings.failed.set()
+        environment.health.trouble(COORDINATION, f"no longer a member of the cluster: {error}", fatal=True)
+        environment.failed.set()
 
 
-async def adopt_topics(surroundings: Surroundings, parts: Parts) -> None:
+async def adopt_topics(environment: Environment, parts: Parts) -> None:
     """Register the partitions found on disk in the metadata of the new cluster."""
-    surroundings.health.starting("adopting the topics found on disk")
+    environment.health.starting("adopting the topics found on disk")
     found = [
         FoundPartition(log.topic, log.partition, log.topic_id, -1 if epoch is None else epoch)
         for log in parts.logs.logs
@@ -73,7 +73,7 @@ async def adopt_topics(surroundings: Surroundings, parts: Parts) -> None:
             image,
             found,
             broker_id=parts.identity.broker_id,
-            new_id=lambda: UUID(int=surroundings.rng.getrandbits(128), version=4),
+            new_id=lambda: UUID(int=environment.rng.getrandbits(128), version=4),
             compacted=frozenset({OFFSETS_TOPIC}),
         ),
         waits_for_store=True,

@@ -31,15 +31,15 @@ from parley.broker.replication.log_dir_moves import LogDirMoves
 from parley.broker.replication.replica_selector import load_selector
 from parley.broker.replication.throttle import leader_throttle
 from parley.broker.startup.composition import Parts
-from parley.broker.startup.surroundings import Surroundings
+from parley.broker.startup.environment import Environment
 
 APPLIED_MAX_S = 1.0
 """How long the response to a change of topics waits for brokers that have not applied the change yet."""
 
 
-def routes(surroundings: Surroundings, parts: Parts) -> dict[int, Handler]:
+def routes(environment: Environment, parts: Parts) -> dict[int, Handler]:
     """Make every request handler, by API key. Requests for the controller are forwarded to it."""
-    static, clock, tasks, threads = surroundings.config, surroundings.clock, surroundings.tasks, surroundings.threads
+    static, clock, tasks, threads = environment.config, environment.clock, environment.tasks, environment.threads
     broker_id, config, metadata = parts.identity.broker_id, parts.config, parts.metadata
     partitions, purgatories, peers, lifecycle = parts.partitions, parts.purgatories, parts.peers, parts.lifecycle
     controller, silence, publisher = lifecycle.controller, lifecycle.silence, parts.publisher
@@ -56,7 +56,7 @@ def routes(surroundings: Surroundings, parts: Parts) -> dict[int, Handler]:
         return lifecycle.may_be_superseded
 
     administration = Administration(
-        broker_id, controller, metadata, config, surroundings.rng, until_usable, parts.unclean_allowed
+        broker_id, controller, metadata, config, environment.rng, until_usable, parts.unclean_allowed
     )
     auto_creation = TopicAutoCreation(administration, metadata, peers, config, partitions.opened)
     outages = Outages(metadata, peers.lost_at, is_in_touch)

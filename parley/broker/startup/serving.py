@@ -10,9 +10,9 @@ from parley.broker.network.dispatch import Dispatcher
 from parley.broker.network.listener import Listener
 from parley.broker.startup.binding import Bound
 from parley.broker.startup.composition import Parts
+from parley.broker.startup.environment import Environment
 from parley.broker.startup.observation import Observed, watch
 from parley.broker.startup.routes import routes
-from parley.broker.startup.surroundings import Surroundings
 
 if TYPE_CHECKING:
     from parley.broker.metrics.exporter import Exporter
@@ -31,9 +31,9 @@ class Serving:
     """Serves ``metrics.listener``; None if that is not set."""
 
 
-async def serve(surroundings: Surroundings, bound: Bound, parts: Parts) -> Serving:
+async def serve(environment: Environment, bound: Bound, parts: Parts) -> Serving:
     """Accept connections. Raises OSError if ``metrics.listener`` or a listener cannot be opened."""
-    dispatcher = Dispatcher(routes(surroundings, parts), monotonic=surroundings.clock.monotonic)
+    dispatcher = Dispatcher(routes(environment, parts), monotonic=environment.clock.monotonic)
     listeners = tuple(
         Listener(
             name,
@@ -41,13 +41,13 @@ async def serve(surroundings: Surroundings, bound: Bound, parts: Parts) -> Servi
             limits=parts.connection_quotas.limits,
             load=parts.load,
             quotas=parts.connection_quotas,
-            tasks=surroundings.tasks,
-            monotonic=surroundings.clock.monotonic,
+            tasks=environment.tasks,
+            monotonic=environment.clock.monotonic,
         )
         for name in bound.sockets
     )
     watch(
-        surroundings.metrics,
+        environment.metrics,
         Observed(
             broker_id=parts.identity.broker_id,
             requests=dispatcher.routes,
@@ -63,21 +63,21 @@ async def serve(surroundings: Surroundings, bound: Bound, parts: Parts) -> Servi
             groups=parts.groups,
         ),
     )
-    surroundings.health.starting("opening metrics.listener")
-    serving = Serving(dispatcher, listeners, _export_metrics(surroundings))
+    environment.health.starting("opening metrics.listener")
+    serving = Serving(dispatcher, listeners, _export_metrics(environment))
 
     async def close() -> None:
         await close_listeners(parts, serving)
 
-    surroundings.undo.push_async_callback(close)
-    surroundings.health.starting("accepting connections")
+    environment.undo.push_async_callback(close)
+    environment.health.starting("accepting connections")
     for listener, sock in zip(listeners, bound.sockets.values(), strict=True):
-        await listener.start(sock, backlog=surroundings.config.socket_listen_backlog_size)
+        await listener.start(sock, backlog=environment.config.socket_listen_backlog_size)
     return serving
 
 
-def _export_metrics(surroundings: Surroundings) -> Exporter | None:
-    address = surroundings.config.metrics_address
+def _export_metrics(environment: Environment) -> Exporter | None:
+    address = environment.config.metrics_address
     if address is None:
         return None
     from parley.broker.metrics.exporter import Exporter  # imports prometheus_client, which is slow
@@ -85,9 +85,9 @@ def _export_metrics(surroundings: Surroundings) -> Exporter | None:
     loop = asyncio.get_running_loop()
     host, port = address
     exporter = Exporter(
-        surroundings.metrics, surroundings.health, loop=loop, clock=surroundings.clock, host=host, port=port
+        environment.metrics, environment.health, loop=loop, clock=environment.clock, host=host, port=port
     )
-    surroundings.undo.push_async_callback(loop.run_in_executor, None, exporter.close)
+    environment.undo.push_async_callback(loop.run_in_executor, None, exporter.close)
     return exporter
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from parley.broker.membership.identity import Identity, identify, read_identities
 from parley.broker.membership.known_stores import read_known_stores, record_store, with_advice
-from parley.broker.startup.surroundings import Surroundings
+from parley.broker.startup.environment import Environment
 from parley.broker.store_move.driver import StoreMoveDriver
 from parley.broker.store_move.participant import StoreMoveParticipant
 from parley.consensus.errors import WrongStore
@@ -28,14 +28,14 @@ class Joined:
     identity: Identity
 
 
-async def join_store(surroundings: Surroundings) -> Joined:
+async def join_store(environment: Environment) -> Joined:
     """Open the store and settle the identity.
 
     Raises CoordinationError if the store cannot be used, and an error of ``parley.broker.membership.identity`` if the
     data directories belong to another broker, cluster or store.
     """
-    surroundings.health.starting("opening the coordination store")
-    config, rng = surroundings.config, surroundings.rng
+    environment.health.starting("opening the coordination store")
+    config, rng = environment.config, environment.rng
     directories = list(map(Path, config.data_dirs))
     loop = asyncio.get_running_loop()
     known = await loop.run_in_executor(None, read_known_stores, directories)
@@ -50,7 +50,7 @@ async def join_store(surroundings: Surroundings) -> Joined:
         await remember_in(directories, identity)
 
     store_move = StoreMoveParticipant(store, backend_at, remember, rng)
-    surroundings.undo.push_async_callback(store_move.close)
+    environment.undo.push_async_callback(store_move.close)
     identity = await identify(
         KeyValue(store, rng),
         found,

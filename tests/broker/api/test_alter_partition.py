@@ -66,7 +66,7 @@ async def test_errors_are_those_the_version_knows(controller: DirectController, 
     assert stale.error_code == ErrorCode.INVALID_UPDATE_VERSION
 
 
-async def test_who_is_not_the_controller_says_so(controller: DirectController) -> None:
+async def test_a_broker_that_is_not_the_controller_returns_not_controller(controller: DirectController) -> None:
     controller.is_active = False
     api = AlterPartitionApi(controller, controller.metadata)  # type: ignore[arg-type]
     answer = await api.alter_partition(context(3), AlterPartitionRequest(broker_id=1, broker_epoch=11, topics=[]))

@@ -34,7 +34,7 @@ async def test_a_broker_stops_and_is_forgotten(controller: DirectController) -> 
     assert 1 not in controller.metadata.image.brokers
 
 
-async def test_who_is_not_the_controller_says_so(controller: DirectController) -> None:
+async def test_a_broker_that_is_not_the_controller_returns_not_controller(controller: DirectController) -> None:
     controller.is_active = False
     api = BrokerLifecycleApi(controller, never)  # type: ignore[arg-type]
     answer = await api.controlled_shutdown(context(3), ControlledShutdownRequest(broker_id=1))

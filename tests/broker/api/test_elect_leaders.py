@@ -81,7 +81,7 @@ async def test_there_are_two_kinds_of_election(controller: DirectController) -> 
     }
 
 
-async def test_who_is_not_the_controller_elects_nobody(controller: DirectController) -> None:
+async def test_a_broker_that_is_not_the_controller_elects_no_leader(controller: DirectController) -> None:
     controller.is_active = False
     wanted = [Topic(topic=TOPIC, partitions=[0])]
     assert codes(await elect(controller, 0, wanted)) == {(TOPIC, 0): ErrorCode.NOT_CONTROLLER}
@@ -133,7 +133,7 @@ async def test_the_number_of_replicas_can_be_held(controller: DirectController) 
     assert answer.allow_replication_factor_change is False
 
 
-async def test_who_is_not_the_controller_moves_nothing(controller: DirectController) -> None:
+async def test_a_broker_that_is_not_the_controller_moves_nothing(controller: DirectController) -> None:
     controller.is_active = False
     api = ReassignmentApi(controller, never)  # type: ignore[arg-type]
     assert (await move(controller)).error_code == ErrorCode.NOT_CONTROLLER

@@ -80,7 +80,7 @@ async def test_pages_of_partitions_tell_the_same() -> None:
 
 
 @pytest.mark.parametrize("controller_id", [1, 2, 3, 9])
-async def test_the_controller_told_of_is_a_broker_that_can_be_reached(controller_id: int) -> None:
+async def test_the_controller_in_a_response_is_reachable(controller_id: int) -> None:
     assert (await described(12, controller_id)).controller_id == 1
     answer = ClusterApi(Metadata(image(controller_id))).describe_cluster(context(0), DescribeClusterRequest())
     assert answer.controller_id == 1

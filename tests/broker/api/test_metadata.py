@@ -31,7 +31,7 @@ class Creation:
         return []
 
 
-async def test_one_request_creates_so_many_topics_and_the_next_one_more(tmp_path: Path) -> None:
+async def test_a_request_creates_a_limited_number_of_topics(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     api = MetadataApi(bench.metadata, Creation(bench), Outages(bench.metadata, lambda broker: None, lambda: True))
     names = [f"t{i}" for i in range(CREATED_PER_REQUEST_MAX + 2)]
@@ -47,9 +47,7 @@ async def test_one_request_creates_so_many_topics_and_the_next_one_more(tmp_path
 
 
 @pytest.mark.parametrize(("in_touch", "said"), [(True, "UNKNOWN_TOPIC_OR_PARTITION"), (False, "LEADER_NOT_AVAILABLE")])
-async def test_who_is_out_of_touch_does_not_say_that_a_topic_is_not_there(
-    tmp_path: Path, in_touch: bool, said: str
-) -> None:
+async def test_a_broker_out_of_touch_does_not_return_unknown_topic(tmp_path: Path, in_touch: bool, said: str) -> None:
     bench = Bench(tmp_path)
     api = MetadataApi(bench.metadata, Creation(bench), Outages(bench.metadata, lambda broker: None, lambda: in_touch))
     request = MetadataRequest(
@@ -82,7 +80,7 @@ async def test_a_leader_is_named_once_it_has_its_log(tmp_path: Path) -> None:
     await bench.tasks.close()
 
 
-async def test_logs_that_are_being_opened_are_waited_for(tmp_path: Path) -> None:
+async def test_metadata_waits_for_logs_that_are_being_opened(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     outages = Outages(bench.metadata, lambda broker: None, lambda: True)
     waiting, may_open = asyncio.Event(), asyncio.Event()
@@ -105,7 +103,7 @@ async def test_logs_that_are_being_opened_are_waited_for(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("version", [10, 11])
-async def test_topics_are_not_asked_for_by_id_before_that_can_be_answered(tmp_path: Path, version: int) -> None:
+async def test_topic_ids_are_rejected_before_version_12(tmp_path: Path, version: int) -> None:
     bench = Bench(tmp_path)
     api = MetadataApi(bench.metadata, Creation(bench), Outages(bench.metadata, lambda broker: None, lambda: True))
     await bench.create("t")

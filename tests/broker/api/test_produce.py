@@ -221,7 +221,7 @@ async def test_a_retry_is_answered_as_the_first_time(bench: ProduceBench) -> Non
     ]
 
 
-async def test_who_may_have_been_replaced_calls_no_producer_out_of_order(bench: ProduceBench) -> None:
+async def test_a_possibly_superseded_leader_withholds_out_of_order_sequence_number(bench: ProduceBench) -> None:
     await bench.create("t")
     await bench.produce(("t", 0, sequenced(0)), acks=-1)
     bench.may_be_superseded = True

@@ -57,7 +57,7 @@ async def test_an_idempotent_producer_is_remembered_and_held_to_its_sequence() -
         assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_who_wants_transactions_is_told_that_there_are_none() -> None:
+async def test_a_transactional_producer_is_rejected() -> None:
     async with Broker() as broker, Client(broker.bootstrap_servers) as client:
         asked = FindCoordinatorRequest(key_type=1, coordinator_keys=["mine"])
         (found,) = (await client.send(asked)).coordinators

@@ -48,7 +48,9 @@ async def bench(tmp_path: Path) -> AsyncIterator[PipelineBench]:
     await bench.tasks.close()
 
 
-async def test_who_is_asked_before_it_knows_that_it_leads_refuses_the_rest_too(bench: PipelineBench) -> None:
+async def test_batches_behind_one_that_was_rejected_before_the_broker_knew_it_leads_are_rejected_too(
+    bench: PipelineBench,
+) -> None:
     """A producer that is told OUT_OF_ORDER_SEQUENCE_NUMBER would send 0 again under a new epoch: it would be there
     twice."""
     await bench.create("t", replicas=(BROKER, OTHER))
@@ -87,7 +89,9 @@ async def test_too_few_replicas_and_then_enough(bench: PipelineBench) -> None:
     assert await bench.send(0, 1) == [FINE] * 2
 
 
-async def test_what_the_log_has_been_given_by_others_meanwhile_is_continued(bench: PipelineBench) -> None:
+async def test_a_batch_that_continues_the_log_after_an_append_by_another_leader_is_accepted(
+    bench: PipelineBench,
+) -> None:
     await bench.create("t", replicas=(BROKER, OTHER), leader=OTHER)
     assert await bench.send(0) == [NOT_LEADER]
     bench.partition("t").log.append_as_follower(numbered(0))
@@ -126,7 +130,7 @@ async def test_a_batch_that_was_garbled_is_not_overtaken(bench: PipelineBench) -
     assert bench.values == [0, 1]
 
 
-async def test_a_new_epoch_begins_anew(bench: PipelineBench) -> None:
+async def test_a_new_producer_epoch_is_not_affected_by_rejections(bench: PipelineBench) -> None:
     await bench.create("t", replicas=(BROKER, OTHER), leader=OTHER)
     assert await bench.send(0) == [NOT_LEADER]
     bench.alter("t", leader=BROKER)
@@ -151,7 +155,7 @@ def test_a_few_are_remembered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("missing", ["t", "no such topic"])
-def test_who_invents_producers_is_forgotten_before_others(
+def test_a_host_that_invents_producers_loses_its_entries_first(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, missing: str
 ) -> None:
     monkeypatch.setattr(refusals_module, "REFUSALS_MAX", 10)
@@ -166,9 +170,7 @@ def test_who_invents_producers_is_forgotten_before_others(
     assert [producer for producer in range(5) if remembers(refusals, producer, tmp_path)] == list(range(5))
 
 
-def test_a_producer_that_comes_from_elsewhere_is_remembered_once(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_producer_that_changes_its_host_is_remembered_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(refusals_module, "REFUSALS_MAX", 1)
     refusals = Refusals()
     for host in ("one", "two", "one"):
@@ -186,7 +188,7 @@ def test_a_name_no_topic_can_have_is_not_remembered() -> None:
 
 
 @pytest.mark.parametrize("records", [None, b"", b"x" * 20, bytes(100), numbered(-1), numbered(0, producer=-1)])
-def test_what_has_no_sequence_is_not_remembered(records: bytes | None) -> None:
+def test_records_without_sequence_are_not_remembered(records: bytes | None) -> None:
     refusals = Refusals()
     refusals.note("t", 0, records, NOT_LEADER, host="h")
     assert not refusals

@@ -110,7 +110,7 @@ def request(cls: type[Any], field: str, things: list[Any]) -> Request:
     return made(cls, **values)  # type: ignore[no-any-return]
 
 
-async def test_what_is_named_often_is_answered_once() -> None:
+async def test_a_resource_named_several_times_has_one_result() -> None:
     async with Broker() as broker, Client(broker.bootstrap_servers) as client:
         topic = made(CreateTopicsRequest.CreatableTopic, name="t", num_partitions=3, replication_factor=1)
         await client.send(made(CreateTopicsRequest, topics=[topic]))

@@ -114,7 +114,7 @@ def _default(key: Key[Any]) -> str:
 
 
 @KINDS
-def test_ranges_are_kafkas_where_it_has_one(kind: str) -> None:
+def test_ranges_are_those_of_kafka(kind: str) -> None:
     wrong = {}
     for name, theirs in newest(kind).items():
         match = re.fullmatch(r"\[(-?[\d.]+),\.\.\.(?:,(-?[\d.]+))?\](?: or (-?\d+))?", theirs.allowed)

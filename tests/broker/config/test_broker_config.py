@@ -75,7 +75,7 @@ def test_rolling_and_flushing_take_over_from_coarser_keys() -> None:
     assert config(log_roll_hours="2", log_roll_ms="5").log_roll_ms == 5
 
 
-def test_the_old_key_for_timestamps_counts_where_the_new_are_not_given() -> None:
+def test_the_old_key_for_timestamps_counts_if_the_new_ones_are_not_given() -> None:
     broker = config(log_message_timestamp_difference_max_ms="10")
     assert (broker.log_message_timestamp_before_max_ms, broker.log_message_timestamp_after_max_ms) == (10, 10)
     broker = config(log_message_timestamp_difference_max_ms="10", log_message_timestamp_after_max_ms="20")
@@ -159,13 +159,13 @@ def test_all_bad_values_are_reported_at_once() -> None:
         ({"listener.name.plaintext.max.connections": "-3"}, "listener.name.plaintext.max.connections"),
     ],
 )
-def test_values_that_do_not_go_together(given: dict[str, str], key: str) -> None:
+def test_values_that_contradict_each_other(given: dict[str, str], key: str) -> None:
     with pytest.raises(ConfigError) as refused:
         BrokerConfig.from_properties(given)
     assert key in {problem.key for problem in refused.value.problems}
 
 
-def test_limits_that_are_off_do_not_stand_in_the_way() -> None:
+def test_limits_that_are_off_satisfy_the_rules() -> None:
     assert config(connections_max_idle_ms="-1").connections_max_idle_ms == -1
     assert config(max_connections_per_ip="0", max_connections_per_ip_overrides="a:1").max_connections_per_ip == 0
     assert BrokerConfig.from_properties({"node.id": "3000"}).broker_id == 3000
@@ -298,7 +298,7 @@ def test_kafkas_own_server_properties_starts_a_broker() -> None:
         ({"security.inter.broker.protocol": "SSL"}, "what one of the listeners speaks"),
     ],
 )
-def test_listeners_that_cannot_be(given: dict[str, str], allowed: str) -> None:
+def test_illegal_listeners(given: dict[str, str], allowed: str) -> None:
     (complaint,) = complaints(given)
     assert allowed in complaint
 
@@ -329,7 +329,7 @@ def test_a_listener_may_have_values_of_its_own() -> None:
 # ---- layers -------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_set_later_and_closer_counts() -> None:
+def test_a_more_specific_layer_wins() -> None:
     static = config(log_segment_bytes="10000000", log_cleaner_threads="2", num_partitions="4")
     broker = static.with_dynamic(
         {"log.segment.bytes": "20000000", "log.cleaner.threads": "3"}, {"log.segment.bytes": "30000000"}

@@ -119,7 +119,7 @@ def test_no_text_breaks_a_parser(text: str) -> None:
         assert key.text(value) is None or key.parse(key.text(value) or "") == value
 
 
-def test_a_secret_shows_nowhere() -> None:
+def test_a_secret_is_never_shown() -> None:
     secret = Sample.a_secret.parse("hunter2")
     assert secret is not None
     assert secret.value == "hunter2"

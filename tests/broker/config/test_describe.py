@@ -85,7 +85,7 @@ def test_a_listeners_own_value_falls_back_to_the_key() -> None:
     )
 
 
-def test_the_default_of_all_brokers_has_what_was_set_there() -> None:
+def test_the_cluster_default_has_its_own_entries() -> None:
     entries = by_name(describe_cluster_default(BROKER))
     assert set(entries) == {"log.segment.bytes", "log.cleaner.threads"}
     assert entries["log.cleaner.threads"].synonyms == (

@@ -47,7 +47,7 @@ async def test_several_side_by_side() -> None:
         assert not second.server.metadata.image.topics
 
 
-async def test_data_stays_where_a_directory_is_named(tmp_path: Path) -> None:
+async def test_data_in_a_given_directory_is_kept(tmp_path: Path) -> None:
     for _ in range(2):
         async with Broker(data_dir=tmp_path) as broker:
             (topic,) = await topics(broker, "t")
@@ -57,14 +57,14 @@ async def test_data_stays_where_a_directory_is_named(tmp_path: Path) -> None:
         assert broker.server.metadata.image.topics["t"].topic_id == known
 
 
-async def test_temporary_data_goes() -> None:
+async def test_temporary_data_is_deleted() -> None:
     async with Broker() as broker:
         directory = Path(broker.server.parts.logs.directories[0].path)
         assert directory.exists()  # noqa: ASYNC240
     assert not directory.exists()  # noqa: ASYNC240
 
 
-def test_what_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+def test_mistakes_are_reported_by_the_constructor(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="no_such_key"):
         Broker(no_such_key=1)
     with pytest.raises(ConfigError, match=r"num\.partitions"):
@@ -91,7 +91,7 @@ def test_values_are_written_as_in_python() -> None:
         ("server.properties", "read_properties"),
     ],
 )
-def test_properties_that_make_no_sense(given: Any, said: str) -> None:
+def test_illegal_properties(given: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Broker(given)
 
@@ -138,7 +138,7 @@ async def test_data_in_log_dirs_stays_too(tmp_path: Path) -> None:
         assert "t" in broker.server.metadata.image.topics
 
 
-async def test_its_id_is_that_of_the_folder_else_as_of_any_broker(tmp_path: Path) -> None:
+async def test_the_broker_id_comes_from_the_folder_or_is_generated(tmp_path: Path) -> None:
     async with Broker(data_dir=tmp_path / "a", broker_id=7):
         pass
     async with Broker(data_dir=tmp_path / "a") as broker:
@@ -152,7 +152,7 @@ async def test_its_id_is_that_of_the_folder_else_as_of_any_broker(tmp_path: Path
         assert broker.server.identity.broker_id == server.identity.broker_id == 1001
 
 
-async def test_a_store_that_is_named_is_not_overlooked() -> None:
+async def test_a_configured_store_is_used() -> None:
     settings = {"zookeeper.connect": "127.0.0.1:1", "zookeeper.connection.timeout.ms": "100"}
     with pytest.raises(Unavailable, match=r"no ZooKeeper server of 127\.0\.0\.1:1 responds") as refused:
         await Broker(settings).__aenter__()

@@ -103,7 +103,7 @@ async def test_all_may_be_down_for_a_while() -> None:
                 pass
 
 
-def test_in_a_thread_things_are_done_when_they_return() -> None:
+def test_in_a_thread_methods_are_done_when_they_return() -> None:
     cluster = Cluster({"num.partitions": 2}, brokers=2, auto_create_topics_enable=False)
     with pytest.raises(RuntimeError, match="inside its with block"):
         _ = cluster.bootstrap_servers
@@ -133,12 +133,12 @@ def test_in_a_thread_things_are_done_when_they_return() -> None:
         ({"no_such_setting": 0}, TypeError),
     ],
 )
-def test_what_makes_no_sense_is_refused(arguments: dict[str, Any], error: type[Exception]) -> None:
+def test_contradictory_arguments_are_rejected(arguments: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         Cluster(**arguments)
 
 
-async def test_a_broker_that_is_not_there_is_named() -> None:
+async def test_an_unknown_broker_id_is_named_in_the_error() -> None:
     async with Cluster(brokers=2) as cluster:
         for ask in (cluster.kill, cluster.stop, cluster.restart):
             with pytest.raises(ValueError, match="there is no broker 0 in this cluster; the ids are 1, 2"):

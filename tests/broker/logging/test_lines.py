@@ -68,7 +68,7 @@ def test_a_value_cannot_pass_for_something_else(value: str) -> None:
 
 
 @given(st.text(), st.text())
-def test_any_event_is_one_line(event: str, value: str) -> None:
+def test_every_event_is_one_line(event: str, value: str) -> None:
     for lines in (TEXT, JSON):
         line = lines.format(record("%s", event, client=value))
         assert "\n" not in line
@@ -125,7 +125,7 @@ class StuckStream(io.StringIO):
         return super().write(text)
 
 
-def test_a_stream_that_is_not_read_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_is_not_read_blocks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "WAITING_MAX", 4)
     stream = StuckStream()
     writer = LogWriter(stream)

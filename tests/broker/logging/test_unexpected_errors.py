@@ -18,7 +18,7 @@ def fail(kind: type[Exception], *, elsewhere: bool = False) -> Exception:
         return error
 
 
-def test_one_of_a_kind_is_logged_in_an_interval(caplog: pytest.LogCaptureFixture) -> None:
+def test_one_failure_of_a_kind_is_logged_per_interval(caplog: pytest.LogCaptureFixture) -> None:
     failures = FailureLog(logging.getLogger("test"))
     for now_s in range(10):
         failures.report("Fetch failed", fail(ValueError), now_s, topic="t")

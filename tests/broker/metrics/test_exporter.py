@@ -104,7 +104,7 @@ async def test_other_pages_are_not_there(served: Served) -> None:
     assert (await served.get("/metrics", "POST"))[0] == 405
 
 
-async def test_a_stuck_loop_is_said(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stuck_loop_is_reported(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exporter_module, "LOOP_TIMEOUT_S", 0.05)
     served.health.ready()
     answers: list[tuple[int, str]] = []

@@ -62,7 +62,7 @@ async def test_a_cancelled_wait_is_forgotten() -> None:
         await delayed
 
 
-async def test_those_in_line_are_not_asked_beyond_the_first_that_waits() -> None:
+async def test_watchers_behind_one_that_still_waits_are_not_notified() -> None:
     purgatory = Purgatory()
     first, second = Counting(10, in_line=True), Counting(20, in_line=True)
     purgatory.watch(first, ["a"], 60)

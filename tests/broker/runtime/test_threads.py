@@ -12,11 +12,11 @@ from parley.protocol.messages.offsets import ListOffsetsRequest
 from tests.broker.test_server import create, produce
 
 
-async def test_upkeep_that_hangs_leaves_clients_their_threads(tmp_path: Path) -> None:
+async def test_hanging_maintenance_leaves_the_threads_of_clients_free(tmp_path: Path) -> None:
     async with Broker(data_dir=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
         await create(client, "t")
         await produce(client, "t", [b"x"])
-        upkeep = broker.server.surroundings.threads.upkeep
+        upkeep = broker.server.environment.threads.upkeep
         assert upkeep is not None
         hanging = threading.Event()
         waiting = [upkeep.submit(hanging.wait) for _ in range(100)]

@@ -28,7 +28,7 @@ from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.throttle import ReplicationThrottle
 from parley.broker.runtime.purgatory import Delayed, Purgatory
 from parley.broker.runtime.tasks import TaskSet
-from parley.broker.runtime.threads import LOOPS_OWN, Threads
+from parley.broker.runtime.threads import LOOP_THREADS, Threads
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse
 
@@ -47,7 +47,7 @@ class FetchApi:
         tasks: TaskSet,
         *,
         max_bytes: int,
-        threads: Threads = LOOPS_OWN,
+        threads: Threads = LOOP_THREADS,
         selector: ReplicaSelector | None = None,
         throttle: ReplicationThrottle | None = None,
         may_be_superseded: MayBeSuperseded = never_superseded,

@@ -1,6 +1,6 @@
 """Why some of Kafka's keys have no effect in Parley.
 
-Each reason stands here once. The documentation, the broker's log and ``parley configs`` show it.
+The documentation, the broker's log and ``parley configs`` show these reasons.
 """
 
 TLS = "TLS is not supported yet."

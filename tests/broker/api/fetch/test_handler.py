@@ -174,9 +174,7 @@ async def test_each_mistake_fails_alone(bench: FetchBench) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 11, 12])
-async def test_who_may_have_been_replaced_says_of_no_offset_that_it_is_past_the_end(
-    bench: FetchBench, version: int
-) -> None:
+async def test_a_possibly_superseded_leader_withholds_offset_out_of_range(bench: FetchBench, version: int) -> None:
     await bench.create("t")
     bench.write("t", 2)
     bench.may_be_superseded = True

@@ -1,4 +1,4 @@
-"""What every phase of a start receives: the configuration, the clock, tasks, threads, and how to undo the start."""
+"""The environment of a broker: its configuration, clock, tasks and threads, and how to undo its start."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from parley.broker.runtime.threads import Threads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """Exists before the first part of the broker is made, and after the last one is closed."""
+class Environment:
+    """What every phase of the start receives. It exists before the first part of the broker and after the last one."""
 
     config: BrokerConfig
     """The configuration that the broker was started with, without dynamic changes."""
