@@ -1,4 +1,4 @@
-"""What all stores do alike. The conformance kit goes further; these are the rules in small."""
+"""The behaviour that all stores have in common. The conformance kit tests it in more depth."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ async def test_a_session_carries_its_keys(connect: Connect) -> None:
     await session.close()
 
 
-async def test_the_last_put_decides_what_a_key_is_bound_to(connect: Connect) -> None:
+async def test_the_last_put_decides_the_session_of_a_key(connect: Connect) -> None:
     one, two = await connect(), await connect()
     first, second = await one.open_session(10_000), await two.open_session(10_000)
     for key in ("freed", "taken"):
@@ -215,7 +215,7 @@ async def test_closing_a_backend_ends_its_sessions_watches_and_calls(connect: Co
     await one.close()
 
 
-async def test_a_watch_begins_with_a_snapshot_and_goes_on(connect: Connect) -> None:
+async def test_a_watch_starts_with_a_snapshot_and_then_reports_changes(connect: Connect) -> None:
     one, two = await connect(), await connect()
     await one.put("w/a", b"1")
     await one.put("other", b"1")
@@ -316,13 +316,13 @@ async def test_concurrent_clients_never_both_win(connect: Connect) -> None:
         assert sum(isinstance(result, Revision) for result in results) == 1
 
 
-async def test_the_identity_lasts_and_another_is_refused(connect: Connect) -> None:
+async def test_the_identity_is_kept_and_another_is_refused(connect: Connect) -> None:
     one, two = await connect(), await connect()
     assert one.identity == two.identity
     assert len(one.identity) == 32
 
 
-async def test_sessions_of_an_abandoned_client_run_out_by_themselves(backend: Backend, connect: Connect) -> None:
+async def test_sessions_of_an_abandoned_client_expire(backend: Backend, connect: Connect) -> None:
     other = await connect()
     session = await other.open_session(1500)
     await other.put("a", b"", session=session)
@@ -336,7 +336,7 @@ async def test_sessions_of_an_abandoned_client_run_out_by_themselves(backend: Ba
         await other.get("a")
 
 
-async def test_servers_say_how_many_watches_there_are(connect: Connect) -> None:
+async def test_servers_report_the_number_of_watches(connect: Connect) -> None:
     one = await connect()
     before = await one.watch_count()
     async with one.watch("a/") as first, one.watch("b/") as second:

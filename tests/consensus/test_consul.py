@@ -1,4 +1,4 @@
-"""What is Consul's own: addresses, what refusals mean, what fits into a request."""
+"""The store in Consul without a server: addresses, the errors for refusals, the size of requests."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_addresses() -> None:
         "consul://h?secret-one",
     ],
 )
-def test_addresses_that_make_no_sense(url: str) -> None:
+def test_invalid_addresses(url: str) -> None:
     with pytest.raises(BadConfig) as caught:
         Address.parse(url, {})
     assert "secret-one" not in str(caught.value)
@@ -102,7 +102,7 @@ def test_a_token_is_read_from_its_file_and_shown_nowhere(tmp_path: Path) -> None
         (413, "", True, Unavailable),
     ],
 )
-def test_what_a_status_means(status: int, text: str, writes: bool, meaning: type[CoordinationError]) -> None:
+def test_the_error_for_each_http_status(status: int, text: str, writes: bool, meaning: type[CoordinationError]) -> None:
     assert type(refusal(status, text, writes=writes)) is meaning
 
 
@@ -112,7 +112,7 @@ def _refused(checks: list[Check], ops: list[Put | Delete], *failures: tuple[int,
     return refused(plan, body.encode())
 
 
-def test_what_a_refused_transaction_means() -> None:
+def test_the_error_for_a_refused_transaction() -> None:
     at = Check("exists", At(Revision(5)))
     checks = [Check("any", Presence.ANY), Check("a", Presence.ABSENT), Check("b", Presence.PRESENT, fences=True), at]
     gone = (3, 'failed to check index, key "p/exists" doesn\'t exist')
@@ -134,7 +134,7 @@ def test_what_a_refused_transaction_means() -> None:
     assert type(_refused([Check("b", Presence.PRESENT)], [], (1, 'key "p/b" doesn\'t exist')).error) is NotFound
 
 
-async def test_an_unknown_session_is_told_from_what_failed() -> None:
+async def test_an_unknown_session_is_found_from_the_failed_operation() -> None:
     from parley.consensus.session import Session
 
     class Bound(Session):
@@ -147,8 +147,8 @@ async def test_an_unknown_session_is_told_from_what_failed() -> None:
     await session.close()
 
 
-async def test_a_leader_that_has_not_read_all_of_its_log_ends_no_session() -> None:
-    """It says 404 to a renewal; a consistent read, which waits for the log's end, finds the session."""
+async def test_a_leader_that_has_not_reached_the_end_of_its_log_ends_no_session() -> None:
+    """It responds to a renewal with 404. A consistent read, which waits for the end of the log, finds the session."""
     sessions = [{"ID": "some-id", "TTL": "10s"}]
 
     async def renew(request: web.Request) -> web.Response:

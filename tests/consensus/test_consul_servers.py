@@ -1,4 +1,4 @@
-"""Consul with access control, with TLS, with three servers of which one is lost, and with its own limits on time."""
+"""Consul with ACLs, with TLS, with three servers of which one is lost, and with its default session TTL."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def _refused(url: str, error: type[Exception]) -> None:
 
 
 class Guarded:
-    """A server that refuses whatever no token allows."""
+    """A server that refuses everything a token does not allow."""
 
     def __init__(self, servers: ConsulServers, directory: Path) -> None:
         self.servers = servers
@@ -127,7 +127,7 @@ async def test_without_a_token_or_with_an_unknown_one_nothing_opens(guarded: Gua
     await _refused(guarded.url(str(uuid.uuid4())), Unauthorized)
 
 
-async def test_nobody_else_can_read_or_change_the_tree(guarded: Guarded) -> None:
+async def test_other_tokens_can_neither_read_nor_change_the_tree(guarded: Guarded) -> None:
     async with ConsulBackend.from_url(guarded.url(guarded.token(POLICY))) as client:
         await client.put("secret", b"1")
         other = ConsulServers(guarded.servers.directory, guarded.servers.clock, guarded.servers.nodes)
@@ -139,7 +139,7 @@ async def test_nobody_else_can_read_or_change_the_tree(guarded: Guarded) -> None
         assert await client.get("secret")
 
 
-async def test_a_revoked_token_ends_watches_and_is_told_by_every_call(guarded: Guarded) -> None:
+async def test_a_revoked_token_ends_watches_and_fails_every_call(guarded: Guarded) -> None:
     secret = guarded.token(POLICY)
     client = ConsulBackend.from_url(guarded.url(secret))
     await client.open()
@@ -255,7 +255,7 @@ async def _once_answered(keys: KeyValue) -> int:
 
 
 async def _advanced(client: ConsulBackend, by: int) -> None:
-    """Wait until the counter has gone that much further."""
+    """Wait until the counter has risen by this much."""
     target: int | None = None
     async with client.watch("data/counter") as watch:
         async for event in watch:
@@ -285,7 +285,7 @@ async def test_a_server_as_installed_ends_a_silent_session_within_twice_ten_seco
             assert 10 <= asyncio.get_running_loop().time() - started < 30
 
 
-async def test_a_folder_that_is_not_ours_is_not_taken() -> None:
+async def test_a_prefix_with_foreign_keys_is_refused() -> None:
     with consul_servers() as servers:
         node = servers.nodes[0]
         servers.ask(node, "/v1/kv/parley/somebody/else", "PUT", "x")
@@ -304,7 +304,9 @@ async def test_a_folder_that_is_not_ours_is_not_taken() -> None:
         await client.close()
 
 
-async def test_who_is_overtaken_in_naming_the_store_takes_it_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_overtaken_in_creating_the_store_uses_the_existing_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with consul_servers() as servers:
         slow, quick = ConsulBackend.from_url(servers.url), ConsulBackend.from_url(servers.url)
         read, overtaken = ConsulIdentity.read_identity, asyncio.Event()
@@ -323,7 +325,7 @@ async def test_who_is_overtaken_in_naming_the_store_takes_it_as_it_is(monkeypatc
         await quick.close()
 
 
-async def test_a_watch_begins_anew_when_the_servers_are_put_back_to_an_older_state() -> None:
+async def test_a_watch_starts_again_when_the_servers_are_restored_to_an_older_state() -> None:
     with consul_servers() as servers:
         address = f"http://127.0.0.1:{servers.nodes[0].port}/v1/snapshot"
 
@@ -350,7 +352,7 @@ async def test_a_watch_begins_anew_when_the_servers_are_put_back_to_an_older_sta
                     view.apply(await asyncio.wait_for(anext(watch), 30))
 
 
-async def test_a_watch_leaves_an_agent_that_is_silent_as_soon_as_a_call_does() -> None:
+async def test_a_watch_leaves_a_silent_agent_as_soon_as_a_call_does() -> None:
     with consul_servers(3) as servers:
         silent = next(number for number in range(3) if number != servers.leader())
         others = [number for number in range(3) if number != silent]

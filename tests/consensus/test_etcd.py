@@ -1,4 +1,4 @@
-"""What is etcd's own: its history and how it is cut off, several servers, what a refusal says of a write's fate."""
+"""The store in etcd, beyond what all stores have in common: compaction, several servers, the fate of refused writes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def _until_answered(call: Callable[[], Awaitable[_T]]) -> _T:
 
 
 @pytest.mark.system
-async def test_a_watch_goes_on_from_its_revision_and_after_compaction_with_a_snapshot(server: EtcdServers) -> None:
+async def test_a_watch_continues_from_its_revision_and_after_compaction_with_a_snapshot(server: EtcdServers) -> None:
     async with harness_on(server) as harness:
         watching, writing = harness.client(), harness.client()
         await watching.open()
@@ -95,7 +95,7 @@ async def test_a_watch_goes_on_from_its_revision_and_after_compaction_with_a_sna
 
 
 @pytest.mark.system
-async def test_deleting_the_whole_store_is_told_as_that_and_not_key_by_key(server: EtcdServers) -> None:
+async def test_deleting_the_whole_store_raises_wrong_store_and_reports_no_deletions(server: EtcdServers) -> None:
     async with harness_on(server) as harness:
         client = harness.client()
         await client.open()
@@ -171,7 +171,7 @@ async def test_servers_that_are_away_are_passed_over(server: EtcdServers) -> Non
 
 
 @pytest.mark.system
-async def test_a_server_with_lower_limits_is_refused_or_says_so() -> None:
+async def test_a_server_with_lower_limits_is_refused_or_named_in_the_error() -> None:
     with etcd_servers(options=["--max-txn-ops=64"]) as servers, pytest.raises(Unsupported, match="max-txn-ops"):
         await EtcdBackend.from_url(servers.url).open()
     with etcd_servers(options=["--max-request-bytes=10000"]) as servers:
@@ -182,7 +182,7 @@ async def test_a_server_with_lower_limits_is_refused_or_says_so() -> None:
 
 
 @pytest.mark.system
-async def test_a_full_database_leaves_a_write_in_doubt_and_reads_go_on() -> None:
+async def test_a_full_database_leaves_a_write_in_doubt_and_allows_reads() -> None:
     with etcd_servers(options=[f"--quota-backend-bytes={1 << 20}"]) as servers:
         async with EtcdBackend.from_url(servers.url) as client:
             await client.put("a", b"1")
@@ -199,14 +199,14 @@ async def _fill(client: EtcdBackend) -> None:
 
 
 @pytest.mark.system
-async def test_somebody_else_s_keys_are_not_taken_for_a_store(server: EtcdServers) -> None:
+async def test_foreign_keys_are_not_taken_for_a_store(server: EtcdServers) -> None:
     server.etcdctl("put", "/other/data/key", "somebody's")
     with pytest.raises(BadConfig, match="no store of Parley's"):
         await EtcdBackend.from_url(f"{server.url}/other").open()
 
 
 @pytest.mark.system
-async def test_listings_larger_than_an_answer_come_in_smaller_pages(server: EtcdServers) -> None:
+async def test_listings_larger_than_a_response_come_in_smaller_pages(server: EtcdServers) -> None:
     async with harness_on(server) as harness:
         client = harness.client()
         await client.open()
@@ -237,7 +237,7 @@ def test_the_clock_that_tests_move_is_the_servers() -> None:
 @pytest.mark.slow
 @pytest.mark.system
 async def test_three_servers_go_on_without_their_leader() -> None:
-    """Killed or standing still: sessions stay, watches go on, what was answered is there."""
+    """Killed or stopped: sessions survive, watches continue, confirmed writes remain."""
     with etcd_servers(3) as servers:
         async with EtcdBackend.from_url(servers.url) as client, EtcdBackend.from_url(servers.url) as other:
             session = await client.open_session(9_000)
@@ -294,7 +294,7 @@ async def _entry(client: EtcdBackend, key: str) -> Entry:
         ("UNKNOWN", "what nobody has heard of", Fate.UNKNOWN),
     ],
 )
-def test_the_fate_of_a_write_by_the_error(code: str, details: str, fate: Fate) -> None:
+def test_the_fate_of_a_write_for_each_error(code: str, details: str, fate: Fate) -> None:
     assert classify(grpc.StatusCode[code], details).fate is fate
 
 
@@ -313,7 +313,7 @@ def test_the_fate_of_a_write_by_the_error(code: str, details: str, fate: Fate) -
         ("UNIMPLEMENTED", "unknown service etcdserverpb.KV", Unsupported),
     ],
 )
-def test_refusals_that_repeating_does_not_help(code: str, details: str, error: type[Exception]) -> None:
+def test_errors_that_repeating_does_not_help(code: str, details: str, error: type[Exception]) -> None:
     failure = classify(grpc.StatusCode[code], details)
     assert failure.fate is Fate.FINAL
     assert type(failure.error) is error
@@ -353,7 +353,7 @@ def test_addresses() -> None:
         "etcd://h?tls=false&ca-file=/c",
     ],
 )
-def test_addresses_that_make_no_sense(url: str) -> None:
+def test_invalid_addresses(url: str) -> None:
     with pytest.raises(BadConfig):
         EtcdBackend.from_url(url)
 

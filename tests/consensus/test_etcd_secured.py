@@ -1,4 +1,4 @@
-"""etcd with users, made as docs/stores.md says, and with TLS: a store that nobody else can read or change."""
+"""etcd with users, set up as in docs/stores.md, and with TLS: no other user can read or change the store."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ PREFIX = "/parley/production"
 
 @dataclass(frozen=True, slots=True)
 class Users:
-    """An etcd with ``root``, ``parley`` who has ``PREFIX``, ``reader`` who may only read it, and ``other`` elsewhere.
+    """An etcd with ``root``, ``parley`` (may use ``PREFIX``), ``reader`` (may read it), ``other`` (another prefix).
 
-    The password of each is his name.
+    The password of each user is its name.
     """
 
     servers: EtcdServers
@@ -55,13 +55,13 @@ def users() -> Iterator[Users]:
 
 
 def _documented() -> Iterator[list[str]]:
-    """What docs/stores.md says to type, with the passwords that etcd would ask for."""
+    """The commands of docs/stores.md, with the passwords that etcd would ask for."""
     for line in re.findall(r"^etcdctl (.+)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE):
         words = line.split()
         yield [*words[:2], f"{words[2]}:{words[2]}"] if words[:2] == ["user", "add"] else words
 
 
-async def test_a_user_with_a_role_of_his_own_is_enough(users: Users) -> None:
+async def test_a_user_with_a_role_for_the_prefix_is_enough(users: Users) -> None:
     async with EtcdBackend.from_url(users.url("parley")) as client, EtcdBackend.from_url(users.url("parley")) as other:
         session = await client.open_session(10_000)
         watch = other.watch("")
@@ -75,7 +75,7 @@ async def test_a_user_with_a_role_of_his_own_is_enough(users: Users) -> None:
 @pytest.mark.parametrize(
     ("user", "password"), [("reader", None), ("other", None), ("parley", "wrong"), ("nobody", None)]
 )
-async def test_others_are_refused_at_once(users: Users, user: str, password: str | None) -> None:
+async def test_users_without_the_role_are_refused_at_once(users: Users, user: str, password: str | None) -> None:
     async with EtcdBackend.from_url(users.url("parley")):
         pass
     with pytest.raises(Unauthorized) as caught:
@@ -83,12 +83,12 @@ async def test_others_are_refused_at_once(users: Users, user: str, password: str
     assert "wrong" not in str(caught.value)
 
 
-async def test_without_a_user_one_is_refused(users: Users) -> None:
+async def test_a_client_without_a_user_is_refused(users: Users) -> None:
     with pytest.raises(Unauthorized):
         await EtcdBackend.from_url(f"{users.servers.url}{PREFIX}").open()
 
 
-async def test_tokens_that_are_not_valid_any_more_are_replaced(users: Users) -> None:
+async def test_expired_tokens_are_replaced(users: Users) -> None:
     async with EtcdBackend.from_url(users.url("parley")) as client:
         watch = client.watch("t/")
         await anext(watch)
@@ -123,12 +123,12 @@ async def test_a_permission_that_is_taken_away_ends_writes_and_watches(users: Us
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """Certificates for a test, made by openssl."""
+    """Certificates for a test, created by openssl."""
 
     folder: Path
 
     def issue(self, name: str) -> tuple[Path, Path]:
-        """A certificate of this name, for 127.0.0.1, and its key."""
+        """Create a certificate with this name for 127.0.0.1, and its key."""
         cert, key, request = (self.folder / f"{name}.{kind}" for kind in ("crt", "key", "csr"))
         extensions = self.folder / "extensions"
         extensions.write_text("subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n")

@@ -1,4 +1,4 @@
-"""The embedded store: what is its own, in one process and in several."""
+"""The embedded store, beyond what all stores have in common: in one process and in several."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def until_gone(backend: Backend, key: str) -> None:
                 return
 
 
-async def test_what_is_stored_outlives_the_process(directory: Path) -> None:
+async def test_entries_outlive_the_process(directory: Path) -> None:
     async with LocalBackend(directory) as first:
         identity = first.identity
         revision = await first.put("a", b"1")
@@ -150,7 +150,7 @@ async def test_a_store_lost_underneath_is_noticed(directory: Path, backend: Loca
             await call
 
 
-async def test_an_expected_store_is_never_made(directory: Path) -> None:
+async def test_an_expected_store_is_never_created(directory: Path) -> None:
     backend = LocalBackend(directory)
     with pytest.raises(WrongStore):
         await backend.open(expect_identity="0" * 32)
@@ -166,7 +166,7 @@ async def test_an_expected_store_is_never_made(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"garbage" * 1000, b"", b"SQLite format 3\0" + bytes(84)])
-def test_a_file_that_is_no_store_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_store_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "store.db").write_bytes(content)
     with pytest.raises((BadConfig, WrongStore)):
         asyncio.run(LocalBackend(tmp_path).open())
@@ -187,7 +187,7 @@ async def test_odd_directory_names(tmp_path: Path) -> None:
     assert names(tmp_path / "100%?a#b c") == ["live", "store.db"]
 
 
-async def test_opening_at_once_makes_one_store(directory: Path) -> None:
+async def test_clients_that_open_at_once_create_one_store(directory: Path) -> None:
     clients = [LocalBackend(directory) for _ in range(8)]
     await asyncio.gather(*(client.open() for client in clients))
     assert len({client.identity for client in clients}) == 1
@@ -226,13 +226,13 @@ async def test_sessions_opened_and_closed_leave_nothing(directory: Path, backend
     assert backend._sessions == {}
 
 
-async def test_only_the_owner_may_poke(directory: Path, backend: LocalBackend) -> None:
+async def test_the_pipes_are_for_the_owner_only(directory: Path, backend: LocalBackend) -> None:
     (pipe,) = names(directory / "live")
     assert stat.S_IMODE(os.stat(directory / "live" / pipe).st_mode) == 0o600
 
 
 async def test_a_stale_clock_cannot_keep_a_session(directory: Path) -> None:
-    """The clock of a process that was stopped stands still: here it is turned by hand."""
+    """The clock of a stopped process stands still; this test sets it by hand."""
     offset = 0.0
     loop = asyncio.get_running_loop()
     async with LocalBackend(directory, monotonic=lambda: loop.time() + offset) as other, LocalBackend(directory) as own:
@@ -268,7 +268,7 @@ async def test_ten_thousand_keys(backend: LocalBackend) -> None:
     assert len(snapshot.entries) == 10_000
 
 
-async def test_a_burst_larger_than_one_look_arrives_whole(directory: Path, backend: LocalBackend) -> None:
+async def test_a_burst_larger_than_one_read_arrives_whole(directory: Path, backend: LocalBackend) -> None:
     async with LocalBackend(directory) as other, other.watch("k/") as watch:
         await anext(watch)
         for start in range(0, 3000, 1000):
@@ -351,7 +351,7 @@ def test_a_killed_process_is_noticed_at_once_on_uvloop(directory: Path) -> None:
         uvloop.run(kill_it_when_it_leads(process))
 
 
-async def test_a_process_killed_while_nobody_looked_is_noticed_on_opening(spawn: Spawn, directory: Path) -> None:
+async def test_a_process_killed_while_no_other_runs_is_noticed_on_opening(spawn: Spawn, directory: Path) -> None:
     child = await spawn("hold", 3_600_000)
     await child.said()
     child.signal(signal.SIGKILL)
@@ -361,7 +361,7 @@ async def test_a_process_killed_while_nobody_looked_is_noticed_on_opening(spawn:
         assert len(names(directory / "live")) == 1
 
 
-async def test_a_stopped_process_is_given_up_and_sees_it_first(spawn: Spawn, backend: LocalBackend) -> None:
+async def test_a_stopped_process_loses_its_session_and_sees_that_first(spawn: Spawn, backend: LocalBackend) -> None:
     child = await spawn("hold", 300)
     await child.said()
     child.signal(signal.SIGSTOP)
@@ -392,7 +392,7 @@ async def test_stopped_at_any_instant_of_writing_nothing_is_applied_afterwards(
         await child.process.wait()
 
 
-async def test_a_process_stopped_with_the_lock_in_its_hand_does_not_stop_the_others(
+async def test_a_process_stopped_while_it_holds_the_lock_does_not_stop_the_others(
     spawn: Spawn, backend: LocalBackend
 ) -> None:
     child = await spawn("lock")
@@ -413,8 +413,8 @@ async def test_increments_of_several_processes_are_exact(spawn: Spawn, backend: 
 
 
 @pytest.mark.slow
-async def test_leaders_killed_one_after_the_other(spawn: Spawn, backend: LocalBackend) -> None:
-    """Each kill lands somewhere in the middle of writing; the store stays whole and epochs rise by one."""
+async def test_each_killed_leader_is_replaced(spawn: Spawn, backend: LocalBackend) -> None:
+    """Each kill hits somewhere in a write. The store stays intact, and epochs rise by one."""
     rng = random.Random(3)
     waiting = await spawn("write", 3_600_000)
     assert await waiting.said() == ["leading", "1"]
@@ -427,7 +427,7 @@ async def test_leaders_killed_one_after_the_other(spawn: Spawn, backend: LocalBa
     assert entry is not None
 
 
-async def test_closed_while_others_go_on(directory: Path) -> None:
+async def test_closing_does_not_disturb_other_clients(directory: Path) -> None:
     first, second = LocalBackend(directory), LocalBackend(directory)
     await first.open()
     await second.open()
@@ -438,7 +438,7 @@ async def test_closed_while_others_go_on(directory: Path) -> None:
     await second.close()
 
 
-async def test_a_read_that_fails_in_its_middle_does_not_go_on_showing_its_state(tmp_path: Path) -> None:
+async def test_a_read_that_fails_halfway_does_not_keep_its_old_state(tmp_path: Path) -> None:
     async with (
         LocalBackend.from_url(f"local://{tmp_path}/store") as one,
         LocalBackend.from_url(f"local://{tmp_path}/store") as two,

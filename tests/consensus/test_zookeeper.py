@@ -1,4 +1,4 @@
-"""What is ZooKeeper's own about the store there: where things are, what is swept up, who keeps a session."""
+"""The store in ZooKeeper, beyond what all stores have in common: its tree, dead keys, renewal of sessions."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def _until_swept(url: str, names: list[str]) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_a_tree_of_somebody_elses_is_refused(servers: ZookeeperServers) -> None:
+async def test_a_foreign_tree_is_refused(servers: ZookeeperServers) -> None:
     url = f"{servers.url}/foreign"
     with synchronous_client(parse(url, {}).endpoint) as tool:
         tool.create("/foreign/parley", b"1", makepath=True)
@@ -81,7 +81,7 @@ async def test_a_tree_of_somebody_elses_is_refused(servers: ZookeeperServers) ->
 
 
 @pytest.mark.parametrize(("level", "written"), [(logging.DEBUG, True), (logging.ERROR, False)])
-async def test_the_client_library_writes_what_the_log_is_set_to_and_never_the_data(
+async def test_kazoo_logs_at_the_level_set_and_never_the_data(
     servers: ZookeeperServers, caplog: pytest.LogCaptureFixture, level: int, written: bool
 ) -> None:
     with caplog.at_level(level):
@@ -92,10 +92,10 @@ async def test_the_client_library_writes_what_the_log_is_set_to_and_never_the_da
     assert "a-secret" not in caplog.text
 
 
-async def test_a_key_added_while_a_range_is_read_puts_no_other_out(
+async def test_a_key_added_while_a_range_is_read_displaces_no_other(
     servers: ZookeeperServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody is told of the key that is left out, as it is no change after the Snapshot."""
+    """A key left out would never be reported, because it did not change after the Snapshot."""
     async with ZookeeperBackend.from_url(f"{servers.url}/added") as client:
         await client.put("g/2", b"")
         names, added = Reader.names, asyncio.Event()
@@ -114,7 +114,7 @@ async def test_a_key_added_while_a_range_is_read_puts_no_other_out(
         assert [entry.key for entry in snapshot.entries] == ["g/1", "g/2"]
 
 
-async def test_the_log_is_trimmed_and_who_is_behind_it_begins_anew(servers: ZookeeperServers) -> None:
+async def test_the_change_log_is_trimmed_and_a_watch_behind_it_gets_a_snapshot(servers: ZookeeperServers) -> None:
     url = f"{servers.url}/trimmed"
     async with ZookeeperBackend.from_url(url) as client:
         async with client.watch("a") as watch:
@@ -132,7 +132,7 @@ async def test_the_log_is_trimmed_and_who_is_behind_it_begins_anew(servers: Zook
                     await asyncio.sleep(0.05)
 
 
-async def test_a_hung_loop_keeps_no_session(servers: ZookeeperServers) -> None:
+async def test_the_session_of_a_hanging_event_loop_expires(servers: ZookeeperServers) -> None:
     url = f"{servers.url}/hung"
     holding, hang = threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""Three ZooKeeper servers that lose one: the service goes on, and nothing answered is lost."""
+"""Three ZooKeeper servers of which one is lost: the service continues, and no confirmed write is lost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def servers() -> Iterator[ZookeeperServers]:
 
 @pytest.fixture(params=["killed", "frozen"])
 def lose_leader(request: pytest.FixtureRequest, servers: ZookeeperServers) -> Iterator[Callable[[], None]]:
-    """Loses the leader; it is back after the test."""
+    """Lose the leader. It is back after the test."""
     lost: list[int] = []
 
     def lose() -> None:
@@ -44,7 +44,7 @@ def lose_leader(request: pytest.FixtureRequest, servers: ZookeeperServers) -> It
             servers.resume(number)
 
 
-async def test_a_leader_is_lost(servers: ZookeeperServers, lose_leader: Callable[[], None]) -> None:
+async def test_the_ensemble_survives_a_lost_leader(servers: ZookeeperServers, lose_leader: Callable[[], None]) -> None:
     url = f"{servers.url}/{lose_leader.__name__}-{id(lose_leader)}"
     async with ZookeeperBackend.from_url(url) as one, ZookeeperBackend.from_url(url) as two:
         session = await one.open_session(45_000)

@@ -1,4 +1,4 @@
-"""ZooKeeper with users and with TLS: a tree that nobody else can read or change."""
+"""ZooKeeper with users and with TLS: no other user can read or change the tree."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZookeeperServe
 
 @pytest.fixture
 def query(tmp_path: Path) -> Query:
-    """Makes the options of a user."""
+    """The options of a user."""
 
     def make(user: str, password: str, auth: str) -> str:
         path = tmp_path / f"{user}-{password}"
@@ -55,7 +55,7 @@ def query(tmp_path: Path) -> Query:
 
 
 @pytest.mark.parametrize("auth", ["digest", "sasl"])
-async def test_a_locked_tree_is_for_its_user_alone(servers: ZookeeperServers, query: Query, auth: str) -> None:
+async def test_a_locked_tree_is_for_its_user_only(servers: ZookeeperServers, query: Query, auth: str) -> None:
     url = f"{servers.url}/locked-{auth}"
     right, other = query("parley", "right", auth), query("other", "other", auth)
     async with ZookeeperBackend.from_url(f"{url}?acl=true&{right}") as client:
@@ -100,7 +100,7 @@ def _touchable(client: KazooClient, root: str) -> list[str]:
     return touched
 
 
-async def test_a_wrong_password_is_told(servers: ZookeeperServers, query: Query) -> None:
+async def test_a_wrong_password_is_unauthorized(servers: ZookeeperServers, query: Query) -> None:
     for auth in ("sasl", "digest"):
         url = f"{servers.url}/password-{auth}?acl=true"
         async with ZookeeperBackend.from_url(f"{url}&{query('parley', 'right', auth)}") as client:
@@ -144,7 +144,7 @@ async def test_a_tree_is_locked_and_unlocked_while_it_is_used(
         await before.put("a", b"open again")
 
 
-def test_a_server_that_is_away_is_told_once() -> None:
+def test_an_unreachable_server_is_reported_once() -> None:
     away = f"127.0.0.1:{free_port()}"
     waiting = ["--zookeeper.connect", away, "--zookeeper.connection.timeout", "500"]
     failed = _migrate("--zookeeper.acl", "unsecure", *waiting)
@@ -165,7 +165,7 @@ def test_a_server_that_is_away_is_told_once() -> None:
         ("connect-timeout-ms=soon", "milliseconds"),
     ],
 )
-def test_options_that_make_no_sense(options: str, problem: str) -> None:
+def test_invalid_options(options: str, problem: str) -> None:
     with pytest.raises(BadConfig, match=problem):
         ZookeeperBackend.from_url(f"zookeeper://h?{options}")
 
@@ -184,13 +184,13 @@ def test_options_that_make_no_sense(options: str, problem: str) -> None:
         "zookeeper://u:p@h",
     ],
 )
-def test_addresses_that_make_no_sense(url: str) -> None:
+def test_invalid_addresses(url: str) -> None:
     with pytest.raises(BadConfig) as caught:
         ZookeeperBackend.from_url(url)
     assert "u:p" not in str(caught.value)
 
 
-def test_hosts_are_named_or_numbered() -> None:
+def test_hosts_are_names_or_addresses() -> None:
     assert parse("zookeeper://zk_1, 10.0.0.1:1,[::1],[fe80::1%eth0]:3/x", {}).endpoint.hosts == (
         "zk_1:2181,10.0.0.1:1,[::1]:2181,[fe80::1%eth0]:3"
     )
@@ -198,7 +198,7 @@ def test_hosts_are_named_or_numbered() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """An authority, and what it signed: for the server, and for a client. The names are those of the files."""
+    """A certificate authority, and the certificates it signed for the server and for a client, by file name."""
 
     directory: Path
 
@@ -252,7 +252,7 @@ async def test_tls_with_certificates_of_both_sides(tls: tuple[ZookeeperServers, 
         await ZookeeperBackend.from_url(strangers).open()
 
 
-async def test_kafkas_keys_are_those_of_the_address(tls: tuple[ZookeeperServers, Path]) -> None:
+async def test_kafkas_keys_equal_the_options_of_the_address(tls: tuple[ZookeeperServers, Path]) -> None:
     servers, made = tls
     config = {
         "zookeeper.connect": servers.url.removeprefix("zookeeper://") + "/kafkas",

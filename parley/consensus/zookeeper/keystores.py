@@ -78,7 +78,7 @@ def read_pkcs12(path: str, password: str, *, wants_key: bool) -> Keystores:
     every = ([found.cert] if found.cert else []) + list(found.additional_certs)
     certificates = b"".join(each.certificate.public_bytes(Encoding.PEM) for each in every)
     if not certificates or (wants_key and found.key is None):
-        raise BadConfig(f"{path} holds no {'key with a certificate' if wants_key else 'certificate'}")
+        raise BadConfig(f"{path} contains no {'key with a certificate' if wants_key else 'certificate'}")
     if not wants_key or found.key is None:
         return Keystores(authorities=certificates)
     secret = secrets.token_urlsafe(24)

@@ -1,17 +1,13 @@
-"""The invariants that are checked inside the brokers, throughout a run.
+"""The invariants that are checked inside the brokers throughout a run. ``client_invariants.py`` has the others.
 
-* **SingleLeaderPerEpoch**: a leader epoch of a partition belongs to one process; so does a controller epoch.
-* **MonotonicEpoch**: leader, partition, broker and controller epochs never go back, in the store or in a broker's
-  image, and no partition epoch stands for two states.
-* **ReplicasAgree**: below their high watermarks all replicas hold the same batches at the same offsets.
-* **ISRSound**: every live member of the ISR has all that is below the leader's high watermark, and all that was
-  acknowledged.
-* **NoCommittedLoss**: the leader's log reaches as far as what was acknowledged.
+* **SingleLeaderPerEpoch**: a leader epoch of a partition, and a controller epoch, belongs to one process.
+* **MonotonicEpoch**: no epoch goes back, in the store or in a broker's image, and no partition epoch has two states.
+* **ReplicasAgree**: below their high watermarks all replicas have the same batches at the same offsets.
+* **ISRSound**: every live ISR member has everything below the leader's high watermark, and everything acknowledged.
+* **NoCommittedLoss**: the leader's log reaches the end of what was acknowledged.
 * **HighWatermarkNeverBack**: it does not go back while one process leads in one epoch.
-* **Recovers**: once nothing is wrong any more everything is in sync, and all that was sent is acknowledged, in time.
-* **NoFailure**: no traceback appears in a broker's log, and nothing that asyncio calls an error.
-
-The rest is for clients to see: :mod:`parley.tools.simulation.client_invariants`.
+* **Recovers**: in time after the last fault, everything is in sync and every record sent is acknowledged.
+* **NoFailure**: no traceback appears in a broker's log, and asyncio reports no error.
 """
 
 from __future__ import annotations
@@ -120,8 +116,10 @@ class Invariants:
         name = f"{partition.topic}-{partition.index}"
         holder = self._leaders.setdefault(term, process)
         if holder is not process:
-            whose = f"{holder.name} and of {process.name}" if holder.name != process.name else f"two of {process.name}"
-            text = f"epoch {partition.leader_epoch} of {name} is that of {whose} (each start is a process of its own)"
+            holders = (
+                f"{holder.name} and {process.name}" if holder.name != process.name else f"two starts of {process.name}"
+            )
+            text = f"leader epoch {partition.leader_epoch} of {name} belongs to {holders}"
             self._violations.report("SingleLeaderPerEpoch", text)
         log = log_of(partition)
         if log is not None:

@@ -154,7 +154,7 @@ class Disk:
         """The content of a directory after a crash, by path below the disk's root. None stands for a directory."""
         current = _names_in(directory)
         names = surviving_names(self._names.get(directory.stat().st_ino, {}), current, rng)
-        lost += [f"{place / name} is gone" for name in current if name not in names]
+        lost += [f"{place / name} was lost" for name in current if name not in names]
         left: dict[Path, bytes | None] = {}
         for name, inode in names.items():
             source = sources.get(inode)
@@ -167,7 +167,7 @@ class Disk:
             written = source.read_bytes()
             content = left[place / name] = torn(self._files.get(inode, b""), written, rng)
             if content != written:
-                lost.append(f"{place / name} has lost something: it is {len(content)} bytes of {len(written)}")
+                lost.append(f"{place / name} lost some of its content: {len(content)} bytes remain of {len(written)}")
         return left
 
 

@@ -36,7 +36,7 @@ class Kind(Enum):
     """The connections between two brokers are reset once."""
     LOSE_STORE = "lose store"
     """A broker cannot reach the coordination store: its requests fail, or arrive late."""
-    LOSE_ANSWER = "lose answer"
+    LOSE_RESPONSE = "lose response"
     """A broker gets no response to its next write to the store."""
     SKEW = "skew clock"
     """The wall clock of a machine jumps."""
@@ -52,10 +52,10 @@ WEIGHTS = {
     Kind.DEAFEN: 2,
     Kind.CUT: 2,
     Kind.LOSE_STORE: 3,
-    Kind.LOSE_ANSWER: 2,
+    Kind.LOSE_RESPONSE: 2,
     Kind.SKEW: 1,
 }
-_INSTANT = frozenset({Kind.CUT, Kind.LOSE_ANSWER, Kind.SKEW})
+_INSTANT = frozenset({Kind.CUT, Kind.LOSE_RESPONSE, Kind.SKEW})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ class Fault:
     """The second broker, for kinds that concern two."""
     lasts: float
     amount: float
-    """SKEW: the seconds by which the clock jumps. LOSE_ANSWER: above 0 if the write is applied. LOSE_STORE: above 0 if
-    requests arrive late, else they fail."""
+    """SKEW: the seconds by which the clock jumps. LOSE_RESPONSE: above 0 if the write is applied. LOSE_STORE: above 0
+    if requests arrive late, else they fail."""
 
     def __str__(self) -> str:
         between = f" and broker {self.other}" if self.kind in (Kind.PART, Kind.DEAFEN, Kind.CUT) else ""

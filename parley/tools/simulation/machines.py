@@ -244,7 +244,7 @@ class Machine:
             if silently:
                 client.delay_s = lambda: max(0.0, until - self._loop.time()) + self._store.latency()
 
-        self._in_process("store gone", cut)
+        self._in_process("store cut off", cut)
 
     def join_store(self) -> None:
         """End ``cut_from_store``."""
@@ -255,9 +255,9 @@ class Machine:
 
         self._in_process("store back", join)
 
-    def lose_store_answer(self, *, applied: bool) -> None:
+    def lose_store_response(self, *, applied: bool) -> None:
         """Lose the response to the next write, after it is applied or before."""
-        self._in_process(f"answer lost, applied={applied}", lambda client: client.lose_next_response(applied=applied))
+        self._in_process(f"response lost, applied={applied}", lambda client: client.lose_next_response(applied=applied))
 
     def _in_process(self, what: str, work: Callable[[MemoryBackend], None]) -> None:
         if self.process is not None and (client := self._store.clients.get(self.process)) is not None:

@@ -216,8 +216,8 @@ class _Run:
                 world.network.cut_connections(machine.host, other.host)
             case Kind.LOSE_STORE:
                 machine.cut_from_store(fault.lasts, silently=fault.amount > 0)
-            case Kind.LOSE_ANSWER:
-                machine.lose_store_answer(applied=fault.amount > 0)
+            case Kind.LOSE_RESPONSE:
+                machine.lose_store_response(applied=fault.amount > 0)
             case Kind.SKEW:
                 machine.clock.skew_s += fault.amount
         await asyncio.sleep(fault.lasts)
@@ -240,7 +240,7 @@ class _Run:
             case Kind.STOP:
                 machine.resume()
             case Kind.SHUT_DOWN:
-                await self._until(lambda: not machine.is_stopping, "a broker ends that was told to")
+                await self._until(lambda: not machine.is_stopping, "a broker that is shutting down exits")
                 machine.start()
             case Kind.ISOLATE | Kind.PART | Kind.DEAFEN:
                 self.world.network.join(*self._sides(fault), one_way=fault.kind is Kind.DEAFEN)
