@@ -133,7 +133,7 @@ class DeleteAclsRequest(Request, key=31, versions="0-3", flexible="2+"):
 
 
 class DeleteAclsResponse(Response, key=31, versions="0-3", flexible="2+"):
-    """What each filter deleted, in the order of the request.
+    """The rules that each filter deleted, in the order of the request.
 
     Versions:
         1: pattern_type (KIP-290); sent before the client is throttled, not after (KIP-219).
@@ -142,7 +142,7 @@ class DeleteAclsResponse(Response, key=31, versions="0-3", flexible="2+"):
     """
 
     class DeleteAclsFilterResult(Struct):
-        """What one filter deleted."""
+        """The rules that one filter deleted."""
 
         error_code: i16 = 0
         error_message: str | None = None

@@ -23,7 +23,7 @@ class ApiVersionsRequest(Request, key=18, versions="0-4", flexible="3+"):
 
 
 class ApiVersionsResponse(Response, key=18, versions="0-4", flexible="3+"):
-    """The versions of each API the broker supports, and the cluster's features.
+    """The versions of each API that the broker supports, and the cluster's features.
 
     Its header is version 0 whatever the body's version: the sender does not know yet what the broker speaks (KIP-511).
 
@@ -43,14 +43,14 @@ class ApiVersionsResponse(Response, key=18, versions="0-4", flexible="3+"):
         max_version: i16
 
     class SupportedFeatureKey(Struct):
-        """A feature this broker could run with."""
+        """A feature version range that this broker supports."""
 
         name: str
         min_version: i16
         max_version: i16
 
     class FinalizedFeatureKey(Struct):
-        """A feature the whole cluster runs with."""
+        """A feature version that the whole cluster uses."""
 
         name: str
         max_version_level: i16

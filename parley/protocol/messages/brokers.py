@@ -18,7 +18,7 @@ class ControlledShutdownRequest(Request, key=7, versions="1-3", flexible="3+"):
 
 
 class ControlledShutdownResponse(Response, key=7, versions="1-3", flexible="3+"):
-    """What the broker leaves without a leader when it stops.
+    """The partitions that would have no leader when the broker stops.
 
     Versions:
         2: same layout; STALE_BROKER_EPOCH may occur (KIP-380).

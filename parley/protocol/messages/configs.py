@@ -31,7 +31,7 @@ class DescribeConfigsRequest(Request, key=32, versions="0-4", flexible="4+"):
 
 
 class DescribeConfigsResponse(Response, key=32, versions="0-4", flexible="4+"):
-    """The settings of the resources asked for.
+    """The settings of the requested resources.
 
     Versions:
         1: config_source and synonyms instead of is_default (KIP-226).
@@ -65,7 +65,7 @@ class DescribeConfigsResponse(Response, key=32, versions="0-4", flexible="4+"):
         documentation: str | None = field("3+", default=None, ignorable=True)
 
     class DescribeConfigsSynonym(Struct):
-        """Where the value may come from, the strongest first."""
+        """A possible source of the value; the one with the highest precedence comes first."""
 
         name: str
         value: str | None
@@ -76,7 +76,7 @@ class DescribeConfigsResponse(Response, key=32, versions="0-4", flexible="4+"):
 
 
 class AlterConfigsRequest(Request, key=33, versions="0-2", flexible="2+"):
-    """Replace all settings of a resource; what is not named returns to its default (KIP-133).
+    """Replace all settings of a resource; keys that are not given return to their defaults (KIP-133).
 
     Versions:
         1: the client enforces throttle_time_ms itself (KIP-219).
@@ -138,7 +138,7 @@ class IncrementalAlterConfigsRequest(Request, key=44, versions="0-1", flexible="
         """One change."""
 
         name: str
-        config_operation: i8  # 0: set; 1: delete; 2: append to a list; 3: take out of a list
+        config_operation: i8  # 0: set; 1: delete; 2: append to a list; 3: remove from a list
         value: str | None  # None only when deleting
 
     resources: list[AlterConfigsResource]

@@ -8,7 +8,7 @@ from parley.protocol.schema import Request, Response, Struct, field, i8, i16, i3
 
 
 class ConsumerGroupHeartbeatRequest(Request, key=68, versions="0-1", flexible="0+"):
-    """Join, stay in or leave a group; what did not change since the last heartbeat is left out (KIP-848).
+    """Join, stay in or leave a group; unchanged values are left out (KIP-848).
 
     Versions:
         1: subscribed_topic_regex, matched by the broker (KIP-848); the member chooses its own id (KIP-1082).
@@ -40,7 +40,7 @@ class ConsumerGroupHeartbeatResponse(Response, key=68, versions="0-1", flexible=
     """
 
     class Assignment(Struct):
-        """All partitions the member may use at once."""
+        """All partitions that the member may use from now on."""
 
         topic_partitions: list[ConsumerGroupHeartbeatResponse.TopicPartitions]
 
@@ -71,7 +71,7 @@ class ConsumerGroupDescribeRequest(Request, key=69, versions="0-1", flexible="0+
 
 
 class ConsumerGroupDescribeResponse(Response, key=69, versions="0-1", flexible="0+"):
-    """The state and the members of the groups asked for.
+    """The state and the members of the requested groups.
 
     Versions:
         1: member_type, while a group moves from the classic protocol (KIP-1099).
@@ -102,7 +102,7 @@ class ConsumerGroupDescribeResponse(Response, key=69, versions="0-1", flexible="
         subscribed_topic_names: list[str]
         subscribed_topic_regex: str | None = None
         assignment: ConsumerGroupDescribeResponse.Assignment  # what the member has now
-        target_assignment: ConsumerGroupDescribeResponse.Assignment  # what the member is to have in the end
+        target_assignment: ConsumerGroupDescribeResponse.Assignment  # what the member will have in the end
         member_type: i8 = field("1+", default=-1, ignorable=True)  # -1: unknown; 0: classic; 1: consumer
 
     class Assignment(Struct):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from parley.protocol.schema import Request, Response, i8, i16, i32
 
 START, STATUS, ABORT = 0, 1, 2
-"""What may be asked for."""
+"""The possible actions."""
 
 
 class MigrateCoordinationRequest(Request, key=1001, versions="0", flexible="0+"):
@@ -19,10 +19,10 @@ class MigrateCoordinationRequest(Request, key=1001, versions="0", flexible="0+")
 
 
 class MigrateCoordinationResponse(Response, key=1001, versions="0", flexible="0+"):
-    """How the latest move stands.
+    """The state of the latest move.
 
-    Errors: NOT_CONTROLLER, COORDINATOR_NOT_AVAILABLE (the store does not answer), INVALID_REQUEST (a bad address, or a
-    move is under way, or none).
+    Errors: NOT_CONTROLLER, COORDINATOR_NOT_AVAILABLE (the store does not respond), INVALID_REQUEST (a bad address, or a
+    move is in progress, or none is).
     """
 
     throttle_time_ms: i32 = 0

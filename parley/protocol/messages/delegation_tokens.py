@@ -11,7 +11,7 @@ class CreateDelegationTokenRequest(Request, key=38, versions="0-3", flexible="2+
     Versions:
         1: the client enforces throttle_time_ms itself (KIP-219).
         2: flexible encoding (KIP-482).
-        3: owner_principal_type and owner_principal_name, to create a token for someone else (KIP-373).
+        3: owner_principal_type and owner_principal_name, to create a token for another principal (KIP-373).
     """
 
     class CreatableRenewers(Struct):
@@ -32,7 +32,7 @@ class CreateDelegationTokenResponse(Response, key=38, versions="0-3", flexible="
     Versions:
         1: sent before the client is throttled, not after (KIP-219).
         2: flexible encoding (KIP-482).
-        3: the principal that asked, beside the owner (KIP-373).
+        3: the requesting principal, besides the owner (KIP-373).
     """
 
     error_code: i16 = 0
@@ -49,7 +49,7 @@ class CreateDelegationTokenResponse(Response, key=38, versions="0-3", flexible="
 
 
 class RenewDelegationTokenRequest(Request, key=39, versions="0-2", flexible="2+"):
-    """Put off the expiry of a token, at most to the end of its life.
+    """Extend the expiry of a token, at most to its maximum lifetime.
 
     Versions:
         1: the client enforces throttle_time_ms itself (KIP-219).
@@ -104,7 +104,7 @@ class DescribeDelegationTokenRequest(Request, key=41, versions="0-3", flexible="
     Versions:
         1: the client enforces throttle_time_ms itself (KIP-219).
         2: flexible encoding (KIP-482).
-        3: the response has the principal that asked for each token (KIP-373).
+        3: the response has the principal that requested each token (KIP-373).
     """
 
     class DescribeDelegationTokenOwner(Struct):
@@ -117,12 +117,12 @@ class DescribeDelegationTokenRequest(Request, key=41, versions="0-3", flexible="
 
 
 class DescribeDelegationTokenResponse(Response, key=41, versions="0-3", flexible="2+"):
-    """The tokens asked for.
+    """The requested tokens.
 
     Versions:
         1: sent before the client is throttled, not after (KIP-219).
         2: flexible encoding (KIP-482).
-        3: the principal that asked for the token, beside its owner (KIP-373).
+        3: the requesting principal, besides the owner (KIP-373).
     """
 
     class DescribedDelegationToken(Struct):

@@ -51,10 +51,10 @@ class ElectLeadersResponse(Response, key=43, versions="0-2", flexible="2+"):
 
 
 class AlterPartitionReassignmentsRequest(Request, key=45, versions="0-1", flexible="0+"):
-    """Move partitions to other replicas, or stop doing so (KIP-455).
+    """Reassign partitions to other replicas, or cancel that (KIP-455).
 
     Versions:
-        1: allow_replication_factor_change, to be sure of moving only (KIP-860).
+        1: allow_replication_factor_change, to ensure that the number of replicas stays the same (KIP-860).
     """
 
     class ReassignableTopic(Struct):
@@ -67,7 +67,7 @@ class AlterPartitionReassignmentsRequest(Request, key=45, versions="0-1", flexib
         """One partition."""
 
         partition_index: i32
-        replicas: list[i32] | None = None  # None: stop the move under way
+        replicas: list[i32] | None = None  # None: cancel the reassignment
 
     timeout_ms: i32 = 60000
     allow_replication_factor_change: bool = field("1+", default=True)  # False: refuse a list of another length
@@ -102,7 +102,7 @@ class AlterPartitionReassignmentsResponse(Response, key=45, versions="0-1", flex
 
 
 class ListPartitionReassignmentsRequest(Request, key=46, versions="0", flexible="0+"):
-    """Request the moves under way (KIP-455)."""
+    """Request the reassignments in progress (KIP-455)."""
 
     class ListPartitionReassignmentsTopics(Struct):
         """The partitions of one topic."""
@@ -115,16 +115,16 @@ class ListPartitionReassignmentsRequest(Request, key=46, versions="0", flexible=
 
 
 class ListPartitionReassignmentsResponse(Response, key=46, versions="0", flexible="0+"):
-    """The moves under way."""
+    """The reassignments in progress."""
 
     class OngoingTopicReassignment(Struct):
-        """The moves in one topic."""
+        """The reassignments in one topic."""
 
         name: str
         partitions: list[ListPartitionReassignmentsResponse.OngoingPartitionReassignment]
 
     class OngoingPartitionReassignment(Struct):
-        """The move of one partition."""
+        """The reassignment of one partition."""
 
         partition_index: i32
         replicas: list[i32]  # all that hold it now, the adding and the removing ones too

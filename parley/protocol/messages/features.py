@@ -1,4 +1,4 @@
-"""UpdateFeatures: raising and lowering what the whole cluster runs with (KIP-584)."""
+"""UpdateFeatures: raising and lowering the cluster's feature versions (KIP-584)."""
 
 from __future__ import annotations
 

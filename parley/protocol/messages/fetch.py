@@ -8,14 +8,14 @@ from parley.protocol.schema import ZERO, ZERO_UUID, Records, Request, Response, 
 
 
 class FetchRequest(Request, key=1, versions="0-18", flexible="12+"):
-    """Read batches from partitions led by the receiving broker, waiting for enough bytes if need be.
+    """Read batches from partitions led by the receiving broker, waiting for enough bytes if necessary.
 
     Consumers and followers use the same request; a follower names itself by its replica id.
 
     Versions:
         1: the response says how long the client was throttled (KIP-13).
         2: the reader understands message format v1 (KIP-32).
-        3: max_bytes for the whole answer; partitions are served in the order given (KIP-74).
+        3: max_bytes for the whole response; partitions are served in the order given (KIP-74).
         4: isolation_level; the reader understands record batches of format v2 (KIP-98).
         5: followers report their log_start_offset, for the deletion of records (KIP-107).
         6: the reader understands KAFKA_STORAGE_ERROR (KIP-112).
@@ -30,7 +30,7 @@ class FetchRequest(Request, key=1, versions="0-18", flexible="12+"):
         15: replica_state with the broker's epoch replaces replica_id, to fence restarted followers (KIP-903).
         16: the response may give the address of the new leader (KIP-951).
         17: replica_directory_id, for metadata quorum voters (KIP-853).
-        18: followers report the high watermark they know, so that a new one reaches them at once (KIP-1166).
+        18: followers report the high watermark they know, so that they receive a new one at once (KIP-1166).
     """
 
     class ReplicaState(Struct):
@@ -47,7 +47,7 @@ class FetchRequest(Request, key=1, versions="0-18", flexible="12+"):
         partitions: list[FetchRequest.FetchPartition]
 
     class FetchPartition(Struct):
-        """Where to read one partition."""
+        """The position from which to read one partition."""
 
         partition: i32
         current_leader_epoch: i32 = field("9+", default=-1, ignorable=True)  # -1: do not check
@@ -55,13 +55,13 @@ class FetchRequest(Request, key=1, versions="0-18", flexible="12+"):
         # leader epoch of the record before fetch_offset; -1: unknown
         last_fetched_epoch: i32 = field("12+", default=-1)
         log_start_offset: i64 = field("5+", default=-1, ignorable=True)  # of the follower's log; -1 from a consumer
-        partition_max_bytes: i32  # soft, as max_bytes is
+        partition_max_bytes: i32  # soft, like max_bytes
         replica_directory_id: UUID = field("17+", tag=0, tagged="17+", default=ZERO_UUID, ignorable=True)
-        # -1: unknown; the greatest value: the follower does not tell
+        # -1: unknown; the greatest value: not reported
         high_watermark: i64 = field("18+", tag=1, tagged="18+", default=0x7FFF_FFFF_FFFF_FFFF, ignorable=True)
 
     class ForgottenTopic(Struct):
-        """Partitions to take out of the session."""
+        """Partitions to remove from the session."""
 
         topic: str = field("7-12", default="", ignorable=True)
         topic_id: UUID = field("13+", default=ZERO_UUID, ignorable=True)
@@ -96,7 +96,7 @@ class FetchResponse(Response, key=1, versions="0-18", flexible="12+"):
         4: last_stable_offset and aborted_transactions; batches of format v2 (KIP-98).
         5: log_start_offset (KIP-107).
         6: KAFKA_STORAGE_ERROR may occur (KIP-112).
-        7: a top-level error and session_id; partitions without news are left out of a session's answer (KIP-227).
+        7: a top-level error and session_id; a session's response leaves out unchanged partitions (KIP-227).
         8: sent before the client is throttled, not after (KIP-219).
         9: FENCED_LEADER_EPOCH and UNKNOWN_LEADER_EPOCH may occur (KIP-320).
         10: batches may be compressed with zstd (KIP-110).
@@ -111,14 +111,14 @@ class FetchResponse(Response, key=1, versions="0-18", flexible="12+"):
     """
 
     class FetchableTopicResponse(Struct):
-        """What was read of one topic."""
+        """The batches of one topic."""
 
         topic: str = field("0-12", default="", ignorable=True)
         topic_id: UUID = field("13+", default=ZERO_UUID, ignorable=True)
         partitions: list[FetchResponse.PartitionData]
 
     class PartitionData(Struct):
-        """What was read of one partition."""
+        """The batches of one partition."""
 
         partition_index: i32
         error_code: i16 = 0
@@ -141,7 +141,7 @@ class FetchResponse(Response, key=1, versions="0-18", flexible="12+"):
         end_offset: i64 = -1
 
     class LeaderIdAndEpoch(Struct):
-        """Who leads the partition now."""
+        """The current leader of the partition."""
 
         leader_id: i32 = -1
         leader_epoch: i32 = -1

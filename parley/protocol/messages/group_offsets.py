@@ -1,4 +1,4 @@
-"""OffsetCommit, OffsetFetch, OffsetDelete: how far a group has read."""
+"""OffsetCommit, OffsetFetch, OffsetDelete: the committed offsets of groups."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from parley.protocol.schema import ZERO_UUID, Request, Response, Struct, field, 
 
 
 class OffsetCommitRequest(Request, key=8, versions="0-10", flexible="8+"):
-    """Store how far a group has read.
+    """Commit the offsets of a group.
 
-    Only members of the current generation may commit; anyone may while the group has no members.
+    Only members of the current generation may commit; any client may while the group has no members.
 
     Versions:
         1: offsets live in Kafka itself, with membership checked and a timestamp per partition (0.8.2).
@@ -33,7 +33,7 @@ class OffsetCommitRequest(Request, key=8, versions="0-10", flexible="8+"):
         partitions: list[OffsetCommitRequest.OffsetCommitRequestPartition]
 
     class OffsetCommitRequestPartition(Struct):
-        """How far one partition was read."""
+        """The committed offset of one partition."""
 
         partition_index: i32
         committed_offset: i64  # of the next record to read
@@ -83,7 +83,7 @@ class OffsetCommitResponse(Response, key=8, versions="0-10", flexible="8+"):
 
 
 class OffsetFetchRequest(Request, key=9, versions="0-10", flexible="6+"):
-    """Ask how far groups have read.
+    """Fetch the committed offsets of groups.
 
     Versions:
         1: from Kafka itself; version 0 was about offsets kept in ZooKeeper (0.8.2).
@@ -92,7 +92,7 @@ class OffsetFetchRequest(Request, key=9, versions="0-10", flexible="6+"):
         4: the client enforces throttle_time_ms itself (KIP-219).
         5: the response has leader epochs (KIP-320).
         6: flexible encoding (KIP-482).
-        7: require_stable: no answer for partitions with an undecided transactional commit (KIP-447).
+        7: require_stable: no offset for partitions with an undecided transactional commit (KIP-447).
         8: several groups at once (KIP-709).
         9: member id and epoch, checked for members of the new group protocol (KIP-848).
         10: topics by id instead of name (KIP-848).
@@ -105,7 +105,7 @@ class OffsetFetchRequest(Request, key=9, versions="0-10", flexible="6+"):
         partition_indexes: list[i32]
 
     class OffsetFetchRequestGroup(Struct):
-        """What to fetch of one group."""
+        """The partitions to fetch for one group."""
 
         group_id: str
         member_id: str | None = field("9+", default=None, ignorable=True)  # None: not as a member
@@ -128,7 +128,7 @@ class OffsetFetchRequest(Request, key=9, versions="0-10", flexible="6+"):
 
 
 class OffsetFetchResponse(Response, key=9, versions="0-10", flexible="6+"):
-    """How far the groups have read.
+    """The committed offsets of the groups.
 
     Versions:
         1: same layout; offsets kept in Kafka (0.8.2).
@@ -150,7 +150,7 @@ class OffsetFetchResponse(Response, key=9, versions="0-10", flexible="6+"):
         partitions: list[OffsetFetchResponse.OffsetFetchResponsePartition]
 
     class OffsetFetchResponsePartition(Struct):
-        """How far one partition was read."""
+        """The committed offset of one partition."""
 
         partition_index: i32
         committed_offset: i64  # of the next record to read; -1: none was committed
@@ -173,7 +173,7 @@ class OffsetFetchResponse(Response, key=9, versions="0-10", flexible="6+"):
         partitions: list[OffsetFetchResponse.OffsetFetchResponsePartitions]
 
     class OffsetFetchResponsePartitions(Struct):
-        """How far one partition was read."""
+        """The committed offset of one partition."""
 
         partition_index: i32
         committed_offset: i64  # of the next record to read; -1: none was committed

@@ -1,7 +1,7 @@
-"""The classic group protocol: finding the coordinator, membership, and a look at the groups.
+"""The classic group protocol: finding the coordinator, membership, and listing the groups.
 
-Members join, one of them (the leader) shares out the work, all fetch their share by SyncGroup and then show life by
-Heartbeat. The coordinator never reads what members say in ``metadata`` and ``assignment``.
+Members join, one of them (the leader) assigns the work, all fetch their assignment with SyncGroup and then send
+Heartbeats. The coordinator never interprets the members' ``metadata`` and ``assignment``.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class FindCoordinatorRequest(Request, key=10, versions="0-6", flexible="3+"):
 
 
 class FindCoordinatorResponse(Response, key=10, versions="0-6", flexible="3+"):
-    """The coordinators asked for.
+    """The requested coordinators.
 
     Versions:
         1: throttle_time_ms (KIP-124) and error_message (KIP-98).
         2: sent before the client is throttled, not after (KIP-219).
         3: flexible encoding (KIP-482).
-        4: one answer per key, each with its own error (KIP-699).
+        4: one result per key, each with its own error (KIP-699).
         5: TRANSACTION_ABORTABLE may occur (KIP-890).
         6: same layout; share groups (KIP-932).
     """
@@ -58,28 +58,28 @@ class FindCoordinatorResponse(Response, key=10, versions="0-6", flexible="3+"):
 
 
 class JoinGroupRequest(Request, key=11, versions="0-9", flexible="6+"):
-    """Enter a group, or enter again for a rebalance; answered when all members have joined or time is up.
+    """Join a group, or rejoin for a rebalance; the response comes when all members have joined or the time is up.
 
     Versions:
-        1: rebalance_timeout_ms, apart from the time within which a death is noticed (KIP-62).
+        1: rebalance_timeout_ms, separate from the session timeout (KIP-62).
         2: the response says how long the client was throttled (KIP-124).
         3: the client enforces throttle_time_ms itself (KIP-219).
-        4: a new member is told its id with MEMBER_ID_REQUIRED and joins again with it (KIP-394).
-        5: group_instance_id: static members keep their place over a restart (KIP-345).
+        4: a new member receives its id with MEMBER_ID_REQUIRED and joins again with it (KIP-394).
+        5: group_instance_id: static members keep their place across a restart (KIP-345).
         6: flexible encoding (KIP-482).
         7: the response names the protocol type (KIP-559).
         8: reason, for the broker's log (KIP-800).
-        9: a static leader that came back can be told to keep the assignment (KIP-814).
+        9: a static leader that returns may keep the assignment (KIP-814).
     """
 
     class JoinGroupRequestProtocol(Struct):
-        """A way of sharing out the work that the member supports."""
+        """An assignment strategy that the member supports."""
 
         name: str
         metadata: bytes  # for consumers: a ConsumerProtocolSubscription
 
     group_id: str
-    session_timeout_ms: i32  # a member silent for so long is taken out
+    session_timeout_ms: i32  # a member silent for longer is removed
     # how long a rebalance waits for this member; -1: as the session timeout
     rebalance_timeout_ms: i32 = field("1+", default=-1, ignorable=True)
     member_id: str  # empty: a new member
@@ -90,7 +90,7 @@ class JoinGroupRequest(Request, key=11, versions="0-9", flexible="6+"):
 
 
 class JoinGroupResponse(Response, key=11, versions="0-9", flexible="6+"):
-    """The new generation; for its leader, also the members whose work it must share out.
+    """The new generation; for its leader, also the members to which it must assign partitions.
 
     Versions:
         1: same layout; the request has rebalance_timeout_ms (KIP-62).
@@ -101,15 +101,15 @@ class JoinGroupResponse(Response, key=11, versions="0-9", flexible="6+"):
         6: flexible encoding (KIP-482).
         7: protocol_type; protocol_name may be None (KIP-559).
         8: same layout; the request gives a reason (KIP-800).
-        9: skip_assignment: a static leader came back and nothing changed (KIP-814).
+        9: skip_assignment: a static leader returned and nothing changed (KIP-814).
     """
 
     class JoinGroupResponseMember(Struct):
-        """A member, as the leader sees it."""
+        """A member, for the leader."""
 
         member_id: str
         group_instance_id: str | None = field("5+", default=None, ignorable=True)
-        metadata: bytes  # what the member gave for the protocol chosen
+        metadata: bytes  # the member's metadata for the chosen protocol
 
     throttle_time_ms: i32 = field("2+", default=0, ignorable=True)
     error_code: i16 = 0
@@ -123,7 +123,7 @@ class JoinGroupResponse(Response, key=11, versions="0-9", flexible="6+"):
 
 
 class HeartbeatRequest(Request, key=12, versions="0-4", flexible="4+"):
-    """Show that a member is alive, and learn of a rebalance.
+    """Keep a member's session alive, and learn of a rebalance.
 
     Versions:
         1: the response says how long the client was throttled (KIP-124).
@@ -153,7 +153,7 @@ class HeartbeatResponse(Response, key=12, versions="0-4", flexible="4+"):
 
 
 class LeaveGroupRequest(Request, key=13, versions="0-5", flexible="4+"):
-    """Take members out of a group without waiting for their sessions to end.
+    """Remove members from a group without waiting for their sessions to end.
 
     Versions:
         1: the response says how long the client was throttled (KIP-124).
@@ -199,7 +199,7 @@ class LeaveGroupResponse(Response, key=13, versions="0-5", flexible="4+"):
 
 
 class SyncGroupRequest(Request, key=14, versions="0-5", flexible="4+"):
-    """Fetch a member's share of the work; the leader's request brings the shares of all.
+    """Fetch a member's assignment; the leader's request carries the assignments of all members.
 
     Versions:
         1: the response says how long the client was throttled (KIP-124).
@@ -225,7 +225,7 @@ class SyncGroupRequest(Request, key=14, versions="0-5", flexible="4+"):
 
 
 class SyncGroupResponse(Response, key=14, versions="0-5", flexible="4+"):
-    """The member's share of the work.
+    """The member's assignment.
 
     Versions:
         1: throttle_time_ms (KIP-124).
@@ -251,7 +251,7 @@ class DescribeGroupsRequest(Request, key=15, versions="0-6", flexible="5+"):
         3: authorized operations on request (KIP-430).
         4: the response has group_instance_id (KIP-345).
         5: flexible encoding (KIP-482).
-        6: an unknown group is GROUP_ID_NOT_FOUND, no longer a group in state Dead (KIP-1043).
+        6: an unknown group is GROUP_ID_NOT_FOUND instead of a group in state Dead (KIP-1043).
     """
 
     groups: list[str]
@@ -259,7 +259,7 @@ class DescribeGroupsRequest(Request, key=15, versions="0-6", flexible="5+"):
 
 
 class DescribeGroupsResponse(Response, key=15, versions="0-6", flexible="5+"):
-    """The state and the members of the groups asked for.
+    """The state and the members of the requested groups.
 
     Versions:
         1: throttle_time_ms (KIP-124).
@@ -278,7 +278,7 @@ class DescribeGroupsResponse(Response, key=15, versions="0-6", flexible="5+"):
         group_id: str
         group_state: str  # Empty, PreparingRebalance, CompletingRebalance, Stable or Dead
         protocol_type: str
-        protocol_data: str  # the protocol chosen; empty unless the group is Stable
+        protocol_data: str  # the chosen protocol; empty unless the group is Stable
         members: list[DescribeGroupsResponse.DescribedGroupMember]
         # bit n: operation n is allowed; the lowest int32: not requested
         authorized_operations: i32 = field("3+", default=-0x8000_0000)
@@ -290,22 +290,22 @@ class DescribeGroupsResponse(Response, key=15, versions="0-6", flexible="5+"):
         group_instance_id: str | None = field("4+", default=None, ignorable=True)
         client_id: str
         client_host: str
-        member_metadata: bytes  # what the member gave when joining; empty unless the group is Stable
-        member_assignment: bytes  # what the leader gave it; empty unless the group is Stable
+        member_metadata: bytes  # the member's metadata from joining; empty unless the group is Stable
+        member_assignment: bytes  # its assignment from the leader; empty unless the group is Stable
 
     throttle_time_ms: i32 = field("1+", default=0, ignorable=True)
     groups: list[DescribedGroup]
 
 
 class ListGroupsRequest(Request, key=16, versions="0-5", flexible="3+"):
-    """Ask a broker for the groups it coordinates.
+    """Request the groups that a broker coordinates.
 
     Versions:
         1: the response says how long the client was throttled (KIP-124).
         2: the client enforces throttle_time_ms itself (KIP-219).
         3: flexible encoding (KIP-482).
         4: states_filter (KIP-518).
-        5: types_filter, as there is more than the classic type (KIP-848).
+        5: types_filter, because there are other types than classic (KIP-848).
     """
 
     states_filter: list[str] = field("4+", default=[])  # empty: all states

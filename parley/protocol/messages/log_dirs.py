@@ -1,4 +1,4 @@
-"""DescribeLogDirs and AlterReplicaLogDirs: which disk holds which partition (KIP-113)."""
+"""DescribeLogDirs and AlterReplicaLogDirs: the log directories of partitions (KIP-113)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from parley.protocol.schema import Request, Response, Struct, field, i16, i32, i
 
 
 class AlterReplicaLogDirsRequest(Request, key=34, versions="0-2", flexible="2+"):
-    """Move replicas held by the receiving broker to other log directories, or say where to create them (KIP-113).
+    """Move replicas held by the receiving broker to other log directories, or choose the directory for new ones (KIP-113).
 
     Versions:
         1: the client enforces throttle_time_ms itself (KIP-219).
@@ -53,14 +53,14 @@ class AlterReplicaLogDirsResponse(Response, key=34, versions="0-2", flexible="2+
 
 
 class DescribeLogDirsRequest(Request, key=35, versions="0-5", flexible="2+"):
-    """Ask a broker for the contents of its log directories (KIP-113).
+    """Request the contents of its log directories (KIP-113).
 
     Versions:
         1: the client enforces throttle_time_ms itself (KIP-219).
         2: flexible encoding (KIP-482).
         3: the response has a top-level error (KIP-784).
         4: the response has the sizes of the volumes (KIP-827).
-        5: the response says which directories take no new replicas (KIP-1066).
+        5: the response says which directories accept no new replicas (KIP-1066).
     """
 
     class DescribableLogDirTopic(Struct):
@@ -73,7 +73,7 @@ class DescribeLogDirsRequest(Request, key=35, versions="0-5", flexible="2+"):
 
 
 class DescribeLogDirsResponse(Response, key=35, versions="0-5", flexible="2+"):
-    """The log directories of the broker, and how much of each partition they hold.
+    """The log directories of the broker, and the size of each partition in them.
 
     Versions:
         1: sent before the client is throttled, not after (KIP-219).

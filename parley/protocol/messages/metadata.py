@@ -8,21 +8,21 @@ from parley.protocol.schema import ZERO_UUID, Request, Response, Struct, field, 
 
 
 class MetadataRequest(Request, key=3, versions="0-13", flexible="9+"):
-    """Request the brokers and for the leaders of topics' partitions.
+    """Request the brokers, and the leaders of topics' partitions.
 
     Versions:
-        1: None asks for all topics and an empty list for none; before, an empty list asked for all (KIP-4).
+        1: None means all topics and an empty list none; before, an empty list meant all (KIP-4).
         2: the response has the cluster's id (KIP-78).
         3: the response says how long the client was throttled (KIP-124).
-        4: allow_auto_topic_creation, so that looking need not create (KAFKA-5291).
+        4: allow_auto_topic_creation, so that a lookup need not create topics (KAFKA-5291).
         5: the response lists replicas on failed disks (KIP-112).
         6: the client enforces throttle_time_ms itself (KIP-219).
         7: the response has leader epochs (KIP-320).
         8: authorized operations on request (KIP-430).
         9: flexible encoding (KIP-482).
         10: topic ids in the response; in the request they do not work before 12 (KIP-516).
-        11: include_cluster_authorized_operations went to DescribeCluster (KIP-700).
-        12: topics may be asked for by id (KIP-516).
+        11: include_cluster_authorized_operations moved to DescribeCluster (KIP-700).
+        12: topics may be requested by id (KIP-516).
         13: the response has a top-level error (KIP-1102).
     """
 
@@ -39,7 +39,7 @@ class MetadataRequest(Request, key=3, versions="0-13", flexible="9+"):
 
 
 class MetadataResponse(Response, key=3, versions="0-13", flexible="9+"):
-    """The live brokers, the controller, and the topics asked for.
+    """The live brokers, the controller, and the requested topics.
 
     Versions:
         1: racks (KIP-36), the controller's id, and whether a topic is internal (KIP-4).
@@ -52,9 +52,9 @@ class MetadataResponse(Response, key=3, versions="0-13", flexible="9+"):
         8: authorized operations of topics and cluster (KIP-430).
         9: flexible encoding (KIP-482).
         10: topic_id (KIP-516).
-        11: cluster_authorized_operations went to DescribeCluster (KIP-700).
-        12: name is None for a topic asked for by an unknown id (KIP-516).
-        13: error_code, by which a broker can tell the client to bootstrap again (KIP-1102).
+        11: cluster_authorized_operations moved to DescribeCluster (KIP-700).
+        12: name is None for a topic requested by an unknown id (KIP-516).
+        13: error_code, by which a broker can make the client bootstrap again (KIP-1102).
     """
 
     class MetadataResponseBroker(Struct):
@@ -77,7 +77,7 @@ class MetadataResponse(Response, key=3, versions="0-13", flexible="9+"):
         topic_authorized_operations: i32 = field("8+", default=-0x8000_0000)
 
     class MetadataResponsePartition(Struct):
-        """Who holds and leads one partition."""
+        """The replicas and the leader of one partition."""
 
         error_code: i16 = 0
         partition_index: i32
@@ -101,7 +101,7 @@ class DescribeClusterRequest(Request, key=60, versions="0-2", flexible="0+"):
     """Request the cluster's id, controller and brokers (KIP-700).
 
     Versions:
-        1: endpoint_type, to ask controllers for controllers (KIP-919).
+        1: endpoint_type, to request the controllers from a controller (KIP-919).
         2: include_fenced_brokers (KIP-1073).
     """
 
@@ -171,7 +171,7 @@ class DescribeTopicPartitionsResponse(Response, key=75, versions="0", flexible="
         topic_authorized_operations: i32 = -0x8000_0000
 
     class DescribeTopicPartitionsResponsePartition(Struct):
-        """Who holds and leads one partition."""
+        """The replicas and the leader of one partition."""
 
         error_code: i16 = 0
         partition_index: i32

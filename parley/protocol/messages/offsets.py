@@ -21,7 +21,7 @@ class ListOffsetsRequest(Request, key=2, versions="0-11", flexible="6+"):
         7: -3, the greatest timestamp (KIP-734).
         8: -4, the earliest offset on local disk (KIP-405).
         9: -5, the latest offset in remote storage (KIP-1005).
-        10: timeout_ms, as a look into remote storage takes its time (KIP-1075).
+        10: timeout_ms, because remote storage takes time to search (KIP-1075).
         11: -6, the earliest offset not yet uploaded (KIP-1023).
     """
 
@@ -32,7 +32,7 @@ class ListOffsetsRequest(Request, key=2, versions="0-11", flexible="6+"):
         partitions: list[ListOffsetsRequest.ListOffsetsPartition]
 
     class ListOffsetsPartition(Struct):
-        """What to find in one partition."""
+        """The timestamp or position to find in one partition."""
 
         partition_index: i32
         current_leader_epoch: i32 = field("4+", default=-1, ignorable=True)  # -1: do not check
@@ -83,12 +83,12 @@ class ListOffsetsResponse(Response, key=2, versions="0-11", flexible="6+"):
 
 
 class OffsetForLeaderEpochRequest(Request, key=23, versions="0-4", flexible="4+"):
-    """Ask where a leader epoch ends, so that a follower or consumer can find where its log diverged (KIP-101).
+    """Request the end offset of a leader epoch, so that a follower or consumer can find where its log diverged (KIP-101).
 
     Versions:
-        1: the response names the epoch it speaks of, which may be lower than the one asked for (KIP-279).
+        1: the response names its epoch, which may be lower than the requested one (KIP-279).
         2: current_leader_epoch fences senders with old metadata; consumers may send it as well (KIP-320).
-        3: replica_id; a consumer's answer stops at the high watermark (KIP-392).
+        3: replica_id; a consumer's result is at most the high watermark (KIP-392).
         4: flexible encoding (KIP-482).
     """
 
@@ -111,7 +111,7 @@ class OffsetForLeaderEpochRequest(Request, key=23, versions="0-4", flexible="4+"
 
 
 class OffsetForLeaderEpochResponse(Response, key=23, versions="0-4", flexible="4+"):
-    """The greatest epoch not above the one asked for, and the offset at which it ends.
+    """The greatest epoch not above the requested one, and the offset at which it ends.
 
     Versions:
         1: leader_epoch (KIP-279).
@@ -121,13 +121,13 @@ class OffsetForLeaderEpochResponse(Response, key=23, versions="0-4", flexible="4
     """
 
     class OffsetForLeaderTopicResult(Struct):
-        """The responds for one topic."""
+        """The end offsets for one topic."""
 
         topic: str
         partitions: list[OffsetForLeaderEpochResponse.EpochEndOffset]
 
     class EpochEndOffset(Struct):
-        """The response for one partition."""
+        """The end offset for one partition."""
 
         error_code: i16 = 0
         partition: i32

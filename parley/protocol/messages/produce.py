@@ -42,7 +42,7 @@ class ProduceRequest(Request, key=0, versions="0-13", flexible="9+"):
         records: Records  # v0-2: a message set of format 0 or 1; later: one batch of format 2
 
     transactional_id: str | None = field("3+", default=None)
-    acks: i16  # 0: no answer; 1: when the leader has it; -1: when every in-sync replica has it
+    acks: i16  # 0: no response; 1: when the leader has it; -1: when every in-sync replica has it
     timeout_ms: i32  # how long the leader may wait for the replicas
     topic_data: list[TopicProduceData]
 
@@ -93,7 +93,7 @@ class ProduceResponse(Response, key=0, versions="0-13", flexible="9+"):
         batch_index_error_message: str | None = None
 
     class LeaderIdAndEpoch(Struct):
-        """Who leads the partition now; sent with NOT_LEADER_OR_FOLLOWER or FENCED_LEADER_EPOCH."""
+        """The current leader of the partition; sent with NOT_LEADER_OR_FOLLOWER or FENCED_LEADER_EPOCH."""
 
         leader_id: i32 = -1
         leader_epoch: i32 = -1

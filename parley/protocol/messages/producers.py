@@ -6,12 +6,12 @@ from parley.protocol.schema import Request, Response, Struct, field, i16, i32, i
 
 
 class InitProducerIdRequest(Request, key=22, versions="0-6", flexible="2+"):
-    """Get a producer id and epoch; with a transactional id, fence older instances and end what they left open (KIP-98).
+    """Get a producer id and epoch; a transactional id fences older instances and aborts their transactions (KIP-98).
 
     Versions:
         1: the client enforces throttle_time_ms itself (KIP-219).
         2: flexible encoding (KIP-482).
-        3: a producer may ask for a higher epoch of the id it has, to go on after an error (KIP-360).
+        3: a producer may ask for a higher epoch of the id it has, to continue after an error (KIP-360).
         4: the sender understands PRODUCER_FENCED (KIP-588).
         5: the sender understands TRANSACTION_ABORTABLE (KIP-890).
         6: transactions of an outside coordinator, with prepare and commit (KIP-939).
@@ -47,7 +47,7 @@ class InitProducerIdResponse(Response, key=22, versions="0-6", flexible="2+"):
 
 
 class DescribeProducersRequest(Request, key=61, versions="0", flexible="0+"):
-    """Ask the leaders of partitions for the producers they know (KIP-664)."""
+    """Request the producers that the leaders of partitions know (KIP-664)."""
 
     class TopicRequest(Struct):
         """The partitions of one topic."""
@@ -59,7 +59,7 @@ class DescribeProducersRequest(Request, key=61, versions="0", flexible="0+"):
 
 
 class DescribeProducersResponse(Response, key=61, versions="0", flexible="0+"):
-    """The producers that appended to each partition lately."""
+    """The active producers of each partition."""
 
     class TopicResponse(Struct):
         """The producers of one topic."""

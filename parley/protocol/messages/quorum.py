@@ -1,7 +1,7 @@
-"""The metadata quorum and its brokers as an administrator sees them: DescribeQuorum, AddRaftVoter, RemoveRaftVoter,
+"""The metadata quorum and its brokers for administrators: DescribeQuorum, AddRaftVoter, RemoveRaftVoter,
 UnregisterBroker.
 
-Parley keeps its metadata in a coordination store and has no such quorum, but tools ask for it.
+Parley keeps its metadata in a coordination store and has no such quorum, but tools send these requests.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from parley.protocol.schema import ZERO_UUID, Request, Response, Struct, field, 
 
 
 class DescribeQuorumRequest(Request, key=55, versions="0-2", flexible="0+"):
-    """Ask how far the voters and observers of the metadata log are (KIP-595).
+    """Request the progress of the voters and observers of the metadata log (KIP-595).
 
     Versions:
         1: the response has times (KIP-836).
@@ -60,7 +60,7 @@ class DescribeQuorumResponse(Response, key=55, versions="0-2", flexible="0+"):
         observers: list[DescribeQuorumResponse.ReplicaState]
 
     class ReplicaState(Struct):
-        """How far one replica is."""
+        """The progress of one replica."""
 
         replica_id: i32
         replica_directory_id: UUID = field("2+", default=ZERO_UUID)
@@ -71,7 +71,7 @@ class DescribeQuorumResponse(Response, key=55, versions="0-2", flexible="0+"):
         last_caught_up_timestamp: i64 = field("1+", default=-1, ignorable=True)
 
     class Node(Struct):
-        """Where one replica listens."""
+        """The listener of one replica."""
 
         node_id: i32
         listeners: list[DescribeQuorumResponse.Listener]
@@ -90,7 +90,7 @@ class DescribeQuorumResponse(Response, key=55, versions="0-2", flexible="0+"):
 
 
 class UnregisterBrokerRequest(Request, key=64, versions="0", flexible="0+"):
-    """Forget a broker that will not come back (KIP-631)."""
+    """Unregister a broker that will not return (KIP-631)."""
 
     broker_id: i32
 
@@ -122,7 +122,7 @@ class AddRaftVoterRequest(Request, key=80, versions="0-1", flexible="0+"):
     voter_id: i32
     voter_directory_id: UUID
     listeners: list[Listener]
-    # False: answer as soon as the leader has the change in its log
+    # False: respond as soon as the leader has the change in its log
     ack_when_committed: bool = field("1+", default=True)
 
 
@@ -139,7 +139,7 @@ class AddRaftVoterResponse(Response, key=80, versions="0-1", flexible="0+"):
 
 
 class RemoveRaftVoterRequest(Request, key=81, versions="0", flexible="0+"):
-    """Take a voter out of the metadata quorum (KIP-853)."""
+    """Remove a voter from the metadata quorum (KIP-853)."""
 
     cluster_id: str | None
     voter_id: i32

@@ -1,4 +1,4 @@
-"""DescribeClientQuotas and AlterClientQuotas: how much clients may use (KIP-546)."""
+"""DescribeClientQuotas and AlterClientQuotas: client quotas (KIP-546)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class DescribeClientQuotasRequest(Request, key=48, versions="0-1", flexible="1+"
     """
 
     class ComponentData(Struct):
-        """A part of the entities to look for."""
+        """A component of the entity filter."""
 
         entity_type: str  # user, client-id or ip
         match_type: i8  # 0: this name; 1: the default; 2: any that is named
@@ -37,7 +37,7 @@ class DescribeClientQuotasResponse(Response, key=48, versions="0-1", flexible="1
         values: list[DescribeClientQuotasResponse.ValueData]
 
     class EntityData(Struct):
-        """A part of the entity."""
+        """A component of the entity."""
 
         entity_type: str
         entity_name: str | None  # None: the default
@@ -68,7 +68,7 @@ class AlterClientQuotasRequest(Request, key=49, versions="0-1", flexible="1+"):
         ops: list[AlterClientQuotasRequest.OpData]
 
     class EntityData(Struct):
-        """A part of the entity."""
+        """A component of the entity."""
 
         entity_type: str
         entity_name: str | None  # None: the default
@@ -99,7 +99,7 @@ class AlterClientQuotasResponse(Response, key=49, versions="0-1", flexible="1+")
         entity: list[AlterClientQuotasResponse.EntityData]
 
     class EntityData(Struct):
-        """A part of the entity."""
+        """A component of the entity."""
 
         entity_type: str
         entity_name: str | None  # None: the default

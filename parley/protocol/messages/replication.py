@@ -13,7 +13,7 @@ class AlterPartitionRequest(Request, key=56, versions="0-3", flexible="0+"):
     Versions:
         1: leader_recovery_state, after an unclean election (KIP-704).
         2: topics by id instead of name; replicas that may not join are refused one by one (KIP-841).
-        3: each replica with its broker's epoch, so that one that restarted meanwhile is not let in (KIP-903).
+        3: each replica with its broker's epoch, so that a broker that restarted meanwhile is refused (KIP-903).
     """
 
     class TopicData(Struct):
@@ -24,7 +24,7 @@ class AlterPartitionRequest(Request, key=56, versions="0-3", flexible="0+"):
         partitions: list[AlterPartitionRequest.PartitionData]
 
     class PartitionData(Struct):
-        """The wish for one partition."""
+        """The requested ISR of one partition."""
 
         partition_index: i32
         leader_epoch: i32
@@ -34,7 +34,7 @@ class AlterPartitionRequest(Request, key=56, versions="0-3", flexible="0+"):
         partition_epoch: i32  # of the state the sender knows; the controller refuses others
 
     class BrokerState(Struct):
-        """A replica that is to be in sync."""
+        """A replica of the requested ISR."""
 
         broker_id: i32
         broker_epoch: i64 = -1  # -1: do not check
@@ -45,7 +45,7 @@ class AlterPartitionRequest(Request, key=56, versions="0-3", flexible="0+"):
 
 
 class AlterPartitionResponse(Response, key=56, versions="0-3", flexible="0+"):
-    """The state of each partition after the change, or why it was not made.
+    """The state of each partition after the change, or the reason for its refusal.
 
     Versions:
         1: leader_recovery_state (KIP-704).

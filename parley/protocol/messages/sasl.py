@@ -9,7 +9,7 @@ class SaslHandshakeRequest(Request, key=17, versions="0-1"):
     """Name the SASL mechanism the client wants to use (KIP-43).
 
     Versions:
-        1: the tokens that follow travel in SaslAuthenticate, no longer bare on the connection (KIP-152).
+        1: the tokens that follow are sent in SaslAuthenticate, not without frames (KIP-152).
     """
 
     mechanism: str  # PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, GSSAPI, OAUTHBEARER, ...
@@ -38,10 +38,10 @@ class SaslAuthenticateRequest(Request, key=36, versions="0-2", flexible="2+"):
 
 
 class SaslAuthenticateResponse(Response, key=36, versions="0-2", flexible="2+"):
-    """Carry one token of the mechanism from broker to client, or say why the client is refused.
+    """Carry one token of the mechanism from broker to client, or the reason for refusing the client.
 
     Versions:
-        1: session_lifetime_ms, after which the client must prove itself again (KIP-368).
+        1: session_lifetime_ms, after which the client must authenticate again (KIP-368).
         2: flexible encoding (KIP-482).
     """
 

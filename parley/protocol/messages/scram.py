@@ -9,7 +9,7 @@ from parley.protocol.schema import Request, Response, Struct, i8, i16, i32
 
 
 class DescribeUserScramCredentialsRequest(Request, key=50, versions="0", flexible="0+"):
-    """Request which SCRAM mechanisms users have credentials for; the credentials are never told."""
+    """Request which SCRAM mechanisms users have credentials for; the credentials themselves are never returned."""
 
     class UserName(Struct):
         """One user."""
@@ -43,7 +43,7 @@ class DescribeUserScramCredentialsResponse(Response, key=50, versions="0", flexi
 
 
 class AlterUserScramCredentialsRequest(Request, key=51, versions="0", flexible="0+"):
-    """Set and delete SCRAM credentials. The client salts the password; the broker never sees it."""
+    """Set and delete SCRAM credentials. The client salts the password; the broker never receives it."""
 
     class ScramCredentialDeletion(Struct):
         """One credential to delete."""

@@ -1,6 +1,6 @@
-"""Share groups: consumers that take single records of the same partitions and acknowledge each (KIP-932).
+"""Share groups: consumers that acquire single records of the same partitions and acknowledge each (KIP-932).
 
-Kinds of acknowledgement: 0 there is no such record, 1 accept, 2 release to others, 3 reject for good, 4 renew the
+Kinds of acknowledgement: 0 no such record, 1 accept, 2 release to other members, 3 reject for good, 4 renew the
 lock.
 """
 
@@ -12,7 +12,7 @@ from parley.protocol.schema import Records, Request, Response, Struct, field, i8
 
 
 class ShareGroupHeartbeatRequest(Request, key=76, versions="1", flexible="1+"):
-    """Join, stay in or leave a share group; what did not change since the last heartbeat is left out (KIP-932)."""
+    """Join, stay in or leave a share group; unchanged values are left out (KIP-932)."""
 
     group_id: str
     member_id: str  # a UUID the member made itself
@@ -52,7 +52,7 @@ class ShareGroupDescribeRequest(Request, key=77, versions="1", flexible="1+"):
 
 
 class ShareGroupDescribeResponse(Response, key=77, versions="1", flexible="1+"):
-    """The state and the members of the groups asked for."""
+    """The state and the members of the requested groups."""
 
     class DescribedGroup(Struct):
         """One group."""
@@ -121,7 +121,7 @@ class ShareFetchRequest(Request, key=78, versions="1-2", flexible="1+"):
         acknowledge_types: list[i8]  # one for each record, or a single one for all
 
     class ForgottenTopic(Struct):
-        """Partitions to take out of the session."""
+        """Partitions to remove from the session."""
 
         topic_id: UUID
         partitions: list[i32]
@@ -141,20 +141,20 @@ class ShareFetchRequest(Request, key=78, versions="1-2", flexible="1+"):
 
 
 class ShareFetchResponse(Response, key=78, versions="1-2", flexible="1+"):
-    """The records acquired, and what became of the acknowledgements.
+    """The acquired records, and the outcome for the acknowledgements.
 
     Versions:
         2: same layout; modes and renewal in the request (KIP-1206, KIP-1222).
     """
 
     class ShareFetchableTopicResponse(Struct):
-        """What was acquired from one topic."""
+        """The records acquired from one topic."""
 
         topic_id: UUID
         partitions: list[ShareFetchResponse.PartitionData]
 
     class PartitionData(Struct):
-        """What was acquired from one partition."""
+        """The records acquired from one partition."""
 
         partition_index: i32
         error_code: i16 = 0
@@ -166,7 +166,7 @@ class ShareFetchResponse(Response, key=78, versions="1-2", flexible="1+"):
         acquired_records: list[ShareFetchResponse.AcquiredRecords]
 
     class LeaderIdAndEpoch(Struct):
-        """Who leads the partition now."""
+        """The current leader of the partition."""
 
         leader_id: i32
         leader_epoch: i32
@@ -249,7 +249,7 @@ class ShareAcknowledgeResponse(Response, key=79, versions="1-2", flexible="1+"):
         current_leader: ShareAcknowledgeResponse.LeaderIdAndEpoch
 
     class LeaderIdAndEpoch(Struct):
-        """Who leads the partition now."""
+        """The current leader of the partition."""
 
         leader_id: i32
         leader_epoch: i32
@@ -271,7 +271,7 @@ class ShareAcknowledgeResponse(Response, key=79, versions="1-2", flexible="1+"):
 
 
 class DescribeShareGroupOffsetsRequest(Request, key=90, versions="0-1", flexible="0+"):
-    """Ask where share groups are in their partitions (KIP-932).
+    """Request the offsets of share groups (KIP-932).
 
     Versions:
         1: the response has the lag (KIP-1226).
@@ -293,7 +293,7 @@ class DescribeShareGroupOffsetsRequest(Request, key=90, versions="0-1", flexible
 
 
 class DescribeShareGroupOffsetsResponse(Response, key=90, versions="0-1", flexible="0+"):
-    """Where the share groups are.
+    """The offsets of the share groups.
 
     Versions:
         1: lag (KIP-1226).
@@ -315,10 +315,10 @@ class DescribeShareGroupOffsetsResponse(Response, key=90, versions="0-1", flexib
         partitions: list[DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponsePartition]
 
     class DescribeShareGroupOffsetsResponsePartition(Struct):
-        """Where the group is in one partition."""
+        """The group's offset in one partition."""
 
         partition_index: i32
-        start_offset: i64  # first record not yet done with
+        start_offset: i64  # of the first record that is not finished
         leader_epoch: i32
         lag: i64 = field("1+", default=-1, ignorable=True)  # records not yet delivered for good; -1: unknown
         error_code: i16 = 0
@@ -371,7 +371,7 @@ class AlterShareGroupOffsetsResponse(Response, key=91, versions="0", flexible="0
 
 
 class DeleteShareGroupOffsetsRequest(Request, key=92, versions="0", flexible="0+"):
-    """Make a share group without members forget topics (KIP-932)."""
+    """Delete the offsets of a share group without members for topics (KIP-932)."""
 
     class DeleteShareGroupOffsetsRequestTopic(Struct):
         """One topic."""

@@ -1,9 +1,9 @@
-"""What Kafka keeps in records: committed offsets, groups, transactions, control batches, consumers' protocol data.
+"""Messages stored in records: committed offsets, groups, transactions, control batches, consumers' protocol data.
 
 Keys and values in ``__consumer_offsets`` and ``__transaction_state`` begin with an int16, the version that the rest is
 encoded with. For keys it is the kind of record at the same time: 0 and 1 an offset, 2 a classic group. A record
-whose value is null deletes its key. ConsumerProtocol data begins with the version too; a reader takes a version it
-does not know for the highest it knows and ignores what follows.
+whose value is null deletes its key. ConsumerProtocol data begins with the version too; a reader treats an
+unknown version as the highest known one and ignores the rest.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class ConsumerProtocolSubscription(Data, versions="0-3"):
 
     Versions:
         1: owned_partitions, for rebalances that move few partitions (KIP-429).
-        2: generation_id of owned_partitions, to see which are out of date (KIP-792).
+        2: generation_id of owned_partitions, to recognize outdated ones (KIP-792).
         3: rack_id (KIP-881).
     """
 

@@ -10,10 +10,10 @@ from parley.protocol.schema import Request, Response, Struct, i8, i16, i32, i64,
 
 
 class StreamsGroupHeartbeatRequest(Request, key=88, versions="0", flexible="0+"):
-    """Join, stay in or leave a streams group; what did not change since the last heartbeat is left out (KIP-1071)."""
+    """Join, stay in or leave a streams group; unchanged values are left out (KIP-1071)."""
 
     class Topology(Struct):
-        """What the application does."""
+        """The topology of the application."""
 
         epoch: i32  # rises when the application's topology changes
         subtopologies: list[StreamsGroupHeartbeatRequest.Subtopology]
@@ -30,7 +30,7 @@ class StreamsGroupHeartbeatRequest(Request, key=88, versions="0", flexible="0+")
         copartition_groups: list[StreamsGroupHeartbeatRequest.CopartitionGroup]
 
     class TopicInfo(Struct):
-        """A topic the application needs made."""
+        """A topic that must be created for the application."""
 
         name: str
         partitions: i32  # 0: as the other topics demand
@@ -57,13 +57,13 @@ class StreamsGroupHeartbeatRequest(Request, key=88, versions="0", flexible="0+")
         partitions: list[i32]
 
     class Endpoint(Struct):
-        """Where a program answers queries."""
+        """The endpoint at which a program serves queries."""
 
         host: str
         port: u16
 
     class TaskOffset(Struct):
-        """How far one task is in its changelogs, summed up."""
+        """The offset of one task, summed over its changelogs."""
 
         subtopology_id: str
         partition: i32
@@ -81,9 +81,9 @@ class StreamsGroupHeartbeatRequest(Request, key=88, versions="0", flexible="0+")
     standby_tasks: list[TaskIds] | None = None
     warmup_tasks: list[TaskIds] | None = None
     process_id: str | None = None  # of the program, which may have several members; None: unchanged
-    user_endpoint: Endpoint | None = None  # where the program answers queries about its state; None: none, or unchanged
+    user_endpoint: Endpoint | None = None  # where the program serves queries about its state; None: none, or unchanged
     client_tags: list[KeyValue] | None = None  # for a placement that avoids shared risks; None: unchanged
-    task_offsets: list[TaskOffset] | None = None  # how far the copies are in their changelogs; None: unchanged
+    task_offsets: list[TaskOffset] | None = None  # offsets of the copies in their changelogs; None: unchanged
     task_end_offsets: list[TaskOffset] | None = None  # where the changelogs end; None: unchanged
     shutdown_application: bool = False  # stop all members of the group
 
@@ -92,7 +92,7 @@ class StreamsGroupHeartbeatResponse(Response, key=88, versions="0", flexible="0+
     """The member's epoch, and its tasks if they changed."""
 
     class Status(Struct):
-        """Something the member should know about the group."""
+        """A status message for the member."""
 
         # 0 stale topology, 1 source topics missing, 2 wrong partitions, 3 internal topics missing, 4 shutting down, 5
         # assignment delayed
@@ -106,14 +106,14 @@ class StreamsGroupHeartbeatResponse(Response, key=88, versions="0", flexible="0+
         partitions: list[i32]
 
     class EndpointToPartitions(Struct):
-        """What can be asked where."""
+        """The partitions that an endpoint serves."""
 
         user_endpoint: StreamsGroupHeartbeatResponse.Endpoint
         active_partitions: list[StreamsGroupHeartbeatResponse.TopicPartition]
         standby_partitions: list[StreamsGroupHeartbeatResponse.TopicPartition]
 
     class Endpoint(Struct):
-        """Where a program answers queries."""
+        """The endpoint at which a program serves queries."""
 
         host: str
         port: u16
@@ -132,7 +132,7 @@ class StreamsGroupHeartbeatResponse(Response, key=88, versions="0", flexible="0+
     heartbeat_interval_ms: i32  # when to send the next heartbeat
     acceptable_recovery_lag: i32  # a warm-up task this close to the end has caught up
     task_offset_interval_ms: i32  # how often to send task_offsets
-    status: list[Status] | None  # what keeps the group from working, if anything
+    status: list[Status] | None  # what prevents the group from working, if anything
     active_tasks: list[TaskIds] | None = None  # None: unchanged, as for the next two
     standby_tasks: list[TaskIds] | None = None
     warmup_tasks: list[TaskIds] | None = None
@@ -148,7 +148,7 @@ class StreamsGroupDescribeRequest(Request, key=89, versions="0", flexible="0+"):
 
 
 class StreamsGroupDescribeResponse(Response, key=89, versions="0", flexible="0+"):
-    """The state, topology and members of the groups asked for."""
+    """The state, topology and members of the requested groups."""
 
     class DescribedGroup(Struct):
         """One group."""
@@ -164,7 +164,7 @@ class StreamsGroupDescribeResponse(Response, key=89, versions="0", flexible="0+"
         authorized_operations: i32 = -0x8000_0000  # bit n: operation n is allowed; the lowest int32: not requested
 
     class Topology(Struct):
-        """What the application does."""
+        """The topology of the application."""
 
         epoch: i32
         # None: not yet set up, or source topics are missing or wrong
@@ -180,7 +180,7 @@ class StreamsGroupDescribeResponse(Response, key=89, versions="0", flexible="0+"
         repartition_source_topics: list[StreamsGroupDescribeResponse.TopicInfo]
 
     class TopicInfo(Struct):
-        """A topic the application needs made."""
+        """A topic that must be created for the application."""
 
         name: str
         partitions: i32  # 0: as the other topics demand
@@ -209,17 +209,17 @@ class StreamsGroupDescribeResponse(Response, key=89, versions="0", flexible="0+"
         task_offsets: list[StreamsGroupDescribeResponse.TaskOffset]
         task_end_offsets: list[StreamsGroupDescribeResponse.TaskOffset]
         assignment: StreamsGroupDescribeResponse.Assignment  # what the member has now
-        target_assignment: StreamsGroupDescribeResponse.Assignment  # what the member is to have in the end
+        target_assignment: StreamsGroupDescribeResponse.Assignment  # what the member will have in the end
         is_classic: bool  # still uses the classic group protocol
 
     class Endpoint(Struct):
-        """Where a program answers queries."""
+        """The endpoint at which a program serves queries."""
 
         host: str
         port: u16
 
     class TaskOffset(Struct):
-        """How far one task is in its changelogs, summed up."""
+        """The offset of one task, summed over its changelogs."""
 
         subtopology_id: str
         partition: i32

@@ -10,17 +10,17 @@ from parley.protocol.schema import Request, Response, i8, i16, i32
 class GetTelemetrySubscriptionsRequest(Request, key=71, versions="0", flexible="0+"):
     """Request which metrics the broker wants."""
 
-    client_instance_id: UUID  # all zero: give me one
+    client_instance_id: UUID  # all zero: the broker assigns one
 
 
 class GetTelemetrySubscriptionsResponse(Response, key=71, versions="0", flexible="0+"):
-    """Which metrics to push, how often and how."""
+    """The metrics to push, how often, and in which form."""
 
     throttle_time_ms: i32 = 0
     error_code: i16 = 0
     client_instance_id: UUID
     subscription_id: i32  # to be given with each push; changes with the subscription
-    accepted_compression_types: list[i8]  # as in record batches, the most welcome first
+    accepted_compression_types: list[i8]  # as in record batches, the preferred ones first
     push_interval_ms: i32  # also how long to wait before asking again
     telemetry_max_bytes: i32  # of one push, compressed
     delta_temporality: bool  # True: the change since the last push; False: totals

@@ -106,7 +106,7 @@ class DeleteTopicsRequest(Request, key=20, versions="0-6", flexible="4+"):
 
     topics: list[DeleteTopicState] = field("6+", default=[])
     topic_names: list[str] = field("0-5", default=[], ignorable=True)
-    timeout_ms: i32  # how long to wait until the topics are gone
+    timeout_ms: i32  # how long to wait until the topics are deleted
 
 
 class DeleteTopicsResponse(Response, key=20, versions="0-6", flexible="4+"):
@@ -195,7 +195,7 @@ class DeleteRecordsRequest(Request, key=21, versions="0-2", flexible="2+"):
         partitions: list[DeleteRecordsRequest.DeleteRecordsPartition]
 
     class DeleteRecordsPartition(Struct):
-        """Where to begin one partition."""
+        """The offset from which to keep one partition."""
 
         partition_index: i32
         offset: i64  # of the first record to keep; -1: the high watermark

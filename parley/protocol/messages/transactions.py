@@ -292,7 +292,7 @@ class ListTransactionsRequest(Request, key=66, versions="0-2", flexible="0+"):
     """Ask a broker for the transactional ids it coordinates (KIP-664).
 
     Versions:
-        1: duration_filter, to find the ones that hang (KIP-994).
+        1: duration_filter, to find hanging ones (KIP-994).
         2: transactional_id_pattern (KIP-1152).
     """
 
