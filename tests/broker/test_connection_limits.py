@@ -1,4 +1,4 @@
-"""The limits on connections, set while a broker runs: they hold, and nobody can lock everybody out."""
+"""Connection limits that are set while a broker runs take effect, and cannot lock out all clients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from parley.protocol.messages.configs import IncrementalAlterConfigsRequest
 
 
 async def set_for_all(client: Client, key: str, value: str) -> Any:
-    """Set a key for all brokers; the answer about it."""
+    """Set a key for all brokers and return the result."""
     config = IncrementalAlterConfigsRequest.AlterableConfig(name=key, config_operation=0, value=value)
     resource = IncrementalAlterConfigsRequest.AlterConfigsResource(resource_type=4, resource_name="", configs=[config])
     answer = await client.send(IncrementalAlterConfigsRequest(resources=[resource], validate_only=False))

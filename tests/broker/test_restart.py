@@ -1,4 +1,4 @@
-"""A broker that comes back on the same directory, or on one it should not touch."""
+"""A broker that restarts with the same data directory, or with one that it must not use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole broker: its start, its stop, what a second start finds, and what keeps it from starting."""
+"""A whole broker: start, stop, restart, and failures of the start."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ async def test_a_cluster_begins_with_the_topics_found_on_disk(tmp_path: Path) ->
         await create(client, "t")
         await produce(client, "t", [b"a"])
         known = server.metadata.image.topics["t"].topic_id
-    (data / STORE_FILE).unlink()  # what an operator does who means it
+    (data / STORE_FILE).unlink()  # as an operator does on purpose
     after = config(data, **{"coordination.url": f"local://{second}"})
     async with running(after) as server, Client(server.bootstrap_servers) as client:
         assert server.metadata.image.topics["t"].topic_id == known

@@ -1,4 +1,4 @@
-"""AlterPartition as it comes over the wire, in every version."""
+"""AlterPartition requests as decoded from the wire, in every version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ControlledShutdown and UnregisterBroker as they come over the wire."""
+"""ControlledShutdown and UnregisterBroker requests as decoded from the wire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ElectLeaders, AlterPartitionReassignments and ListPartitionReassignments as they come over the wire."""
+"""ElectLeaders and the requests for reassignments, as decoded from the wire."""
 
 from __future__ import annotations
 

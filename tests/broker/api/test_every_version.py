@@ -1,4 +1,4 @@
-"""Every API that is advertised, in every version that is advertised, is answered in that version, and with sense."""
+"""The broker responds correctly to every advertised API in every advertised version."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def client(broker: Broker) -> AsyncIterator[Client]:
 
 
 def filled(request: type[Request], version: int, topic_id: Any) -> Request:
-    """A request with one element in each list and plausible values; each version has a group of its own."""
+    """A request with one element in each list and plausible values; each version uses its own group."""
     message: Any = _filled(request, topic_id)
     if hasattr(message, "group_id"):
         message.group_id = f"{GROUP}-{version}"
@@ -119,7 +119,7 @@ def _filled(kind: type[Struct], topic_id: Any) -> Struct:
 
 
 def fit(message: Any, version: int) -> None:
-    """Take back what the version cannot carry."""
+    """Reset the fields that the version does not have."""
     for declared in message.fields():
         carried = version in declared.versions or (declared.tag is not None and version in declared.tagged)
         if not carried:
@@ -143,7 +143,7 @@ def name_topics_once(message: Any, version: int) -> None:
 
 
 def codes(message: Any) -> Iterator[int]:
-    """Every error code anywhere in an answer."""
+    """All error codes anywhere in a response."""
     for declared in message.fields():
         value = getattr(message, declared.name)
         if declared.name == "error_code":

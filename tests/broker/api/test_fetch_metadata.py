@@ -1,4 +1,4 @@
-"""FetchMetadata: whom the controller takes for alive."""
+"""FetchMetadata: which requests the controller accepts as a sign of life."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients are told of a cluster some of whose brokers are down, or on other listeners."""
+"""Metadata for clients if some brokers are down, or lack the listener of the client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeLogDirs and AlterReplicaLogDirs: what lies where, how much, and how it is moved."""
+"""DescribeLogDirs and AlterReplicaLogDirs: replicas by directory, their sizes, and moves between directories."""
 
 from __future__ import annotations
 

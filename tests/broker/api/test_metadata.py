@@ -1,4 +1,4 @@
-"""Metadata: what mentioning topics creates."""
+"""Metadata: automatic creation of topics, and leaders whose logs are not open yet."""
 
 from __future__ import annotations
 

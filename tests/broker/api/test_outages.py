@@ -1,4 +1,4 @@
-"""What clients are told of brokers that have just gone."""
+"""Metadata for clients while a broker fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Producer ids, and what the broker remembers of idempotent producers."""
+"""Producer ids, and the state of idempotent producers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several batches of an idempotent producer under way at once, while the partition's leader changes."""
+"""Several batches of an idempotent producer in flight while the leader of the partition changes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def numbered(sequence: int, *, producer: int = 7, epoch: int = 0) -> bytearray:
 
 class PipelineBench(ProduceBench):
     async def send(self, *sequences: int, epoch: int = 0) -> list[ErrorCode]:
-        """What is answered to batches of one record, sent one behind the other."""
+        """Return the errors for batches of one record, sent one after another."""
         answers = [await self.produce(("t", 0, numbered(each, epoch=epoch))) for each in sequences]
         return [ErrorCode(outcome.error_code) for (outcome,) in answers]
 
@@ -54,7 +54,7 @@ async def test_batches_behind_one_that_was_rejected_before_the_broker_knew_it_le
     """A producer that is told OUT_OF_ORDER_SEQUENCE_NUMBER would send 0 again under a new epoch: it would be there
     twice."""
     await bench.create("t", replicas=(BROKER, OTHER))
-    assert await bench.send(0) == [FINE]  # and the answer gets lost
+    assert await bench.send(0) == [FINE]  # and the response is lost
     bench.alter("t", leader=OTHER)
     assert await bench.send(0, 1) == [NOT_LEADER] * 2
     bench.alter("t", leader=BROKER)

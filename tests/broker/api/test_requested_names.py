@@ -1,4 +1,4 @@
-"""Requests that name one thing over and over: they are told of it once, and everybody else goes on."""
+"""Requests that name the same resource many times get one result, and do not block other requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our definitions beside Apache Kafka's own, and our reader of properties files beside Java's."""
+"""Compares the definitions with those of Apache Kafka, and the reader of properties files with Java's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OTHER_DEFAULTS = {
     "socket.send.buffer.bytes": "the system's own choice costs less CPU time",
     "principal.builder.class": "a Java class",
 }
-"""Keys whose default is not Kafka's, and why."""
+"""Keys with a default that differs from Kafka's, and the reasons."""
 
 OTHER_RANGES = {
     "node.id": "-1 lets the cluster give out an id",

@@ -1,4 +1,4 @@
-"""What DescribeConfigs answers: values, where they come from, what else they could have come from."""
+"""The entries of DescribeConfigs: values, their sources and their synonyms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be changed while brokers run."""
+"""Validation of changes while brokers run."""
 
 from __future__ import annotations
 

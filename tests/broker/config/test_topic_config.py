@@ -1,4 +1,4 @@
-"""What topics may set, and what governs their logs."""
+"""The settings of topics, and the resulting configuration of their logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages made from code are current."""
+"""The generated pages are up to date."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from parley.tools.cli.start import configuration
 
 
 async def topics(broker: Broker, *names: str) -> list[Any]:
-    """Mention topics, so that they are created; what is said of them."""
+    """Request metadata of topics, which creates them; return the response."""
     async with Client(broker.bootstrap_servers) as client:
         wanted = [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
         answer: Any = await client.send(MetadataRequest(topics=wanted, allow_auto_topic_creation=True))

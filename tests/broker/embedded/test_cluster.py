@@ -1,4 +1,4 @@
-"""A cluster in a Python program, and what can be done to its brokers."""
+"""A cluster in a Python program; stopping, killing and restarting its brokers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def brokers(client: Client) -> list[int]:
 
 
 async def seen(cluster: Cluster, ids: list[int]) -> None:
-    """Wait until every broker that runs sees these brokers and no others."""
+    """Wait until every running broker sees exactly these brokers as alive."""
     for broker in cluster.brokers.values():
         if broker.is_running:
             async with Client(broker.bootstrap_servers) as client:

@@ -1,4 +1,4 @@
-"""A failure that is repeated is logged once, and counted."""
+"""A repeated failure is logged once, and counted."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from parley.broker.runtime.clock import SYSTEM_CLOCK
 
 
 class Served(NamedTuple):
-    """An exporter, and what it exports."""
+    """An exporter with its metrics and health."""
 
     metrics: Metrics
     health: Health

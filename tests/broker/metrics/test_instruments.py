@@ -1,4 +1,4 @@
-"""Counting: plain numbers in slots, and what a snapshot of them holds."""
+"""Metrics as plain numbers in slots, and snapshots of them."""
 
 from __future__ import annotations
 

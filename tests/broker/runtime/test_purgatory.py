@@ -1,4 +1,4 @@
-"""Delayed answers: completed by news, by time, or given up; and nothing of them remains."""
+"""Delayed responses: completed by a change, by timeout, or cancelled; nothing of them remains."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parley.broker.runtime.purgatory import Delayed, Purgatory
 
 
 class Counting(Delayed[str]):
-    """Is complete when the amounts it heard of reach a target."""
+    """Is complete when the sum of the amounts reaches a target."""
 
     def __init__(self, target: int, *, in_line: bool = False) -> None:
         super().__init__()
