@@ -2,14 +2,13 @@
 
 The states::
 
-    OPEN         requests are begun and answered
+    OPEN         requests are handled
     DRAINING     no further request begins; the connection closes when its responses have been sent
     CLOSING      the transport has been told to close
     LOST         the transport has closed (final)
 
-Responses leave in the order of their requests. The next request begins when the one before it is done, but behind
-produce requests that only wait for their replicas more produce requests begin. docs/architecture.md, "How a connection
-is kept in check", has the rules for pausing and cutting off clients.
+Responses leave in the order of their requests. docs/architecture.md, "How a connection is kept in check", has the rules
+for pausing and cutting off clients.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class FileSlice:
             except BlockingIOError:
                 return False
             except OSError:
-                return True  # the file system cannot tell
+                return True  # the file system does not support the probe
         return True
 
     def load(self) -> None:

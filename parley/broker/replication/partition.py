@@ -7,8 +7,7 @@ Rules of this module:
   leads. While the controller is asked for another ISR, the members of both count (KIP-497), and so does a follower that
   is about to join. It does not move while fewer than ``min.insync.replicas`` are in sync (KIP-966).
 * A log that is being truncated changes its role when that is done.
-* The log is opened after the partition is created, and a failing disk may take it away. Without a log every request
-  fails with a retriable error.
+* Until the log is opened, and after its disk has failed, every request fails with a retriable error.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ Rules of this module:
 * In a session, a partition of which the client already knows everything is left out of the response. A follower that
   only lacks a new high watermark learns it with the next records, unless consumers may read from followers.
 * A client whose log has diverged from this one gets the epoch and offset to truncate to, and no records (KIP-595).
-* A consumer for which the replica selector prefers a nearer replica gets that replica's id, and no records (KIP-392).
-* A follower that is not in sync gets no records while its throttle is exhausted (KIP-73).
+* A consumer that should read from a nearer replica gets that replica's id, and no records (KIP-392). A follower outside
+  of the ISR gets no records while its throttle is exhausted (KIP-73).
 """
 
 from __future__ import annotations

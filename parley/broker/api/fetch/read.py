@@ -4,7 +4,7 @@ Rules of this module:
 
 * The batches of all partitions are found first (in memory, if possible), and read when the response is due.
 * Reads of ``SENT_FROM_FILE_BYTES`` or more are sent from the file. Smaller ones are copied.
-* What is not in memory is loaded in a thread, as is the conversion for clients older than KIP-98.
+* Records that are not in memory are loaded in a thread. The conversion for clients older than KIP-98 also runs there.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class FetchReads:
         ]
 
     async def _load(self, cold: dict[FetchTarget, FileSlice | None], found: Found) -> None:
-        """Read in a thread what is not in memory."""
+        """Read the records that are not in memory, in a thread."""
         loop, threads = asyncio.get_running_loop(), self._parts.threads.reads
         for target, part in cold.items():
             if part is not None:

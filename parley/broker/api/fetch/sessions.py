@@ -5,9 +5,8 @@ Rules of this module:
 * Epoch -1 is a request outside any session, epoch 0 asks for a new session, and a higher epoch continues the session of
   the given id and must be the next one. A session id together with epoch -1 or 0 ends that session.
 * An incremental response holds only partitions with records, an error, or a changed high watermark or log start.
-* A partition that returned records moves behind the others, so that all get their turn under a byte limit.
-* If a request names a partition twice, the last entry counts.
-* Both the cache and each session are bounded. A request for too many partitions fails with INVALID_REQUEST.
+* A partition that returned records moves behind the others, so that all get their turn under a byte limit. If a request
+  names a partition twice, the last entry counts.
 
 See docs/architecture.md, "How a fetch travels", for how a session notices changes and which one is evicted.
 """

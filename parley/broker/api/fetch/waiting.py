@@ -8,10 +8,7 @@ The states::
     RESPONDING   the response is made (final)
     CANCELLED    the client has disconnected (final)
 
-A change of a partition counts its bytes. When they add up to what is missing, the fetch looks at the changed partitions
-again; the others keep what was found. The look comes after what the loop is doing now, so that one response holds all
-appends of one moment. A follower that sends its next request early wants the response now, in order to fetch other
-partitions.
+The next look comes after what the loop is doing now, so that one response holds all appends of one moment.
 """
 
 from __future__ import annotations
