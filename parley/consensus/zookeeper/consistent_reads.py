@@ -207,7 +207,7 @@ class _View:
         return not self._dirty and all(key in self.seen for key in keys)
 
     async def cover(self, keys: Sequence[str]) -> None:
-        """Read those of these keys that have not been read, and again those that change meanwhile."""
+        """Read the keys that have not been read yet, and read again the keys that change meanwhile."""
         pending = dict.fromkeys(key for key in keys if key not in self.seen)
         pending.update(dict.fromkeys(self._dirty))
         while pending:

@@ -191,7 +191,7 @@ class Writer:
 
 
 def _refusal(checks: Sequence[Check], ops: Sequence[Op], state: State) -> Exception | None:
-    """The error that this state makes of the transaction; None if it may be applied."""
+    """The error with which this state refuses the transaction; None if the transaction may be applied."""
     for op in ops:
         if isinstance(op, Put) and op.session and op.session.id not in state.sessions:
             return SessionLost(f"session {op.session.id} has ended")

@@ -121,7 +121,7 @@ def payload(producer: str, number: int, size: int = 0) -> bytes:
 
 
 def seen(offset: int, value: bytes | None) -> Seen:
-    """The record whose name is in a value."""
+    """The record that a value made by ``payload`` names."""
     try:
         producer, number, checksum, padding = (value or b"").split(b":", 3)
         if int(checksum, 16) == zlib.crc32(b"%s:%s:%s" % (producer, number, padding)):
