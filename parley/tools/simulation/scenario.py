@@ -225,7 +225,7 @@ class _Run:
         del self._active[fault]
 
     def _sides(self, fault: Fault) -> tuple[list[str], list[str]]:
-        """The two sets of hosts that a network partition separates. If it is one-way, the first cannot reach the second."""
+        """The two sets of hosts that a partition separates. If it is one-way, the first cannot reach the second."""
         host, other = self.world.machines[fault.broker].host, self.world.machines[fault.other].host
         if fault.kind is Kind.ISOLATE:
             return [host], [each for each in self.world.hosts if each != host]
