@@ -1,4 +1,4 @@
-"""Clients of stores in memory that take one step at a time, in every order there is."""
+"""Clients of memory stores that take one step at a time, in every possible order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from parley.consensus.backend import LINEARIZABLE, Check, Entry, Op, Page, Read,
 from parley.consensus.memory import MemoryBackend, MemoryStore
 
 SETTLED = 12
-"""Passes of the event loop after which nothing moves any more that does not wait for a step."""
+"""Passes of the event loop after which every task waits for its next step."""
 
 
 class Steps:
@@ -23,9 +23,9 @@ class Steps:
         self._order = order
         self._waiting: dict[str, asyncio.Future[None]] = {}
         self.choices: list[int] = []
-        """For each step that was taken, of how many it was chosen."""
+        """For each step taken, the number of clients that could have taken it."""
         self.taken: list[str] = []
-        """Who took each step."""
+        """The client that took each step."""
 
     async def turn(self, who: str) -> None:
         """Wait for the next step of this client."""
@@ -33,7 +33,7 @@ class Steps:
         await waiting
 
     async def run(self, *actors: Awaitable[Any]) -> None:
-        """Let them go on step by step until all are done."""
+        """Let the clients continue step by step until all are done."""
         tasks = [asyncio.ensure_future(each) for each in actors]
         try:
             while True:
@@ -57,7 +57,7 @@ class Steps:
 
 
 def every_order(choices: Callable[[], list[int]]) -> Iterator[list[int]]:
-    """Orders for ``Steps``, each once, until there are no more; ``choices`` are those of the run with the last one."""
+    """Yield every order for ``Steps`` once. ``choices`` are those of the run with the previous order."""
     order: list[int] = []
     while True:
         yield order
@@ -71,7 +71,7 @@ def every_order(choices: Callable[[], list[int]]) -> Iterator[list[int]]:
 
 
 class SteppedBackend(MemoryBackend):
-    """One whose every call is a step, while ``steps`` is set; ``before`` is awaited with the number of each step."""
+    """A client whose calls are steps while ``steps`` is set. ``before`` is awaited with the number of each step."""
 
     def __init__(self, store: MemoryStore, who: str) -> None:
         super().__init__(store)

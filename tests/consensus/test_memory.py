@@ -81,7 +81,7 @@ def test_sessions_are_renewed() -> None:
 
 
 @pytest.mark.parametrize("applied", [True, False])
-async def test_an_answer_can_be_lost(applied: bool) -> None:
+async def test_a_response_can_be_lost(applied: bool) -> None:
     one = await opened(MemoryStore())
     one.lose_next_response(applied=applied)
     with pytest.raises(MaybeApplied):
@@ -165,7 +165,7 @@ async def test_calls_before_open() -> None:
         one.watch("")
 
 
-async def test_nothing_is_kept_for_a_watcher_that_does_not_read() -> None:
+async def test_a_watch_without_a_consumer_keeps_nothing() -> None:
     store = MemoryStore(removed_max=10)
     one = await opened(store)
     watch = one.watch("")

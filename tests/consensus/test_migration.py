@@ -1,4 +1,4 @@
-"""A move from one store to another: whatever fails, and whenever, one store is in charge and nothing is lost."""
+"""A move between stores: whatever fails at any time, exactly one store is in charge and nothing is lost."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def nothing(step: Step) -> None:
 
 
 class Stores:
-    """Stores in memory by their addresses, and what their clients do."""
+    """Memory stores by address, and the faults of their clients."""
 
     def __init__(self) -> None:
         self.kept: dict[str, MemoryStore] = {}
@@ -105,7 +105,7 @@ async def stores() -> AsyncIterator[Stores]:
 
 @dataclass
 class Driver:
-    """Who moves the cluster, with connections of its own."""
+    """The driver of a move, with connections of its own."""
 
     source: StoreInCharge
     target: MemoryBackend
@@ -113,7 +113,7 @@ class Driver:
     steps: list[Step]
 
     def die(self) -> None:
-        """Be cut off from everything, as if killed."""
+        """Disconnect from everything, as if killed."""
         assert isinstance(self.source.backend, MemoryBackend)
         self.source.backend.disconnect()
         self.target.disconnect()
@@ -155,7 +155,7 @@ async def driver(
 
 
 async def fill(store: StoreInCharge, keys: int = 30) -> None:
-    """A cluster's life: keys, a counter, a leader and members, some of them gone."""
+    """Write what a cluster leaves in a store: keys, a counter, a leader, and members of which some have left."""
     values = KeyValue(store)
     for at in range(keys):
         await values.put(f"topics/t{at}", b"%d" % at)
@@ -173,7 +173,7 @@ async def until_preparing(store: StoreInCharge) -> None:
                 return
 
 
-async def test_what_lasts_is_carried_over_and_goes_on_rising(stores: Stores) -> None:
+async def test_lasting_content_is_copied_and_counters_keep_rising(stores: Stores) -> None:
     old, new = stores.new(), stores.new()
     store = await stores.find(old)
     await fill(store)
@@ -191,7 +191,7 @@ async def test_what_lasts_is_carried_over_and_goes_on_rising(stores: Stores) -> 
     assert await KeyValue(found).next_id("ids") == 10
 
 
-async def test_nobody_writes_to_a_store_that_has_moved(stores: Stores) -> None:
+async def test_a_store_that_has_moved_refuses_writes(stores: Stores) -> None:
     old, new = stores.new(), stores.new()
     asleep = await stores.find(old)
     await KeyValue(asleep).put("k", b"1")
@@ -343,7 +343,7 @@ async def test_a_move_can_be_given_up_until_it_is_committed(stores: Stores) -> N
     assert await stores.in_charge() == [old]
 
 
-async def test_there_and_back_and_on(stores: Stores) -> None:
+async def test_a_move_there_and_back_and_to_a_third_store(stores: Stores) -> None:
     first, second, third = stores.new(), stores.new(), stores.new()
     asleep = await stores.find(first)
     await fill(asleep)
@@ -363,7 +363,7 @@ async def test_there_and_back_and_on(stores: Stores) -> None:
     assert (await find_successor(asleep, stores.backend_at)).url == third
 
 
-async def test_only_a_move_that_was_done_is_done_whichever_version_wrote_the_record(stores: Stores) -> None:
+async def test_is_move_done_whichever_version_wrote_the_record(stores: Stores) -> None:
     def as_before(record: StoreRecord) -> StoreRecord:
         fields = json.loads(record.to_bytes())
         del fields["came_by"]
@@ -385,7 +385,7 @@ async def test_only_a_move_that_was_done_is_done_whichever_version_wrote_the_rec
     assert not StoreRecord().is_move_done
 
 
-async def test_one_that_slept_through_a_move_there_and_back_knows_it(stores: Stores) -> None:
+async def test_a_client_that_slept_through_a_move_there_and_back_notices_it(stores: Stores) -> None:
     first, second = stores.new(), stores.new()
     asleep = await stores.find(first)
     await (await driver(stores, first, second)).migration.run()
@@ -395,7 +395,7 @@ async def test_one_that_slept_through_a_move_there_and_back_knows_it(stores: Sto
     assert (await find_successor(asleep, stores.backend_at)).url == first
 
 
-async def test_a_store_of_others_is_not_filled(stores: Stores) -> None:
+async def test_a_store_of_another_cluster_is_not_filled(stores: Stores) -> None:
     old, other, new = stores.new(), stores.new(), stores.new()
     await KeyValue(await stores.find(other)).put("k", b"theirs")
     with pytest.raises(CannotMove, match="it is not empty: it has 1 keys, such as data/k"):
@@ -439,7 +439,7 @@ async def test_data_of_a_store_is_not_used_with_an_unrelated_one(stores: Stores)
         await stores.find(old, [after, identity])
 
 
-async def test_an_empty_store_is_not_begun_by_looking(stores: Stores, tmp_path) -> None:  # type: ignore[no-untyped-def]
+async def test_looking_at_an_empty_store_leaves_it_empty(stores: Stores, tmp_path) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(WrongStore):
         await open_existing(f"local://{tmp_path}/none", backend_factory({}))
     assert not (tmp_path / "none").exists()
@@ -458,7 +458,7 @@ async def test_a_guard_that_does_not_hold_is_not_taken_for_a_move(stores: Stores
         await store.put("k", b"", session=session)
 
 
-def test_only_what_nobody_needs_is_written_over() -> None:
+def test_refusal_of_a_store_that_is_in_use() -> None:
     own = StoreRecord(past=("before",), begun=2)
     theirs = StoreRecord(StoreState.CLAIMED, other=StoreLocation("x", "elsewhere"))
     assert refusal(StoreRecord(), "t", "s", own, []) is None
@@ -496,7 +496,7 @@ def test_counters_never_go_back_under_writers_and_crashes(crash: Step | None, se
 
 
 async def _counting(crash: Step | None, seed: int, writers: int) -> None:
-    """Writers take numbers all through a move that may crash; none is given twice, whichever store they came from."""
+    """Writers take numbers during a move that may crash. No number is given twice, whichever store it came from."""
     stores, rng = Stores(), Random(seed)
     old, new = stores.new(), stores.new()
     taken: list[int] = []

@@ -113,7 +113,7 @@ async def test_update(connect: Connect) -> None:
     assert await one.update("a", lambda _: None) is None
 
 
-async def test_what_the_change_raises_comes_out(backend: Backend) -> None:
+async def test_update_passes_on_what_the_change_raises(backend: Backend) -> None:
     def refuse(value: bytes | None) -> bytes:
         raise LookupError("no")
 
@@ -149,7 +149,7 @@ async def test_watching_key_values(connect: Connect) -> None:
 # Elections
 
 
-async def test_one_leads_and_the_next_follows_when_it_resigns(connect: Connect) -> None:
+async def test_the_next_candidate_leads_when_the_leader_resigns(connect: Connect) -> None:
     one, two = await elections(await connect()), await elections(await connect())
     first = await one.campaign("controller", b"one")
     assert first.epoch == 1
@@ -211,7 +211,7 @@ async def test_deposing_fences_the_old_leader_at_once(connect: Connect) -> None:
     assert entry.value == b"2"
 
 
-async def test_deposing_somebody_who_leads_no_more_waits_its_turn(connect: Connect) -> None:
+async def test_deposing_a_former_leader_is_an_ordinary_campaign(connect: Connect) -> None:
     one, two, three = [await elections(await connect()) for _ in range(3)]
     await one.campaign("controller", b"one")
     observed = await two.leader("controller")
@@ -225,7 +225,7 @@ async def test_deposing_somebody_who_leads_no_more_waits_its_turn(connect: Conne
     assert (await waiting).epoch == 3
 
 
-async def test_epochs_rise_from_what_was_seen_elsewhere(connect: Connect) -> None:
+async def test_epochs_rise_from_min_epoch(connect: Connect) -> None:
     one = await elections(await connect())
     assert await one.epoch("controller") == 0
     first = await one.campaign("controller", b"", min_epoch=41)
@@ -236,7 +236,7 @@ async def test_epochs_rise_from_what_was_seen_elsewhere(connect: Connect) -> Non
     assert await one.epoch("controller") == 42
 
 
-async def test_elections_of_different_names_are_apart(backend: Backend) -> None:
+async def test_elections_of_different_names_are_independent(backend: Backend) -> None:
     one = await elections(backend)
     names = ["controller", "controller/2", "controll"]
     won = [await one.campaign(name, name.encode()) for name in names]
@@ -386,7 +386,7 @@ async def test_a_gap_shows_as_the_differences_it_hid() -> None:
         assert changes["data/created"].old is None
 
 
-async def test_an_empty_beginning_is_told_too(backend: Backend) -> None:
+async def test_an_empty_first_state_is_reported_too(backend: Backend) -> None:
     assert await anext(Listeners(backend).follow("data/none/")) == []
 
 
@@ -405,7 +405,7 @@ async def test_a_listener_that_raises_ends(backend: Backend) -> None:
         await Listeners(backend).listen("x", fail).wait()
 
 
-async def test_the_end_of_a_listener_is_told(connect: Connect) -> None:
+async def test_a_listener_reports_its_end(connect: Connect) -> None:
     backend = await connect()
     listener = Listeners(backend).listen("x", lambda _: None)
     await asyncio.sleep(0.01)

@@ -45,7 +45,7 @@ async def test_safe_until_counts_from_sending() -> None:
     sent_at = asyncio.get_running_loop().time() - 10
     assert session.renewed(sent_at)
     assert session.safe_until == pytest.approx(sent_at + 60)
-    assert session.renewed(sent_at - 5)  # an older answer arriving late changes nothing
+    assert session.renewed(sent_at - 5)  # an older response arriving late changes nothing
     assert session.safe_until == pytest.approx(sent_at + 60)
 
 

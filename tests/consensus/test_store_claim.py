@@ -1,4 +1,4 @@
-"""A store is claimed by one: in every order in which those who want it can take their steps."""
+"""At most one claimant gets a store, in every possible order of the steps of all claimants."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def nobody() -> Iterable[str]:
 
 
 class Cluster:
-    """One that is in a store of its own, with a key of its own, and means to move to the new store."""
+    """A cluster in its own store, with a key of its own, that is about to move to the new store."""
 
     def __init__(self, name: str, new: MemoryStore) -> None:
         self.name = name
@@ -67,7 +67,7 @@ class Cluster:
         dies_at: int | None = None,
         everywhere: bool = False,
     ) -> Migration:
-        """A move to the new store, whose calls there are steps until it is copied; or all its calls are."""
+        """Make a move whose calls to the new store are steps until the copy; with ``everywhere``, all its calls."""
 
         def on_step(step: Step, detail: str) -> None:
             if step is fails_at:
@@ -94,7 +94,7 @@ class Cluster:
         return Migration(store, session, target, NEW, move=move, members=nobody, on_step=on_step, rng=Random(1))
 
     async def move_there_and_back(self) -> None:
-        """So that the new store is one that the cluster has moved out of."""
+        """Make the new store one that the cluster has left."""
         await (await self.migration("there", None)).run()
         store = await find_store(self.url, self.backend_at)
         target = await self.backend_at(self.url)
@@ -112,7 +112,7 @@ class Cluster:
         ).run()
 
     async def state(self) -> tuple[StoreRecord, dict[str, bytes]]:
-        """Of its own store."""
+        """Return the record and the content of the cluster's own store."""
         return await state_of(self.stores[self.url])
 
     async def close(self) -> None:
@@ -128,7 +128,7 @@ async def state_of(store: MemoryStore) -> tuple[StoreRecord, dict[str, bytes]]:
 
 
 async def new_store(begun: bool) -> MemoryStore:
-    """An empty one, in which a cluster has begun and not yet written anything, or none has."""
+    """Return an empty store. With ``begun``, a cluster has begun in it but not yet written anything."""
     store = MemoryStore()
     if begun:
         async with MemoryBackend(store) as client:
@@ -153,7 +153,7 @@ class Beginner:
         return client
 
     async def run(self, steps: Steps) -> None:
-        """Find the store, and write to it; stops where it is told that the store is another's."""
+        """Find the store and write to it, until the store turns out to be another cluster's."""
         self._steps = steps
         try:
             store = await find_store(NEW, self._backend_at)
@@ -256,7 +256,7 @@ async def test_two_clusters_that_move_to_the_same_store(begun: bool) -> None:
 @pytest.mark.parametrize("begun", [False, True])
 @pytest.mark.parametrize("death", range(9))
 @pytest.mark.slow
-async def test_a_claimant_that_dies_at_any_step_holds_up_nobody(begun: bool, death: int) -> None:
+async def test_a_claimant_that_dies_at_any_step_blocks_no_writer(begun: bool, death: int) -> None:
     choices: list[int] = []
     for order in every_order(lambda: choices):  # noqa: B023
         store = await new_store(begun)
@@ -284,15 +284,15 @@ async def test_a_claimant_that_dies_at_any_step_holds_up_nobody(begun: bool, dea
 
 
 class Late(MemoryBackend):
-    """A client whose next transaction is on its way for as long as the test likes, and arrives though nobody waits."""
+    """A client whose next transaction is under way until the test lets it arrive, even if its caller has given up."""
 
     def __init__(self, store: MemoryStore) -> None:
         super().__init__(store)
         self.is_slow = False
         self.in_time = 0
-        """How many transactions still come through before the slow one."""
+        """The number of transactions that pass before the slow one."""
         self.is_given_up = False
-        """Whether the client gives up waiting, and does not know what became of it."""
+        """True if the client gives up waiting, so that the outcome is unknown to it."""
         self.is_on_its_way = asyncio.Event()
         self._sent: tuple[Sequence[Check], Sequence[Op]] = ((), ())
 
@@ -304,7 +304,7 @@ class Late(MemoryBackend):
         self._sent = checks, ops
         self.is_on_its_way.set()
         if self.is_given_up:
-            raise MaybeApplied("no answer")
+            raise MaybeApplied("no response")
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -323,7 +323,7 @@ async def migration_of(
 
 
 async def prepared_late() -> tuple[Late, asyncio.Task[None], MemoryStore]:
-    """A move whose first write is on its way."""
+    """Start a move whose first write is under way."""
     old, new = MemoryStore(), MemoryStore()
     slow = Late(old)
     migration = await migration_of(slow, MemoryBackend(new), "late")
@@ -334,7 +334,7 @@ async def prepared_late() -> tuple[Late, asyncio.Task[None], MemoryStore]:
     return slow, moving, new
 
 
-async def test_a_prepare_that_is_given_up_does_not_arrive_any_more() -> None:
+async def test_a_prepare_that_is_given_up_no_longer_arrives() -> None:
     slow, moving, _ = await prepared_late()
     moving.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -345,7 +345,7 @@ async def test_a_prepare_that_is_given_up_does_not_arrive_any_more() -> None:
     await slow.close()
 
 
-async def test_a_prepare_that_arrives_when_its_driver_is_gone_does_not_hinder_the_next() -> None:
+async def test_a_prepare_that_arrives_when_its_driver_has_died_does_not_hinder_the_next() -> None:
     slow, moving, new = await prepared_late()
     other, target = MemoryBackend(slow.store), MemoryBackend(new)
     migration = await migration_of(other, target, "next")
@@ -364,8 +364,8 @@ async def test_a_prepare_that_arrives_when_its_driver_is_gone_does_not_hinder_th
 
 @pytest.mark.parametrize("is_sent_again", [False, True])
 @pytest.mark.parametrize(("begun", "in_time"), [(False, 0), (True, 0), (True, 1)], ids=["claim", "hold", "held claim"])
-async def test_a_claim_that_is_given_up_arrives_no_more(begun: bool, in_time: int, is_sent_again: bool) -> None:
-    """Neither one of which nothing was seen, nor one that was sent again, made by that, and released."""
+async def test_a_claim_that_is_given_up_no_longer_arrives(begun: bool, in_time: int, is_sent_again: bool) -> None:
+    """Neither a claim that was never seen, nor one that was sent again, was made by that, and was released."""
 
     def on_step(step: Step, detail: str) -> None:
         if step is Step.CONNECT:
@@ -389,7 +389,7 @@ async def test_a_claim_that_is_given_up_arrives_no_more(begun: bool, in_time: in
     await old.close()
 
 
-async def test_a_claim_is_given_up_as_soon_as_its_store_answers_again() -> None:
+async def test_a_claim_is_given_up_as_soon_as_its_store_responds_again() -> None:
     store = await new_store(False)
     old, slow = MemoryBackend(MemoryStore()), Late(store)
     migration = await migration_of(old, slow, "late")
@@ -413,7 +413,7 @@ async def test_a_claim_is_given_up_as_soon_as_its_store_answers_again() -> None:
 async def test_a_driver_that_sleeps_through_a_later_move_takes_nothing_away(
     sleeps: int, has_moved_before: bool
 ) -> None:
-    """Two drivers of one cluster; the earlier one sleeps, and wakes up, before any of its and of the other's steps."""
+    """Two drivers of one cluster. The earlier one sleeps, and wakes up before any step of its own or of the other."""
     for wakes in range(40):
         cluster = Cluster("mover", MemoryStore())
         await cluster.begin()

@@ -39,7 +39,7 @@ from parley.consensus.memory.backend import MemoryWatch
 
 
 class Mutant(MemoryHarness):
-    """A store in memory with another server, or another client."""
+    """A memory store with a faulty server or a faulty client."""
 
     patience = 0.02
     found_by: ClassVar[str]
@@ -526,7 +526,7 @@ class SessionEndsOnlyItsLastKey(Mutant):
 
 
 class LocalMutant(LocalHarness):
-    """An embedded store with another client, in the peers too, which are processes."""
+    """An embedded store with a faulty client, also in the peers, which are processes."""
 
     patience = 0.1
     found_by: ClassVar[str]
@@ -546,7 +546,7 @@ class UnguardedLocal(LocalBackend):
 
 
 class ProcessesResurrect(LocalMutant):
-    """A process that was given up writes on with a new session, as if nothing had happened."""
+    """A process whose session has ended continues to write with a new session."""
 
     patience = 0.1
     found_by = "session-stopped-process"
@@ -567,7 +567,7 @@ class ResurrectingLocal(LocalBackend):
 
 
 def mutants() -> list[type[Harness]]:
-    """All of them."""
+    """Return all mutants."""
     return [
         each
         for each in globals().values()
@@ -576,6 +576,6 @@ def mutants() -> list[type[Harness]]:
 
 
 def found_by(mutant: type[Harness]) -> str:
-    """The check that must find it."""
+    """The check that must find the mutant."""
     assert issubclass(mutant, Mutant | LocalMutant)
     return mutant.found_by

@@ -1,4 +1,4 @@
-"""The kit itself: nothing is left out, failures are told, faults are real, and it stands alone."""
+"""The kit itself: it runs every check, reports failures, makes real faults, and imports only ``parley.consensus``."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ async def _until_it_ends(peer: Peer) -> None:
 
 
 async def _everything_said(peer: Peer) -> int:
-    """What was said before it stood still; then comes nothing for a while, long against its pauses."""
+    """Read the messages from before the peer was stopped; then none arrives for much longer than its pauses."""
     heard = 0
     waiting = asyncio.ensure_future(peer.said())
     while (await asyncio.wait([waiting], timeout=0.3))[0]:

@@ -1,4 +1,4 @@
-"""The kit finds what is wrong: each store with a planted fault fails the check that is about it."""
+"""The kit finds faults: each store with a planted fault fails the check for that fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kit on a store that is in charge: its own check and record change nothing for those above it."""
+"""The kit on a store in charge: its record and the check of it change nothing for callers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from parley.consensus.conformance.tasks import TaskPeer
 from parley.consensus.store_in_charge import StoreInCharge
 
 PARTS = ("history", "ambiguous", "election", "group")
-"""Of the kit; the others look at whole stores, where they would find the record."""
+"""The checks to run. The others list whole stores, where they would find the record."""
 CHECKS = [check for check in all_checks() if check.name.partition("-")[0] in PARTS and check.run is not None]
 
 
 class ChargeHarness(MemoryHarness):
-    """Every client is one of a store in charge."""
+    """A harness whose clients are stores in charge."""
 
     def client(self) -> Backend:
         return StoreInCharge(super().client(), "memory:")

@@ -1,4 +1,4 @@
-"""The table of what was measured."""
+"""The table of measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A backend from a package that is not Parley's: installed, found by its entry point, and proved on a real PostgreSQL.
+"""A backend from a third-party package: installed, found by its entry point, and tested on a real PostgreSQL.
 
 The package is ``tests/third_party/parley_postgresql``. It is installed into a directory of this module's own, which is
 on the path while the module runs: nothing else here knows it.
@@ -32,7 +32,7 @@ _running: list[Any] = []
 
 @pytest.fixture(scope="module", autouse=True)
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where the package is installed, as its user would; with its own server running."""
+    """Install the package as a user would, start its server, and yield the directory of the installation."""
     source, target = tmp_path_factory.mktemp("source") / NAME, tmp_path_factory.mktemp("installed")
     shutil.copytree(SOURCE, source, ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -136,7 +136,7 @@ async def test_a_database_that_is_not_there_is_named(url: str) -> None:
 
 @pytest.fixture
 async def guarded(url: str) -> AsyncIterator[str]:
-    """The address of a schema whose owner has to show a password, ``open sesame``."""
+    """The address of a schema whose owner must log in with the password, ``open sesame``."""
     import asyncpg
 
     connection = await asyncpg.connect(url)

@@ -1,4 +1,4 @@
-"""The kit on servers that somebody has already: it leaves there what it found, and nothing else."""
+"""The kit on running servers with other data: it leaves that data, and nothing else."""
 
 from __future__ import annotations
 

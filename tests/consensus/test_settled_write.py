@@ -1,4 +1,4 @@
-"""Lost answers, all of them: what the recipes make of MaybeApplied and Unavailable."""
+"""Lost responses: what the recipes do after MaybeApplied and Unavailable."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from parley.consensus.recipes.settled_write import Writer, unwrap, wrap
 class Faulty(MemoryBackend):
     """Plays a script: one letter for each write, then all goes well.
 
-    A: applied, answer lost; L: lost on the way; U: unavailable; . : fine.
+    A: applied, response lost; L: lost on the way; U: unavailable; . : no fault.
     """
 
     def __init__(self, store: MemoryStore, script: str = "") -> None:
@@ -92,7 +92,7 @@ async def test_unavailable_is_passed_on_when_nothing_was_sent() -> None:
 
 
 @pytest.mark.parametrize("script", ["A", "L"])
-async def test_deletes_are_settled_by_what_is_left(script: str) -> None:
+async def test_deletes_are_settled_by_reading_back(script: str) -> None:
     backend = await faulty()
     revision = await backend.put("a", b"")
     backend.script = list(script)
@@ -101,19 +101,19 @@ async def test_deletes_are_settled_by_what_is_left(script: str) -> None:
 
 
 @pytest.mark.parametrize("script", ["A", "L"])
-async def test_checks_alone_are_asked_again(script: str) -> None:
+async def test_a_transaction_of_checks_only_is_sent_again(script: str) -> None:
     backend = await faulty(script)
     await Writer(backend).commit([Check("a", ABSENT)], [])
 
 
-async def test_it_gives_up_after_a_while() -> None:
+async def test_settling_gives_up_after_a_while() -> None:
     backend = await faulty("L")
     backend.reads_fail = 10_000
     with pytest.raises(MaybeApplied, match="not settled"):
         await Writer(backend, settle_s=0.05).commit([], [Put("a", b"1")])
 
 
-async def test_written_over_by_others_it_cannot_be_settled() -> None:
+async def test_an_overwritten_value_cannot_be_settled() -> None:
     store = MemoryStore()
     backend, other = await faulty("A", store), await faulty("", store)
 
@@ -128,7 +128,7 @@ async def test_written_over_by_others_it_cannot_be_settled() -> None:
     assert await current(other, "a") == b"other"
 
 
-async def test_under_a_guard_that_fell_it_is_fenced() -> None:
+async def test_a_write_under_a_lost_guard_is_fenced() -> None:
     store = MemoryStore()
     backend = await faulty("", store)
     leader = await backend.put("leader", b"")
@@ -180,7 +180,7 @@ async def test_increments_are_exact_under_random_faults() -> None:
     assert int(entry.value) == 1 + 6 * 25
 
 
-async def test_a_conflict_that_cannot_be_ours_is_passed_on() -> None:
+async def test_a_conflict_of_another_client_is_passed_on() -> None:
     store = MemoryStore()
     backend = await faulty("", store)
     kv = KeyValue(backend)
