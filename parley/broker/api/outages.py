@@ -1,15 +1,9 @@
-"""Metadata responses while a broker fails: they must not be outdated, because clients retry late.
-
-A client that loses the leader of a partition asks another broker for metadata at once. If the response still names the
-lost leader, the client retries after its backoff; for librdkafka that is a second.
+"""Metadata responses while a broker fails. The reasons are in docs/architecture.md, "Metadata while a broker fails".
 
 1. If a broker has just closed its connection to this one, Metadata requests wait until the controller has decided about
    its partitions, for at most ``HOLD_S``.
-2. A fenced broker stays in the response for ``LISTED_S``. librdkafka drops a broker that is missing in a response, and
-   with it the new leaders that the same response names for its partitions.
-3. While this broker is out of touch with the controller, it may not know of a new topic. It returns
-   LEADER_NOT_AVAILABLE for an unknown topic, and the client retries; after UNKNOWN_TOPIC_OR_PARTITION librdkafka drops
-   its queued records.
+2. A fenced broker stays in the response for ``LISTED_S``.
+3. While this broker is out of touch with the controller, the error for an unknown topic is LEADER_NOT_AVAILABLE.
 """
 
 from __future__ import annotations

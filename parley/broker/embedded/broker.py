@@ -1,15 +1,8 @@
-"""A broker inside a Python program: on a free local port, with temporary data.
+"""A broker inside a Python program: on a free local port, with temporary data. docs/embedding.md has examples.
 
-::
-
-    async with Broker() as broker:                      # in the running event loop
-        producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap_servers)
-
-    with Broker(num_partitions=3) as broker:            # in its own thread
-        producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
-
-With a ``data_dir`` the data is kept, including the embedded coordination store: the next broker on that directory,
-embedded or started with ``parley start``, finds everything.
+``async with Broker() as broker`` runs it in the current event loop, ``with Broker() as broker`` in its own thread. With
+a ``data_dir`` the data is kept, including the embedded coordination store: the next broker on that directory, embedded
+or started with ``parley start``, finds everything.
 """
 
 from __future__ import annotations

@@ -1,17 +1,4 @@
-"""A cluster inside a Python program: several brokers with one coordination store, which can be stopped and killed.
-
-::
-
-    async with Cluster(brokers=3) as cluster:           # in the running event loop
-        producer = AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers, acks="all")
-        ...
-        await cluster.kill(1)                           # clients continue with the other brokers
-
-    with Cluster(brokers=3) as cluster:                 # in its own thread
-        cluster.stop(2)
-        cluster.restart(2)
-
-Rules:
+"""A cluster inside a Python program: several brokers with one coordination store. docs/embedding.md has examples.
 
 1. Brokers are identified by their ids, 1 to N. A broker keeps its id, its port and its folder while the cluster runs.
 2. ``Cluster.kill`` ends a broker like a killed process: connections are cut, nothing is flushed, no broker is informed.

@@ -1,4 +1,4 @@
-"""How a broker is composed: one module per phase of its start, in this order.
+"""The start of a broker, one module per phase, in this order:
 
 1. ``binding`` binds the listeners' sockets.
 2. ``store`` opens the coordination store and settles which broker of which cluster this is.
@@ -7,6 +7,6 @@
 5. ``registration`` joins the cluster, and adopts topics found on disk if the cluster is new.
 6. ``serving`` makes the request handlers (``routes``) and accepts connections.
 
-Rules: a phase receives what it needs as arguments and returns a frozen record of the parts that it made. It registers
+A phase receives what it needs as arguments and returns a frozen record of the parts that it made. It registers
 how to undo its work in ``Environment.undo`` as it goes. No constructor subscribes to anything: ``composition`` does.
 """

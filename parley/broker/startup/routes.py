@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from parley.broker.api.alter_partition import AlterPartitionApi
 from parley.broker.api.api_versions import ApiVersionsApi
 from parley.broker.api.broker_lifecycle import BrokerLifecycleApi
@@ -37,57 +39,49 @@ APPLIED_MAX_S = 1.0
 """How long the response to a change of topics waits for brokers that have not applied the change yet."""
 
 
+class Api(Protocol):
+    """The handlers of a family of requests."""
+
+    def routes(self) -> dict[int, Handler]: ...
+
+
 def routes(environment: Environment, parts: Parts) -> dict[int, Handler]:
     """Make every request handler, by API key. Requests for the controller are forwarded to it."""
-    static, clock, tasks, threads = environment.config, environment.clock, environment.tasks, environment.threads
-    broker_id, config, metadata = parts.identity.broker_id, parts.config, parts.metadata
-    partitions, purgatories, peers, lifecycle = parts.partitions, parts.purgatories, parts.peers, parts.lifecycle
-    controller, silence, publisher = lifecycle.controller, lifecycle.silence, parts.publisher
+    apis: tuple[Api, ...] = (
+        ApiVersionsApi(lambda: handlers),
+        *_record_apis(environment, parts),
+        *_topic_and_group_apis(environment, parts),
+        *_cluster_apis(parts),
+    )
+    handlers = {key: handler for api in apis for key, handler in api.routes().items()}
+    lifecycle = parts.lifecycle
+    return Forwarding(lifecycle.controller, parts.peers, parts.store_move, lifecycle.store_error).around(handlers)
 
-    async def until_usable() -> None:
-        """Wait until new partitions can be used at this broker and at those that follow the controller."""
-        await partitions.opened()
-        await publisher.until_applied(APPLIED_MAX_S)
 
-    def is_in_touch() -> bool:
-        return publisher.is_open or silence.is_in_touch
+def _record_apis(environment: Environment, parts: Parts) -> tuple[Api, ...]:
+    """Records and offsets of the partitions that this broker leads, and its log directories."""
+    static, clock, threads = environment.config, environment.clock, environment.threads
+    config, metadata, partitions, purgatories = parts.config, parts.metadata, parts.partitions, parts.purgatories
 
     def may_be_superseded() -> bool:
-        return lifecycle.may_be_superseded
+        return parts.lifecycle.may_be_superseded
 
-    administration = Administration(
-        broker_id, controller, metadata, config, environment.rng, until_usable, parts.unclean_allowed
-    )
-    auto_creation = TopicAutoCreation(administration, metadata, peers, config, partitions.opened)
-    outages = Outages(metadata, peers.lost_at, is_in_touch)
-    metadata.subscribe(outages.apply)
-    log_dir_moves = LogDirMoves(partitions, parts.logs, config, tasks, clock.monotonic)
+    log_dir_moves = LogDirMoves(partitions, parts.logs, config, environment.tasks, clock.monotonic)
     log_dir_moves.start()
-    apis = (
-        AlterPartitionApi(controller, metadata),
-        ApiVersionsApi(lambda: handlers),
-        ClusterApi(metadata),
-        CoordinationApi(parts.store_move, parts.store_move_driver),
-        ConfigsApi(broker_id, administration, metadata, config),
-        BrokerLifecycleApi(controller, parts.unclean_allowed),
-        ElectionsApi(controller),
+    return (
         FetchApi(
             partitions,
             metadata,
             parts.sessions,
             purgatories.fetch,
-            tasks,
+            environment.tasks,
             max_bytes=static.fetch_max_bytes,
             threads=threads,
             selector=load_selector(static.replica_selector_class),
-            throttle=leader_throttle(broker_id, config, clock.monotonic),
+            throttle=leader_throttle(parts.identity.broker_id, config, clock.monotonic),
             may_be_superseded=may_be_superseded,
         ),
-        FetchMetadataApi(metadata, publisher, parts.metadata_fetches, silence),
-        GroupOffsetsApi(parts.groups, metadata, config, clock.wall_ms),
-        GroupsApi(parts.groups, metadata, auto_creation, config),
         LogDirsApi(partitions, parts.logs, log_dir_moves, threads),
-        MetadataApi(metadata, auto_creation, outages, lacks_log=partitions.lacks_log, opened=partitions.opened),
         OffsetsApi(partitions, threads),
         ProduceApi(
             partitions,
@@ -97,10 +91,54 @@ def routes(environment: Environment, parts: Parts) -> dict[int, Handler]:
             threads=threads,
             may_be_superseded=may_be_superseded,
         ),
-        ProducersApi(partitions, ProducerIds(lambda: lifecycle.store)),
-        ReassignmentApi(controller, parts.unclean_allowed),
+        ProducersApi(partitions, ProducerIds(lambda: parts.lifecycle.store)),
         RecordsApi(partitions, purgatories.produce),
+    )
+
+
+def _topic_and_group_apis(environment: Environment, parts: Parts) -> tuple[Api, ...]:
+    """Topics, configurations and consumer groups."""
+    broker_id, config, metadata, partitions = parts.identity.broker_id, parts.config, parts.metadata, parts.partitions
+    publisher, silence = parts.publisher, parts.lifecycle.silence
+
+    async def until_usable() -> None:
+        """Wait until new partitions can be used at this broker and at those that follow the controller."""
+        await partitions.opened()
+        await publisher.until_applied(APPLIED_MAX_S)
+
+    def is_in_touch() -> bool:
+        return publisher.is_open or silence.is_in_touch
+
+    administration = Administration(
+        broker_id,
+        parts.lifecycle.controller,
+        metadata,
+        config,
+        environment.rng,
+        until_usable,
+        parts.unclean_allowed,
+    )
+    auto_creation = TopicAutoCreation(administration, metadata, parts.peers, config, partitions.opened)
+    outages = Outages(metadata, parts.peers.lost_at, is_in_touch)
+    metadata.subscribe(outages.apply)
+    return (
+        ConfigsApi(broker_id, administration, metadata, config),
+        GroupOffsetsApi(parts.groups, metadata, config, environment.clock.wall_ms),
+        GroupsApi(parts.groups, metadata, auto_creation, config),
+        MetadataApi(metadata, auto_creation, outages, lacks_log=partitions.lacks_log, opened=partitions.opened),
         TopicsApi(administration, metadata, config),
     )
-    handlers = {key: handler for api in apis for key, handler in api.routes().items()}
-    return Forwarding(controller, peers, parts.store_move, lifecycle.store_error).around(handlers)
+
+
+def _cluster_apis(parts: Parts) -> tuple[Api, ...]:
+    """The controller's work for brokers and administrators, and the coordination store."""
+    controller, metadata = parts.lifecycle.controller, parts.metadata
+    return (
+        AlterPartitionApi(controller, metadata),
+        BrokerLifecycleApi(controller, parts.unclean_allowed),
+        ClusterApi(metadata),
+        CoordinationApi(parts.store_move, parts.store_move_driver),
+        ElectionsApi(controller),
+        FetchMetadataApi(metadata, parts.publisher, parts.metadata_fetches, parts.lifecycle.silence),
+        ReassignmentApi(controller, parts.unclean_allowed),
+    )
