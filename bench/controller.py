@@ -14,7 +14,12 @@ from uuid import UUID
 from parley.broker.controller.brokers import fence_broker, hand_over_leadership, register_broker
 from parley.broker.controller.decision import Decision
 from parley.broker.controller.isr_changes import IsrChange, alter_partitions
-from parley.broker.controller.leader_elections import ElectionType, elect_leaders, rebalance_to_preferred
+from parley.broker.controller.leader_elections import (
+    ElectionType,
+    elect_leaders,
+    needing_election,
+    rebalance_to_preferred,
+)
 from parley.broker.controller.reassignment import Reassignment, alter_reassignments, list_reassignments
 from parley.broker.controller.stored_metadata import read_image, writes_for
 from parley.broker.controller.topics import NewTopic, TopicDefaults, create_topics, delete_topics
@@ -87,7 +92,9 @@ def decisions(image: MetadataImage, rng: Random) -> dict[str, Callable[[], Decis
         "the ISR of one partition changes": lambda: grown_isrs(image, 3, 1),
         f"a topic of {PARTITIONS} partitions is created": lambda: new_topics(image, rng, 1, "new"),
         "a topic is deleted": lambda: delete_topics(image, ["topic0007"], {}),
-        "preferred leaders everywhere": lambda: elect_leaders(lost, ElectionType.PREFERRED, None),
+        "preferred leaders everywhere": lambda: elect_leaders(
+            lost, ElectionType.PREFERRED, needing_election(lost, ElectionType.PREFERRED)
+        ),
         "leaders are balanced (nothing to do)": lambda: rebalance_to_preferred(image, 10, 1000),
         f"{TOPICS} partitions move": lambda: alter_reassignments(image, moves, never),
         "moves are listed": lambda: Decision((), list_reassignments(moving, None)),
