@@ -6,7 +6,7 @@ from parley.protocol.schema import Request, Response, Struct, field, i16, i32, i
 
 
 class AlterReplicaLogDirsRequest(Request, key=34, versions="0-2", flexible="2+"):
-    """Move replicas held by the receiving broker to other log directories, or choose the directory for new ones (KIP-113).
+    """Move replicas of the receiving broker to other log directories, or choose the directory of new ones (KIP-113).
 
     Versions:
         1: the client enforces throttle_time_ms itself (KIP-219).

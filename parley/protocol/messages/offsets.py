@@ -83,7 +83,7 @@ class ListOffsetsResponse(Response, key=2, versions="0-11", flexible="6+"):
 
 
 class OffsetForLeaderEpochRequest(Request, key=23, versions="0-4", flexible="4+"):
-    """Request the end offset of a leader epoch, so that a follower or consumer can find where its log diverged (KIP-101).
+    """Request the end offset of a leader epoch; a follower or consumer finds where its log diverged (KIP-101).
 
     Versions:
         1: the response names its epoch, which may be lower than the requested one (KIP-279).

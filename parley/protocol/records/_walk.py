@@ -1,16 +1,16 @@
-"""Loops over the bytes of v2 records: checking, reading and writing. Compiled by mypyc where a C compiler is present.
+"""Loops over the bytes of v2 records: checking, reading and writing. Compiled by mypyc if a C compiler is present.
 
 A record is a length and that many bytes; every number in it is a zigzag varint (protocol guide, "Record Format")::
 
     length  attributes(1 byte)  timestamp delta  offset delta  key length, key  value length, value
     header count, then for each header: key length, key, value length, value
 
-Rules of this module:
+Rules:
 
-* It reads ``bytes`` only, by index: that is what mypyc turns into a load. Callers copy a piece at a time.
-* Bytes that are no records raise ValueError with the reason, and nothing else; the caller makes it a protocol error.
-* Compiled and interpreted forms agree on every input. So a number that a 64-bit integer does not hold is refused
-  before it is made, and no constant in a loop exceeds 61 bits (mypyc would make an object of it each time).
+* It reads only ``bytes``, by index, which mypyc compiles to a load. Callers copy a piece at a time.
+* Invalid bytes raise ValueError with the reason, and nothing else; the caller turns it into a protocol error.
+* The compiled and the interpreted form agree on every input. So a number beyond 64 bits is refused before it is
+  computed, and no constant in a loop exceeds 61 bits (mypyc would make an object of it each time).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Fields = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | No
 """Offset, timestamp, key, value and headers of a record."""
 
 _EVERYDAY: Final = 1 << 60
-"""Timestamps between this and its negative can be added without a thought of overflow."""
+"""Timestamps between this and its negative can be added without an overflow check."""
 _OVERFLOW: Final = "a timestamp is longer than 64 bits"
 
 
 def read_varint(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
-    """The zigzag varint of up to 32 bits at ``pos``, and the position behind it."""
+    """Read the zigzag varint of up to 32 bits at ``pos``; return it and the position after it."""
     value: i64 = 0
     shift: i64 = 0
     while pos < end:
@@ -46,7 +46,7 @@ def read_varint(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
 
 
 def read_varlong(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
-    """The zigzag varint of up to 64 bits at ``pos``, and the position behind it."""
+    """Read the zigzag varint of up to 64 bits at ``pos``; return it and the position after it."""
     value: i64 = 0
     shift: i64 = 0
     while pos < end:
@@ -65,9 +65,9 @@ def read_varlong(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
 
 
 def _rest(data: bytes, pos: i64, value: i64) -> tuple[i64, i64]:
-    """What `read_varint` would return, unsigned, when two bytes were read and more follow.
+    """The result of ``read_varint``, unsigned, after two bytes were read and more follow.
 
-    ``value`` is those two, the second with its continuation bit.
+    ``value`` is those two bytes, the second with its continuation bit.
     """
     value -= 0x4000
     shift: i64 = 14
@@ -83,7 +83,7 @@ def _rest(data: bytes, pos: i64, value: i64) -> tuple[i64, i64]:
 
 
 def _plus(base: i64, delta: i64) -> i64:
-    """``base + delta``, refused where it leaves 64 bits."""
+    """``base + delta``. Raises ValueError if the sum exceeds 64 bits."""
     if -_EVERYDAY < base < _EVERYDAY and -_EVERYDAY < delta < _EVERYDAY:
         return base + delta
     if delta > 0:
@@ -95,27 +95,27 @@ def _plus(base: i64, delta: i64) -> i64:
 
 
 class Walk:
-    """What has been seen of one batch's records, fed piece by piece."""
+    """The state of a check of one batch's records, which are fed piece by piece."""
 
     def __init__(self, base_timestamp: i64, consecutive: bool) -> None:
         self.base_timestamp: i64 = base_timestamp
         self.consecutive = consecutive
-        """Offset deltas must be 0, 1, 2, ...; else they must only rise (compaction leaves gaps)."""
+        """If True, offset deltas must be 0, 1, 2, ...; otherwise they must only rise (compaction leaves gaps)."""
         self.count: i64 = 0
         self.last_delta: i64 = -1
         self.max_timestamp: i64 = -1
         self.min_timestamp: i64 = 0x7FFF_FFFF_FFFF_FFFF
-        """The least timestamp of the records that have one (-1 is none)."""
+        """The least timestamp of the records that have one (-1 means none)."""
         self.first_null_key: i64 = -1
-        """The index of the first record without a key; -1 when all have one."""
+        """The index of the first record without a key; -1 if all have one."""
         self.wanted: i64 = 0
-        """After `feed`: how many bytes the record needs that was cut off (0: even its length was)."""
+        """After ``feed``: how many bytes the cut-off record needs (0 if even its length was cut off)."""
 
     def feed(self, data: bytes, pos: i64, end: i64, count_max: i64) -> i64:
-        """Check the whole records in ``data[pos:end]``; the position of the first byte not used.
+        """Check the whole records in ``data[pos:end]``; return the position of the first unused byte.
 
-        What was not used must be at the start of the next piece. ``count_max`` is the number of records of the whole
-        batch: one more raises ValueError. After a ValueError ``count`` is the index of the record that is wrong.
+        Unused bytes must be at the start of the next piece. ``count_max`` is the number of records of the whole batch:
+        one more raises ValueError. After a ValueError, ``count`` is the index of the invalid record.
         """
         if end > len(data) or pos < 0:
             raise ValueError("the piece is outside its bytes")
@@ -125,8 +125,8 @@ class Walk:
             raise ValueError("the bytes end inside a record") from None
 
     def _feed(self, data: bytes, pos: i64, end: i64, count_max: i64) -> i64:
-        # Two bytes of each number are read in place: calls would cost twice as much as all the rest. What leads past
-        # the end of a record is noticed at its end, what leads past the end of the data is an IndexError.
+        # Two bytes of each number are read in place, because calls would cost twice as much as everything else. A read
+        # past the end of a record is noticed at its end; a read past the end of the data is an IndexError.
         byte: i64 = 0
         number: i64 = 0
         delta: i64 = self.last_delta
@@ -155,7 +155,7 @@ class Walk:
                 break
             stop: i64 = pos + number
             if self.count >= count_max:
-                raise ValueError("there are more records than the batch says")
+                raise ValueError("there are more records than the batch claims")
 
             pos += 1  # attributes: none is in use
             number = data[pos]
@@ -243,7 +243,7 @@ class Walk:
 
 
 def _ends(data: bytes, pos: i64, end: i64) -> bool:
-    """Whether a varint that begins at ``pos`` ends before ``end``."""
+    """True if a varint that begins at ``pos`` ends before ``end``."""
     while pos < end:
         byte: i64 = data[pos]
         if byte < 0x80:
@@ -253,7 +253,7 @@ def _ends(data: bytes, pos: i64, end: i64) -> bool:
 
 
 def _skip_headers(data: bytes, pos: i64, end: i64) -> i64:
-    """The position behind the headers that begin at ``pos``."""
+    """The position after the headers that begin at ``pos``."""
     size: i64 = 0
     count, pos = read_varint(data, pos, end)
     if count < 0:
@@ -288,9 +288,9 @@ def read_records(
     make: Callable[[Any, Fields], Any],
     record: Any,
 ) -> tuple[list[Any], i64]:
-    """At most ``count_max`` records, each as ``make(record, fields)``, and the position behind them.
+    """Read at most ``count_max`` records, each as ``make(record, fields)``; return them and the position after them.
 
-    ``fixed_timestamp`` is the timestamp of all records where the broker set it (LogAppendTime).
+    ``fixed_timestamp`` is the timestamp of all records if the broker set it (LogAppendTime).
     """
     end: i64 = len(data)
     size: i64 = 0
@@ -343,7 +343,7 @@ def _read_headers(data: bytes, pos: i64, end: i64) -> tuple[tuple[tuple[str, byt
         size, pos = read_varint(data, pos, end)
         if size < 0 or size > end - pos:
             raise ValueError("the key of a header is longer than its record")
-        # Bytes that are no UTF-8 survive a round trip (`encode_records` does the same).
+        # Bytes that are not UTF-8 survive a round trip (``encode_records`` does the same).
         name = data[pos : pos + size].decode("utf-8", "surrogateescape")
         pos += size
         size, pos = read_varint(data, pos, end)
@@ -374,16 +374,16 @@ _NULL: Final = _varint_bytes(-1)
 
 
 def varint(value: int) -> bytes:
-    """A signed number of up to 64 bits as a zigzag varint."""
+    """Encode a signed number of up to 64 bits as a zigzag varint."""
     if 0 <= value < 2048:
         return _VARINTS[value]
     return _varint_bytes(value)
 
 
 def encode_records(records: list[Any], base_offset: int | None, base_timestamp: int) -> bytes:
-    """Records of (offset, timestamp, key, value, headers) as v2 record bytes; key and value are buffers or None.
+    """Encode records of (offset, timestamp, key, value, headers); key and value are buffers or None.
 
-    Offset deltas are counted from ``base_offset``; where it is None they are 0, 1, 2, ... whatever the offsets.
+    Offset deltas count from ``base_offset``; if it is None they are 0, 1, 2, ... whatever the offsets.
     """
     out: list[Any] = []
     index: int = 0
