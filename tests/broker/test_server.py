@@ -194,3 +194,13 @@ async def test_a_cluster_begins_with_the_topics_found_on_disk(tmp_path: Path) ->
     async with running(after) as server, Client(server.bootstrap_servers) as client:
         assert server.metadata.image.topics["t"].topic_id == known
         assert await produce(client, "t", [b"b"]) == 1
+
+
+async def test_a_server_that_was_not_started_has_no_parts(tmp_path: Path) -> None:
+    server = BrokerServer(config(tmp_path))
+    for use in (lambda: server.parts, lambda: server.serving, lambda: server.identity):
+        with pytest.raises(RuntimeError, match=r"wait until start\(\) has returned"):
+            use()
+    with pytest.raises(RuntimeError):
+        await server.kill()
+    await server.stop()
