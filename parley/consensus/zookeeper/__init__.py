@@ -7,6 +7,17 @@ docs/store-backends.md.
 
 from __future__ import annotations
 
-from parley.consensus.zookeeper.backend import ZookeeperBackend
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from parley.consensus.zookeeper.backend import ZookeeperBackend as ZookeeperBackend
 
 __all__ = ["ZookeeperBackend"]
+
+
+def __getattr__(name: str) -> object:
+    if name == "ZookeeperBackend":  # a broker reads the configuration keys of this package without importing kazoo
+        from parley.consensus.zookeeper.backend import ZookeeperBackend
+
+        return ZookeeperBackend
+    raise AttributeError(name)
