@@ -9,7 +9,7 @@ SOURCES := $(shell $(PYTHON) -c "import tomllib; print(*tomllib.load(open('pypro
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help build spark pipeline server quickstart cluster test test-fast soak lint bench dist docs peers clean
+.PHONY: help build spark pipeline server quickstart cluster test test-fast soak mutants lint bench dist docs peers clean
 
 help:  ## what can be done here
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -63,6 +63,14 @@ test: lint peers $(VENV)/.plot  ## everything
 
 soak: peers $(VENV)/.plot  ## what takes long: chaos, many seeds, many examples, every version and store
 	$(BIN)/python -m pytest -n 3 --dist worksteal --hypothesis-profile soak -m "(soak or hypothesis) and not spark"
+	$(BIN)/python -m pytest -m "soak and spark"
+
+$(VENV)/.mutants: $(VENV)/.ready
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[mutants]'
+	touch $@
+
+mutants: $(VENV)/.mutants  ## faults planted in a sample of places: the quick tests must find 85 of 100 (SAMPLE, SEED)
+	$(BIN)/python -m tests.mutation $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED))
 
 test-fast: build  ## what starts no servers: a minute or two
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not system and not spark"

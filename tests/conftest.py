@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 SYSTEM_TESTS = Path(__file__).parent / "system"
 _MARKS_OF_FILE = re.compile(r"^pytestmark = .*$", re.MULTILINE)
@@ -15,6 +15,9 @@ _MARKS_OF_FILE = re.compile(r"^pytestmark = .*$", re.MULTILINE)
 # How long an example takes says nothing on a machine that does other things besides.
 settings.register_profile("parley", deadline=None, max_examples=30)
 settings.register_profile("soak", deadline=None, max_examples=120)
+settings.register_profile(
+    "mutants", deadline=None, max_examples=30, derandomize=True, phases=[Phase.explicit, Phase.generate]
+)
 settings.load_profile("parley")
 
 

@@ -21,7 +21,8 @@ from parley import Broker
 from tests.pipeline.connect.test_kills import WorkerProcess, produce, properties, statuses, where
 from tests.pipeline.connect.workers import file_sink, file_source, until
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.system, pytest.mark.timeout(900)]
+# In make test, test_spark.py kills a host in the middle of a query.
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[3]
 PARTITIONS = 4

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pyarrow.dataset as pa_dataset
@@ -40,7 +41,7 @@ def test_killed_in_the_middle_it_loads_every_row_once(kafka_broker: KafkaBroker,
         running = subprocess.Popen(command(bootstrap, tmp_path / "table"), stderr=log, start_new_session=True)
         manifests = tmp_path / "table" / "_parley" / "manifests"
         while running.poll() is None and not (manifests.is_dir() and list(manifests.glob("*.json"))):
-            pass
+            time.sleep(0.01)
         os.killpg(running.pid, signal.SIGKILL)
         running.wait()
     assert len(list(manifests.glob("*.json"))) < RECORDS // PER_FILE, "it was done before it could be killed"
