@@ -22,7 +22,7 @@ NO_LOW_WATERMARK = -1
 _Result = DeleteRecordsResponse.DeleteRecordsPartitionResult
 
 
-class RecordsApi:
+class DeleteRecordsApi:
     """Handler of DeleteRecords."""
 
     def __init__(self, partitions: HostedPartitions, purgatory: Purgatory) -> None:

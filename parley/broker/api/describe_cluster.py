@@ -13,7 +13,7 @@ BROKER_ENDPOINTS = 1
 """The endpoint type of brokers. Type 2 is a controller quorum (KIP-919), which Parley does not have."""
 
 
-class ClusterApi:
+class DescribeClusterApi:
     """Handler of DescribeCluster."""
 
     def __init__(self, metadata: Metadata) -> None:

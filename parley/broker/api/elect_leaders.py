@@ -28,7 +28,7 @@ ELECTED_AT_ONCE = 1_000
 """Partitions in one decision, which takes the controller about 10 ms."""
 
 
-class ElectionsApi:
+class ElectLeadersApi:
     """Handler of ElectLeaders."""
 
     def __init__(self, controller: Controller) -> None:

@@ -15,7 +15,7 @@ from parley.protocol.messages.coordination import (
 )
 
 
-class CoordinationApi:
+class StoreMoveApi:
     """Handler of MigrateCoordination."""
 
     def __init__(self, store_move: StoreMoveParticipant, driver: StoreMoveDriver) -> None:

@@ -8,9 +8,9 @@ from parley.broker.api.alter_partition import AlterPartitionApi
 from parley.broker.api.api_versions import ApiVersionsApi
 from parley.broker.api.broker_lifecycle import BrokerLifecycleApi
 from parley.broker.api.configs import ConfigsApi
-from parley.broker.api.delete_records import RecordsApi
-from parley.broker.api.describe_cluster import ClusterApi
-from parley.broker.api.elect_leaders import ElectionsApi
+from parley.broker.api.delete_records import DeleteRecordsApi
+from parley.broker.api.describe_cluster import DescribeClusterApi
+from parley.broker.api.elect_leaders import ElectLeadersApi
 from parley.broker.api.fetch.handler import FetchApi
 from parley.broker.api.fetch_metadata import FetchMetadataApi
 from parley.broker.api.forwarding import Forwarding
@@ -23,7 +23,7 @@ from parley.broker.api.outages import Outages
 from parley.broker.api.produce import ProduceApi
 from parley.broker.api.producers import ProducersApi
 from parley.broker.api.reassignment import ReassignmentApi
-from parley.broker.api.store_move import CoordinationApi
+from parley.broker.api.store_move import StoreMoveApi
 from parley.broker.api.topics import TopicsApi
 from parley.broker.controller.administration import Administration
 from parley.broker.controller.topic_auto_creation import TopicAutoCreation
@@ -92,7 +92,7 @@ def _record_apis(environment: Environment, parts: Parts) -> tuple[Api, ...]:
             may_be_superseded=may_be_superseded,
         ),
         ProducersApi(partitions, ProducerIds(lambda: parts.lifecycle.store)),
-        RecordsApi(partitions, purgatories.produce),
+        DeleteRecordsApi(partitions, purgatories.produce),
     )
 
 
@@ -136,9 +136,9 @@ def _cluster_apis(parts: Parts) -> tuple[Api, ...]:
     return (
         AlterPartitionApi(controller, metadata),
         BrokerLifecycleApi(controller, parts.unclean_allowed),
-        ClusterApi(metadata),
-        CoordinationApi(parts.store_move, parts.store_move_driver),
-        ElectionsApi(controller),
+        DescribeClusterApi(metadata),
+        StoreMoveApi(parts.store_move, parts.store_move_driver),
+        ElectLeadersApi(controller),
         FetchMetadataApi(metadata, parts.publisher, parts.metadata_fetches, parts.lifecycle.silence),
         ReassignmentApi(controller, parts.unclean_allowed),
     )

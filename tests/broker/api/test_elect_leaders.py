@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from parley.broker.api import elect_leaders as elections_module
-from parley.broker.api.elect_leaders import ElectionsApi
+from parley.broker.api.elect_leaders import ElectLeadersApi
 from parley.broker.api.reassignment import ReassignmentApi
 from parley.broker.metadata.types import PartitionState
 from parley.protocol.errors import ErrorCode
@@ -35,7 +35,7 @@ def controller() -> DirectController:
 async def elect(
     controller: DirectController, version: int, wanted: list[Topic] | None, kind: int = 0
 ) -> ElectLeadersResponse:
-    api = ElectionsApi(controller)  # type: ignore[arg-type]
+    api = ElectLeadersApi(controller)  # type: ignore[arg-type]
     request = ElectLeadersRequest(election_type=kind, topic_partitions=wanted)
     return await api.elect_leaders(context(version), request)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from parley.broker.api.describe_cluster import ClusterApi
+from parley.broker.api.describe_cluster import DescribeClusterApi
 from parley.broker.api.metadata import MetadataApi
 from parley.broker.api.outages import Outages
 from parley.broker.metadata.current import Metadata
@@ -82,12 +82,12 @@ async def test_pages_of_partitions_tell_the_same() -> None:
 @pytest.mark.parametrize("controller_id", [1, 2, 3, 9])
 async def test_the_controller_in_a_response_is_reachable(controller_id: int) -> None:
     assert (await described(12, controller_id)).controller_id == 1
-    answer = ClusterApi(Metadata(image(controller_id))).describe_cluster(context(0), DescribeClusterRequest())
+    answer = DescribeClusterApi(Metadata(image(controller_id))).describe_cluster(context(0), DescribeClusterRequest())
     assert answer.controller_id == 1
 
 
 def test_fenced_brokers_are_shown_on_request() -> None:
-    api = ClusterApi(Metadata(image()))
+    api = DescribeClusterApi(Metadata(image()))
     shown = api.describe_cluster(context(2), DescribeClusterRequest(include_fenced_brokers=True)).brokers
     assert [(broker.broker_id, broker.is_fenced) for broker in shown] == [(1, False), (3, True)]
     shown = api.describe_cluster(context(2), DescribeClusterRequest()).brokers

@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 
 from parley.broker.api.alter_partition import AlterPartitionApi
 from parley.broker.api.api_versions import ApiVersionsApi
-from parley.broker.api.delete_records import RecordsApi
+from parley.broker.api.delete_records import DeleteRecordsApi
 from parley.broker.api.fetch.handler import FetchApi
 from parley.broker.api.fetch.sessions import FetchSessions
 from parley.broker.api.offsets import OffsetsApi
@@ -185,7 +185,7 @@ class Node:
             ApiVersionsApi(lambda: dispatcher.routes),
             self.fetch_api,
             OffsetsApi(self.partitions),
-            RecordsApi(self.partitions, self.purgatories.produce),
+            DeleteRecordsApi(self.partitions, self.purgatories.produce),
             ProduceApi(self.partitions, self.metadata, self.purgatories.produce, wall_ms=now_ms),
         )
         routes: dict[int, Handler] = {key: handler for api in apis for key, handler in api.routes().items()}
