@@ -1,4 +1,4 @@
-"""Produce: what is appended, what is refused and how, and when the answer is given."""
+"""Produce: appends, refusals, and when the response is sent."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ async def test_unsupported_api_versions_is_answered_in_version_0() -> None:
         await client.close()
 
 
-async def test_what_follows_a_request_is_let_be() -> None:
+async def test_bytes_after_a_request_are_ignored() -> None:
     """librdkafka 2.16 asks for all topics with an array count of the old form in a flexible version."""
     async with serving({}) as listener:
         client = await RawClient.connect(listener)
@@ -280,7 +280,7 @@ async def test_work_may_end_with_a_future_behind_which_produce_goes_on() -> None
         await client.close()
 
 
-async def test_no_answer_to_a_handler_that_gives_none() -> None:
+async def test_a_handler_that_returns_no_response_sends_none() -> None:
     async with serving({0: lambda context, request: None}) as listener:
         client = await RawClient.connect(listener)
         await client.send(produce(0), 7, 1)
@@ -289,7 +289,7 @@ async def test_no_answer_to_a_handler_that_gives_none() -> None:
         await client.close()
 
 
-async def test_a_failing_handler_costs_one_answer(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failing_handler_costs_one_response(caplog: pytest.LogCaptureFixture) -> None:
     def fails(context: RequestContext, request: Any) -> None:
         raise RuntimeError("boom")
 
@@ -324,7 +324,7 @@ async def test_a_failure_that_is_repeated_is_logged_once(caplog: pytest.LogCaptu
         await client.close()
 
 
-async def test_an_error_the_answer_cannot_carry_closes_the_connection() -> None:
+async def test_an_error_that_the_response_cannot_carry_closes_the_connection() -> None:
     def fails(context: RequestContext, request: Any) -> None:
         raise RuntimeError("boom")
 
@@ -398,8 +398,8 @@ async def _metadata_later(context: RequestContext, request: Any) -> MetadataResp
     ],
     ids=["metadata", "metadata later", "fetch"],
 )
-async def test_answers_nobody_reads_are_bounded(request_: Any, version: int, handler: Any) -> None:
-    """Some thousands of requests fit into one read, and each would have an answer a thousand times as long."""
+async def test_responses_that_the_client_does_not_read_are_bounded(request_: Any, version: int, handler: Any) -> None:
+    """One read holds some thousands of requests, each with a response a thousand times as long."""
     async with serving({request_.API_KEY: handler}, idle_s=0.2) as listener:
         client = await RawClient.connect(listener)
         await client.ask(VERSIONS_0, 0)
@@ -420,7 +420,7 @@ async def test_answers_nobody_reads_are_bounded(request_: Any, version: int, han
         client.writer.transport.abort()
 
 
-async def test_a_peer_with_much_to_ask_leaves_others_their_turn() -> None:
+async def test_a_client_with_many_requests_leaves_others_their_turn() -> None:
     asked = 0
 
     def slow(context: RequestContext, request: Any) -> MetadataResponse:
@@ -528,7 +528,7 @@ async def test_a_peer_that_takes_nothing_is_idle() -> None:
 
 
 @pytest.mark.parametrize("leave", ["eof", "reset"])
-async def test_a_peer_that_leaves_while_its_answer_waits_harms_nobody(
+async def test_a_client_that_disconnects_while_its_response_waits_does_no_harm(
     leave: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     held = Held(MetadataResponse(brokers=[], topics=[]))
@@ -639,7 +639,7 @@ def test_a_rate_lets_the_connections_of_an_idle_second_come_at_once() -> None:
     assert rate._left == 4
 
 
-async def test_no_descriptor_left_is_waited_out(
+async def test_a_shortage_of_descriptors_pauses_accepting(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(acceptor, "SHORTAGE_PAUSE_S", 0.02)
@@ -682,7 +682,7 @@ async def test_idle_connections_are_closed_and_busy_ones_are_not() -> None:
             await client.close()
 
 
-async def test_closing_sends_what_is_owed_and_begins_nothing_new() -> None:
+async def test_closing_sends_pending_responses_and_begins_no_request() -> None:
     held = Held(MetadataResponse(brokers=[], topics=[]))
     async with serving({3: held}) as listener:
         client = await RawClient.connect(listener)

@@ -1,4 +1,4 @@
-"""Everything arrives, in order, from memory and from files, however slowly the peer reads."""
+"""Everything arrives in order, from memory and from files, however slowly the client reads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def file(tmp_path: Path) -> int:
 
 
 def mixture(file: int) -> tuple[list[list[Part]], bytes]:
-    """Parts as several answers bring them, and the bytes they amount to."""
+    """The parts of several responses, and the bytes that they hold."""
     rng = random.Random(2)
     answers: list[list[Part]] = []
     expected = bytearray()
@@ -57,7 +57,7 @@ async def read_slowly(sock: socket.socket, size: int) -> bytes:
 
 
 class End(asyncio.Protocol):
-    """Our end of a connection, whose transport tells the sender of its pauses."""
+    """The broker's end of a connection, whose transport forwards its pauses to the sender."""
 
     sender: SocketSender
 
@@ -136,7 +136,7 @@ async def test_a_file_that_became_shorter_breaks_the_connection(file: int) -> No
     theirs.close()
 
 
-async def test_a_peer_that_is_gone_is_noticed_while_it_is_waited_for(file: int) -> None:
+async def test_a_client_that_disconnects_is_noticed_while_the_sender_is_blocked(file: int) -> None:
     end, theirs = await pair()
     end.sender.send([FileSlice(file, 0, len(CONTENT), None)])
     assert end.sender.blocked

@@ -1,4 +1,4 @@
-"""Brokers' data paths in one process, over real sockets; the test is the controller and hands out the metadata."""
+"""The data paths of several brokers in one process, over real sockets. The test is the controller."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def batch(*values: bytes, timestamp: int | None = None) -> bytearray:
 
 
 def values_of(log: Log, start: int = 0) -> list[bytes]:
-    """Every value in the log."""
+    """Return every value in the log."""
     found: list[bytes] = []
     offset = max(start, log.log_start_offset)
     while offset < log.log_end_offset:
@@ -109,7 +109,7 @@ class Node:
         directory.mkdir()
 
     async def start(self, image: MetadataImage, config_of: Callable[[str], LogConfig]) -> BrokerRegistration:
-        """Open the logs and listen; the metadata come by :meth:`hear`."""
+        """Open the logs and listen. The metadata arrive through ``hear``."""
         own = {"node.id": str(self.id), "log.dirs": str(self.directory)}
         config = BrokerConfig.from_properties({**own, **QUICK, **self._settings})
         self.epoch += 1
@@ -164,7 +164,7 @@ class Node:
         return BrokerRegistration(self.id, self.epoch, uuid4(), (endpoint,), rack=f"rack-{self.id}")
 
     async def ask_controller(self, request: Request, *, version: int | None = None) -> Any:
-        """Goes to the test, which is the controller; ``asked`` keeps what was asked."""
+        """Send a request to the test, which is the controller. ``asked`` keeps the requests."""
         assert isinstance(request, AlterPartitionRequest)
         self.asked.append(request)
         return await self.controller(request)
@@ -203,13 +203,13 @@ class Node:
         await self.listener.start(bind("127.0.0.1", 0), backlog=100)
 
     def hear(self, image: MetadataImage) -> None:
-        """Take over an image, as after a gap: what changed since the last one is worked out here."""
+        """Apply an image, as after a gap: the changes since the last one are computed here."""
         changes = image.changes_since(self.metadata.image)
         if changes:
             self.metadata.replace(image, Delta(image.controller_epoch, image.version, changes))
 
     async def stop(self, *, crash: bool = False) -> None:
-        """Stop; with ``crash`` the logs are left as they are, as after a kill."""
+        """Stop. With ``crash`` the logs are left as after a kill."""
         self.is_up = False
         await self.fetchers.close()
         self.listener.stop_accepting()
@@ -235,7 +235,7 @@ class Node:
 
 
 class Nodes:
-    """Several nodes with the metadata the test decides on."""
+    """Several nodes, with the metadata that the test decides on."""
 
     def __init__(self, directory: Path, count: int, **settings: str) -> None:
         named = {key.replace("_", "."): value for key, value in settings.items()}
@@ -246,7 +246,7 @@ class Nodes:
         """Nodes that hear nothing of changes for now."""
 
     async def alter_partition(self, request: AlterPartitionRequest) -> Any:
-        """The controller's answer to a leader."""
+        """Return the controller's response to a leader."""
         api = AlterPartitionApi(self, Metadata(self.image))  # type: ignore[arg-type]
         return await api.alter_partition(context(3, api_key=AlterPartitionRequest.API_KEY), request)
 
@@ -261,7 +261,7 @@ class Nodes:
         return self.nodes[broker_id]
 
     def change(self, *changes: Change) -> None:
-        """Tell every node that is up and not deaf."""
+        """Publish the metadata to every node that is up and not in ``deaf``."""
         self.image = self.image.with_changes(changes)
         self.tell()
 
@@ -304,7 +304,7 @@ class Nodes:
         return self.image.topics[topic].partitions[index]
 
     def alter(self, topic: str, index: int = 0, **changes: object) -> None:
-        """A new state; a new leader epoch with it if a leader is named."""
+        """Publish a new state, with a new leader epoch if a leader is named."""
         state = self.state(topic, index)
         epoch = state.leader_epoch + ("leader" in changes)
         values: dict[str, Any] = {"leader_epoch": epoch, **changes, "partition_epoch": state.partition_epoch + 1}
@@ -326,6 +326,6 @@ async def nodes(directory: Path, count: int, **settings: str) -> AsyncIterator[N
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    """Let the loop run until ``condition`` holds; the test's time limit is the only other end."""
+    """Let the loop run until ``condition`` holds, or the test times out."""
     while not condition():  # noqa: ASYNC110  what is waited for happens in other nodes
         await asyncio.sleep(0.002)

@@ -28,7 +28,7 @@ LAG_MAX_S = 10.0
         ((3, 50), (3, 50), 45, 45),  # never beyond the end
     ],
 )
-def test_where_logs_parted(own: tuple[int, int], leader: tuple[int, int], log_end: int, cut: int) -> None:
+def test_the_truncation_offset(own: tuple[int, int], leader: tuple[int, int], log_end: int, cut: int) -> None:
     assert truncation_offset(*own, *leader, log_end) == cut
 
 
@@ -107,22 +107,22 @@ def broker(broker_id: int, *, epoch: int = 1, fenced: bool = False) -> BrokerReg
 BROKERS = {i: broker(i) for i in (1, 2, 3)}
 
 
-def test_who_has_what_the_term_began_with_comes_in() -> None:
+def test_a_follower_with_the_log_of_the_epochs_start_joins() -> None:
     for offset, arrived in ((9, False), (10, False), (14, False), (15, True), (20, True)):
         followers = {2: follower(20, 0.0), 3: follower(offset, 0.0, leader_end=offset)}
         assert has_arrived(view(followers), followers[3], 0.0, LAG_MAX_S) is arrived
         assert wanted_isr(view(followers), BROKERS, 0.0, LAG_MAX_S) == ((1, 2, 3) if arrived else (1, 2))
 
 
-def test_who_would_be_let_go_at_once_does_not_come_in() -> None:
-    """What is committed, and what the term began with, may lie far behind the leader's end."""
+def test_a_follower_that_would_leave_at_once_does_not_join() -> None:
+    """The high watermark and the start of the epoch may lie far behind the leader's log end."""
     followers = {2: follower(20, 0.0), 3: follower(15, 0.0, leader_end=20)}
     assert wanted_isr(view(followers), BROKERS, 0.0, LAG_MAX_S) == (1, 2)
     member = LeaderSnapshot(1, PartitionState((1, 2, 3), (1, 2, 3), 1), followers, 20, 10, 15)
     assert wanted_isr(member, BROKERS, 0.0, LAG_MAX_S) == (1, 2)
 
 
-def test_who_is_not_alive_as_he_fetched_stays_out() -> None:
+def test_a_broker_that_is_fenced_or_has_another_epoch_does_not_join() -> None:
     followers = {2: follower(20, 0.0), 3: follower(20, 0.0)}
     for changed in (broker(3, fenced=True), broker(3, epoch=2)):
         assert wanted_isr(view(followers), {**BROKERS, 3: changed}, 0.0, LAG_MAX_S) == (1, 2)
@@ -130,13 +130,13 @@ def test_who_is_not_alive_as_he_fetched_stays_out() -> None:
     assert is_eligible(broker(3), NO_EPOCH)
 
 
-def test_who_fetches_no_more_is_not_asked_in() -> None:
+def test_a_follower_that_has_stopped_fetching_does_not_join() -> None:
     followers = {2: follower(20, 0.0), 3: follower(20, 0.0)}
     assert wanted_isr(view(followers), BROKERS, LAG_MAX_S, LAG_MAX_S) == (1, 2, 3)
     assert wanted_isr(view(followers), BROKERS, LAG_MAX_S + 1, LAG_MAX_S) == (1, 2)
 
 
-def test_who_lags_goes_and_the_same_isr_is_the_same_object() -> None:
+def test_a_lagging_member_leaves_and_an_unchanged_isr_is_the_same_object() -> None:
     followers = {2: follower(20, 0.0), 3: follower(0, 0.0)}
     unchanged = view(followers)
     assert wanted_isr(unchanged, BROKERS, 5.0, LAG_MAX_S) is unchanged.state.isr

@@ -1,4 +1,4 @@
-"""Followers over real sockets: they copy their leader, find where logs parted, and outlive what goes wrong."""
+"""Followers over real sockets: they copy their leader, truncate diverged logs, and survive failures."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def write(partition: Partition, *values: bytes, acks: int = 1) -> None:
 
 
 async def committed(log: Log, end: int) -> None:
-    """Wait until everything below ``end`` is known as committed."""
+    """Wait until the high watermark is at ``end``."""
     await eventually(lambda: log.high_watermark == end)
 
 
 async def agreed(cluster: Nodes, topic: str, end: int, *, index: int = 0) -> list[bytes]:
-    """Wait until every replica that is up ends at ``end`` and knows all of it as committed; what they all hold."""
+    """Wait until every running replica has its log end and high watermark at ``end``. Returns the values they hold."""
     logs = [node.log(topic, index) for node in cluster.nodes.values() if node.is_up]
     await eventually(lambda: all(log.log_end_offset == log.high_watermark == end for log in logs))
     first, *others = [values_of(log) for log in logs]
@@ -54,7 +54,7 @@ async def test_followers_copy_their_leader(tmp_path: Path) -> None:
             assert await agreed(cluster, "t", 20, index=index) == [b"%d-%d" % (index, number) for number in range(20)]
 
 
-async def test_a_broker_that_learns_last_of_all_that_it_is_registered_begins_to_fetch(tmp_path: Path) -> None:
+async def test_a_broker_that_learns_late_of_its_registration_begins_to_fetch(tmp_path: Path) -> None:
     async with nodes(tmp_path, 2) as cluster:
         epoch, cluster[2].epoch = cluster[2].epoch, -1
         await cluster.create("t", [1, 2])
@@ -84,7 +84,7 @@ async def test_what_must_be_flushed_is_on_disk_before_the_leader_counts_it(tmp_p
             assert log.recovery_point == end
 
 
-async def test_more_than_one_answer_holds(tmp_path: Path) -> None:
+async def test_more_records_than_fit_into_one_response_are_copied(tmp_path: Path) -> None:
     limits = {"replica_fetch_max_bytes": "20000", "replica_fetch_response_max_bytes": "50000"}
     async with nodes(tmp_path, 2, **limits) as cluster:
         await cluster.create("t", [1, 2], partitions=4)
@@ -110,7 +110,7 @@ async def test_a_partition_moves_to_its_new_leader(tmp_path: Path) -> None:
         await eventually(lambda: cluster.state("t").isr == (2, 3, 1))
 
 
-async def test_logs_that_parted_are_cut_where_they_agree(tmp_path: Path) -> None:
+async def test_diverged_logs_are_truncated_to_where_they_agree(tmp_path: Path) -> None:
     async with nodes(tmp_path, 3) as cluster:
         await cluster.create("t", [1, 2, 3])
         write(cluster[1].partition("t"), b"a", b"b")
@@ -132,7 +132,7 @@ async def test_logs_that_parted_are_cut_where_they_agree(tmp_path: Path) -> None
         assert cluster[1].logs.directories[0].recovery_points.read()["t", 0] <= 2
 
 
-async def test_a_leader_that_changes_during_a_cut_is_followed_after_it(
+async def test_a_leader_that_changes_during_a_truncation_is_followed_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cutting, go_on = threading.Event(), threading.Event()
@@ -165,10 +165,10 @@ async def test_a_leader_that_changes_during_a_cut_is_followed_after_it(
         await eventually(lambda: not partition.is_truncating and values_of(partition.log) == [b"a", b"b"])
 
 
-async def test_a_follower_that_becomes_leader_before_its_cut_begins_keeps_its_log(
+async def test_a_follower_that_becomes_leader_before_its_truncation_keeps_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its log is the one that counts from then on: the answer of the leader before it must not touch it."""
+    """From then on its log is the valid one: a response of the former leader must not change it."""
     cut = Fetcher._truncate_soon
     was_told = asyncio.Event()
 
@@ -216,7 +216,7 @@ async def test_an_unclean_leader_s_shorter_log_counts(tmp_path: Path) -> None:
         assert await agreed(cluster, "t", 1) == [b"a"]
 
 
-async def test_a_follower_whose_records_are_no_longer_kept_begins_anew(tmp_path: Path) -> None:
+async def test_a_follower_behind_the_leaders_log_start_begins_again(tmp_path: Path) -> None:
     async with nodes(tmp_path, 2) as cluster:
         await cluster.create("t", [1, 2], config=LogConfig(segment_bytes=1000))
         write(cluster[1].partition("t"), b"a")
@@ -235,7 +235,7 @@ async def test_a_follower_whose_records_are_no_longer_kept_begins_anew(tmp_path:
 
 
 async def delete_records(cluster: Nodes, offset: int, *, timeout_ms: int = 60_000) -> tuple[int, int]:
-    """Error and low watermark."""
+    """Return the error and the low watermark."""
     asked = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=offset)
     topic = DeleteRecordsRequest.DeleteRecordsTopic(name="t", partitions=[asked])
     request = DeleteRecordsRequest(topics=[topic], timeout_ms=timeout_ms)

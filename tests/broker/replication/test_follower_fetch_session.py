@@ -1,4 +1,4 @@
-"""What a follower says in the requests of a fetch session."""
+"""The requests of a follower's fetch session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The replicas a broker hosts: what they find on disk, and what becomes of them while their logs are being opened."""
+"""Hosted replicas: what they find on disk, and changes while their logs are being opened."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.broker.api.bench import OTHER, Bench
 
 
 async def create(client: Client, topics: Mapping[str, int], **configs: str) -> None:
-    """Create topics with so many partitions each."""
+    """Create topics with the given number of partitions each."""
     entries = [
         CreateTopicsRequest.CreatableTopicConfig(name=key.replace("_", "."), value=value)
         for key, value in configs.items()
@@ -57,7 +57,7 @@ async def produce(client: Client, topic: str, index: int = 0, *, timestamp: int 
 
 
 async def offsets(client: Client, topic: str, partitions: int = 1, *, timestamp: int = -1) -> list[tuple[int, int]]:
-    """Error code and end offset (or the start, for a ``timestamp`` of -2) of each partition."""
+    """Return the error code and the end offset of each partition (the start offset for a ``timestamp`` of -2)."""
     asked = [
         ListOffsetsRequest.ListOffsetsPartition(partition_index=index, timestamp=timestamp)
         for index in range(partitions)
@@ -83,7 +83,7 @@ async def configure(client: Client, topic: str, key: str, value: str) -> None:
 
 
 class Gate:
-    """Holds back the making of a topic's logs until it is opened."""
+    """Holds back the creation of a topic's logs until it is opened."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, topic: str) -> None:
         self.reached, self._opened = asyncio.Event(), asyncio.Event()
@@ -102,7 +102,7 @@ class Gate:
 
 
 async def deletions() -> None:
-    """Wait until every deletion of a log that has begun is done."""
+    """Wait until every log deletion under way is done."""
     if running := [task for task in asyncio.all_tasks() if task.get_name().startswith("deletion of")]:
         await asyncio.wait(running)
 
@@ -169,7 +169,7 @@ async def test_a_topic_deleted_while_it_opens_leaves_no_log(tmp_path: Path, monk
         assert [name for name in os.listdir(tmp_path) if name.startswith("t-") and not name.endswith("-delete")] == []
 
 
-async def test_a_topic_made_anew_while_the_old_one_opens_keeps_its_records(
+async def test_a_topic_created_again_while_the_old_one_opens_keeps_its_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Broker(data_dir=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
@@ -195,7 +195,7 @@ async def test_a_topic_made_anew_while_the_old_one_opens_keeps_its_records(
         assert await produce(client, "x") == ErrorCode.NONE
 
 
-async def test_partitions_that_open_hear_of_a_new_configuration(
+async def test_partitions_that_are_being_opened_get_a_new_configuration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Broker(data_dir=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
@@ -209,7 +209,7 @@ async def test_partitions_that_open_hear_of_a_new_configuration(
         assert [log.config.retention_ms for log in broker.server.parts.logs.logs] == [1234] * 2 * OPENED_AT_ONCE
 
 
-async def test_the_log_of_a_topic_that_was_deleted_unseen_gives_way(tmp_path: Path) -> None:
+async def test_the_log_of_a_topic_that_was_deleted_meanwhile_is_removed(tmp_path: Path) -> None:
     async with Broker(data_dir=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
         stray = await broker.server.parts.logs.get_or_create("x", 0, topic_id=UUID(int=7))
         await create(client, {"x": 1})

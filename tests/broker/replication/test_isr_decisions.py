@@ -1,4 +1,4 @@
-"""Which ISR a leader wants: pure decisions."""
+"""The decision which ISR a leader wants."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LAG_S = 10.0
 BROKERS = {broker_id: BrokerRegistration(broker_id, 1, UUID(int=broker_id), ()) for broker_id in (1, 2)}
 
 
-def test_who_has_everything_and_fetches_no_longer_does_not_come_in() -> None:
+def test_a_follower_that_has_everything_but_no_longer_fetches_does_not_join() -> None:
     clock, follower = FetchClock(), FollowerProgress()
     clock.fetched(0.0)
     follower.fetched(5, 0, 5, clock)

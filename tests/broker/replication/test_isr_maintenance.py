@@ -1,4 +1,4 @@
-"""The ISR of real partitions: followers come in and fall out, and the high watermark waits for the right ones."""
+"""The ISR of real partitions: followers join and leave, and the high watermark waits for the right ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from parley.protocol.messages.replication import AlterPartitionResponse
 from tests.broker.replication.bench import batch, eventually, nodes, now_ms, values_of
 
 
-async def test_a_follower_that_stops_falls_out_and_comes_back(tmp_path: Path) -> None:
+async def test_a_follower_that_stops_leaves_the_isr_and_joins_again(tmp_path: Path) -> None:
     async with nodes(tmp_path, 3, replica_lag_time_max_ms="400") as cluster:
         await cluster.create("t", [1, 2, 3])
         leader = cluster[1].partition("t")
@@ -32,7 +32,7 @@ async def test_a_follower_that_stops_falls_out_and_comes_back(tmp_path: Path) ->
         assert values_of(cluster[3].log("t")) == [b"a", b"b"]
 
 
-async def test_a_follower_comes_in_under_a_steady_load(tmp_path: Path) -> None:
+async def test_a_follower_joins_under_a_steady_load(tmp_path: Path) -> None:
     async with nodes(tmp_path, 2) as cluster:
         await cluster.create("t", [1, 2])
         cluster.alter("t", isr=(1,))
@@ -61,7 +61,7 @@ async def test_a_broker_that_is_fenced_stays_out_until_it_is_not(tmp_path: Path)
         await eventually(lambda: cluster.state("t").isr == (1, 2))
 
 
-async def test_both_isrs_count_until_the_controller_has_answered(tmp_path: Path) -> None:
+async def test_both_isrs_count_until_the_controller_has_responded(tmp_path: Path) -> None:
     async with nodes(tmp_path, 2) as cluster:
         asked, answer = asyncio.Event(), asyncio.Event()
         decide = cluster[1].controller
@@ -86,7 +86,7 @@ async def test_both_isrs_count_until_the_controller_has_answered(tmp_path: Path)
         assert leader.state.isr == cluster.state("t").isr == (1, 2)
 
 
-async def test_a_refused_isr_is_given_up(tmp_path: Path) -> None:
+async def test_a_refused_isr_is_withdrawn(tmp_path: Path) -> None:
     async with nodes(tmp_path, 2) as cluster:
         decide, refuse = cluster[1].controller, True
 

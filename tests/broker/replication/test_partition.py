@@ -60,7 +60,7 @@ async def test_a_shrunk_isr_commits_what_it_has(bench: Bench) -> None:
     assert bench.partition("t").high_watermark == 5
 
 
-async def test_the_isr_asked_for_counts_though_the_present_one_is_told_again(bench: Bench) -> None:
+async def test_the_proposed_isr_counts_though_the_present_one_is_published_again(bench: Bench) -> None:
     await bench.create("t", replicas=(BROKER, OTHER))
     bench.alter("t", isr=(BROKER,))
     partition = bench.partition("t")

@@ -1,4 +1,4 @@
-"""Consumers that read from the replica near them."""
+"""Consumers that read from the nearest replica."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def consumer(rack: str) -> ConsumerView:
     return ConsumerView(rack, "client", "127.0.0.1", "User:ANONYMOUS", "PLAINTEXT")
 
 
-def test_the_rack_counts_and_in_it_who_is_furthest() -> None:
+def test_the_replica_furthest_ahead_in_the_consumers_rack_is_selected() -> None:
     leader = ReplicaView(1, "a", 100, 0.0, True)
     near, nearer, behind = (ReplicaView(2, "b", 90, 1.0, False), ReplicaView(3, "b", 90, 0.5, False), leader)
     selector = RackAwareReplicaSelector()
@@ -44,7 +44,7 @@ def test_the_leader_by_default(name: str | None) -> None:
 
 
 @pytest.mark.parametrize("name", ["nonsense", "no.such.Class", "pathlib.Path", ".x", "uuid.UUID"])
-def test_what_is_no_selector(name: str) -> None:
+def test_a_class_that_is_no_selector_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=r"replica\.selector\.class"):
         load_selector(name)
 
@@ -78,7 +78,7 @@ async def test_consumers_are_sent_to_their_rack(tmp_path: Path) -> None:
         assert (await fetch(cluster, 1, 0, rack_id="rack-2")).preferred_read_replica == -1, "not in sync"
 
 
-async def test_followers_hear_at_once_what_is_committed(tmp_path: Path) -> None:
+async def test_followers_learn_the_high_watermark_at_once_with_a_selector(tmp_path: Path) -> None:
     an_hour = {"replica_fetch_wait_max_ms": "3600000", "replica_socket_timeout_ms": "3600000"}
     settings = {**an_hour, "replica_lag_time_max_ms": "3600000", "replica_selector_class": KAFKAS}
     async with nodes(tmp_path, 3, **settings) as cluster:

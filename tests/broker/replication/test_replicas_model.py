@@ -1,8 +1,8 @@
-"""Three replicas of one partition under a hostile fate: nothing acknowledged is lost, nothing read changes, all agree.
+"""Three replicas of one partition under random failures: no acknowledged record is lost, no read record changes.
 
-The machine is the network, the controller and the time. Brokers hear of new states when it likes, leaders that were
-replaced go on without knowing it, followers stop and start, ends of logs that no disk had are lost. What leaders and
-followers do is the broker's own code, on real logs.
+The state machine is the network, the controller and the time. It decides when brokers learn of a new state. Replaced
+leaders go on without knowing it, followers stop and start, and the ends of logs that were not flushed are lost. Leaders
+and followers run the broker's own code, on real logs. In the end all replicas agree.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ picks = st.integers(0, 2)
 
 
 class Answer(Enum):
-    """What becomes of the controller's answer to a leader."""
+    """What happens to the controller's response to a leader."""
 
     ARRIVES = "the leader hears it"
     LOST = "the controller has decided, but nobody is told"
@@ -78,7 +78,7 @@ def registration(broker_id: int, epoch: int, *, fenced: bool = False) -> BrokerR
 
 
 def epochs(log: Log) -> list[int | None]:
-    """The leader epoch of every record."""
+    """Return the leader epoch of every record."""
     return [log.leader_epochs.epoch_at(offset) for offset in range(log.log_end_offset)]
 
 
@@ -188,7 +188,7 @@ class Replicas(RuleBasedStateMachine):
 
     @rule(pick=picks)
     def a_broker_is_fenced(self, pick: int) -> None:
-        """Maybe it lives all the same, and goes on as it was."""
+        """The broker may still be alive, and goes on as before."""
         self.fence(one_of([each for each in BROKERS if self.lives(each)], pick))
 
     def fence(self, broker: int | None) -> None:
@@ -219,9 +219,9 @@ class Replicas(RuleBasedStateMachine):
 
     @rule(pick=picks, machine=st.booleans())
     def a_broker_dies(self, pick: int, machine: bool) -> None:
-        """The controller learns of it; with the ``machine`` the end of the log is lost that no disk had.
+        """A broker dies, and the controller learns of it. If its ``machine`` dies, unflushed records are lost.
 
-        That is survived as long as another member of the ISR is left, so the last one's machine stays.
+        The machine of the last member of the ISR does not die, since that could lose acknowledged records.
         """
         broker = one_of([replica.id for replica in self.replicas.values() if replica.is_up], pick)
         if broker is None:
@@ -250,7 +250,7 @@ class Replicas(RuleBasedStateMachine):
 
     @property
     def leaders(self) -> list[Replica]:
-        """Those that believe they lead."""
+        """The brokers that believe that they lead."""
         return [replica for replica in self.replicas.values() if replica.is_up and replica.partition.is_leader]
 
     @rule(pick=picks, count=st.integers(1, 4))
@@ -287,7 +287,7 @@ class Replicas(RuleBasedStateMachine):
             self.answer(replica, answer)
 
     def answer(self, replica: Replica, answer: Answer) -> None:
-        """Grant what is asked of the newest state by living members, or refuse it. The answer may be lost."""
+        """Grant or refuse an ISR that is proposed for the newest state. The response may be lost."""
         partition, state = replica.partition, self.state
         known = (partition.state.leader_epoch, partition.state.partition_epoch)
         if known != (state.leader_epoch, state.partition_epoch):
@@ -305,7 +305,7 @@ class Replicas(RuleBasedStateMachine):
 
     @rule(pick=picks, limit=st.sampled_from([1, 1 << 20]), times=st.sampled_from([1, 3]), is_synced=st.booleans())
     def a_follower_fetches(self, pick: int, limit: int, times: int, is_synced: bool) -> None:
-        """From whom it takes for the leader."""
+        """The broker that the follower takes for the leader."""
         follower = one_of([each for each in self.replicas.values() if self.leader_of(each) is not None], pick)
         if follower is None:
             return
@@ -317,14 +317,14 @@ class Replicas(RuleBasedStateMachine):
         follower.sync = end if is_synced else min(follower.sync, end)
 
     def leader_of(self, replica: Replica) -> Replica | None:
-        """Whom a follower would ask, if that runs."""
+        """The leader that a follower would fetch from, if it runs."""
         if not replica.is_up or replica.partition.is_leader:
             return None
         leader = self.replicas.get(replica.partition.state.leader)
         return leader if leader is not None and leader.is_up else None
 
     async def fetch(self, follower: Replica, leader: Replica, limit: int) -> bool:
-        """Fetch once; whether that changed anything."""
+        """Fetch once. Returns True if that changed anything."""
         log = follower.log
         at = position_of(log, follower.partition.leader_epoch)
         asked = FetchRequest.FetchPartition(
@@ -414,7 +414,7 @@ class Replicas(RuleBasedStateMachine):
     @precondition(lambda self: self.image.topics)
     @rule()
     def all_is_well_again(self) -> None:
-        """Everybody is back, hears everything and fetches: all replicas come to agree."""
+        """All brokers are back, get the newest state and fetch: all replicas must agree in the end."""
         for _ in BROKERS:
             self.a_broker_joins(0)
         for replica in self.replicas.values():

@@ -1,4 +1,4 @@
-"""Throttles: the rate, who is meant, and that replicas in sync are never held up."""
+"""Throttles: the rate, the throttled replicas, and that replicas in sync are never throttled."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_rate_is_measured_over_windows() -> None:
     ("text", "partitions"),
     [("", set()), ("*", None), ("0:1, 3:1,4:2", {0, 3}), ("4:2", set()), ("1:1,*", None)],
 )
-def test_who_is_meant(text: str, partitions: set[int] | None) -> None:
+def test_the_throttled_replicas_of_a_topic(text: str, partitions: set[int] | None) -> None:
     assert throttled_partitions(text, 1) == partitions
 
 
@@ -48,7 +48,7 @@ async def catch_up(cluster: Nodes) -> None:
 
 
 @pytest.mark.parametrize("side", ["leader", "follower"])
-async def test_who_catches_up_takes_its_time_and_is_not_held_up_when_in_sync(tmp_path: Path, side: str) -> None:
+async def test_a_replica_that_catches_up_is_throttled_until_it_is_in_sync(tmp_path: Path, side: str) -> None:
     limits = {"replica_fetch_max_bytes": "100000", "replication_quota_window_num": "2"}
     async with nodes(tmp_path, 2, **limits) as cluster:
         await catch_up(cluster)

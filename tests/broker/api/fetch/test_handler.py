@@ -71,7 +71,7 @@ def topics(*asked: tuple[str | UUID, FetchRequest.FetchPartition]) -> list[Fetch
 
 
 def content(data: FetchResponse.PartitionData) -> bytes:
-    """The record bytes, also of those that would be sent from the file."""
+    """Return the record bytes, including those that would be sent from the file."""
     parts = data.records
     if parts is None or isinstance(parts, bytes | bytearray | memoryview):
         return bytes(parts or b"")
@@ -84,7 +84,7 @@ def offsets(data: FetchResponse.PartitionData) -> list[int]:
 
 
 def found(answer: FetchResponse) -> list[tuple[str, int, int, list[int]]]:
-    """Topic, partition, error and offsets of all that was answered, in order."""
+    """Return topic, partition, error and offsets of each partition in the response, in order."""
     return [
         (topic.topic, data.partition_index, data.error_code, offsets(data))
         for topic in answer.responses
@@ -125,7 +125,7 @@ async def test_large_reads_are_sent_from_the_file(bench: FetchBench) -> None:
 
 
 @pytest.mark.parametrize("size", [10, 2000, SENT_FROM_FILE_BYTES])
-async def test_what_is_not_in_memory_is_answered_all_the_same(
+async def test_records_that_are_not_in_memory_are_read_in_a_thread(
     bench: FetchBench, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     await bench.create("t")
@@ -137,7 +137,7 @@ async def test_what_is_not_in_memory_is_answered_all_the_same(
     assert any(isinstance(part, FileSlice) for part in parts) is (size == SENT_FROM_FILE_BYTES)
 
 
-async def test_the_first_batch_is_answered_whatever_the_limits_say(bench: FetchBench) -> None:
+async def test_the_first_batch_is_returned_whatever_the_limits_say(bench: FetchBench) -> None:
     for name in "ab":
         await bench.create(name)
         bench.write(name, size=2000)
@@ -237,7 +237,7 @@ async def test_topics_by_id(bench: FetchBench) -> None:
     assert answer.responses[0].partitions[0].error_code == ErrorCode.INCONSISTENT_TOPIC_ID
 
 
-async def test_a_follower_whose_log_has_parted_is_not_counted(bench: FetchBench) -> None:
+async def test_a_follower_whose_log_has_diverged_is_not_counted(bench: FetchBench) -> None:
     await bench.create("t", replicas=(BROKER, OTHER))
     bench.write("t", 3)
     bench.alter("t", leader=BROKER)
@@ -279,7 +279,7 @@ async def test_waits_for_the_bytes_it_asked_for(bench: FetchBench) -> None:
     assert found(await waiting) == [("a", 0, 0, [0, 1]), ("b", 0, 0, [0])]
 
 
-async def test_what_comes_in_one_moment_is_answered_together(bench: FetchBench) -> None:
+async def test_appends_of_one_moment_are_one_response(bench: FetchBench) -> None:
     await bench.create("a")
     await bench.create("b")
     waiting = bench.begin(ask("a"), ask("b"), max_wait_ms=60_000)
@@ -296,7 +296,7 @@ async def test_waits_no_longer_than_it_asked_for(bench: FetchBench) -> None:
     assert found(await bench.fetch(ask("t", 1), max_wait_ms=10)) == [("t", 0, 0, [])]
 
 
-async def test_an_error_or_nothing_to_fetch_is_answered_at_once(bench: FetchBench) -> None:
+async def test_an_error_or_nothing_to_fetch_ends_the_wait_at_once(bench: FetchBench) -> None:
     await bench.create("t")
     waiting = {"max_wait_ms": 60_000, "min_bytes": MAX}
     assert found(await bench.fetch(ask("t"), ask("nothing"), **waiting))[1][2] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -329,7 +329,7 @@ async def test_consumers_wait_for_what_the_isr_has(bench: FetchBench) -> None:
 
 
 @pytest.mark.parametrize("replica", [-2, -3, -(2**31)])
-async def test_who_is_no_broker_reads_what_the_isr_has(bench: FetchBench, replica: int) -> None:
+async def test_a_negative_replica_id_reads_as_a_consumer(bench: FetchBench, replica: int) -> None:
     await bench.create("t", replicas=(BROKER, OTHER))
     bench.write("t", 3)
     assert found(await bench.fetch(ask("t"), replica_id=replica)) == [("t", 0, 0, [])]
@@ -349,7 +349,7 @@ async def test_old_clients_get_messages_they_can_read(bench: FetchBench, version
 
 
 @pytest.mark.parametrize("version", range(4))
-async def test_what_old_clients_get_is_bounded_as_the_messages_it_becomes(bench: FetchBench, version: int) -> None:
+async def test_the_limits_apply_to_the_messages_that_old_clients_get(bench: FetchBench, version: int) -> None:
     for name in "ab":
         await bench.create(name)
         for _ in range(10):
@@ -373,7 +373,7 @@ async def test_newer_clients_get_batches_as_they_are(bench: FetchBench, version:
 # Sessions.
 
 
-async def test_a_session_tells_only_news(bench: FetchBench) -> None:
+async def test_a_session_returns_only_changes(bench: FetchBench) -> None:
     for name in "abc":
         await bench.create(name)
     first = await bench.fetch(ask("a"), ask("b"), ask("c"), session_epoch=0)
@@ -427,7 +427,7 @@ async def test_a_session_looks_only_at_what_has_changed(bench: FetchBench) -> No
     assert [(each.partition_index, each.high_watermark, len(offsets(each))) for each in data] == [(0, 2, 0), (7, 0, 1)]
 
 
-async def test_a_session_finds_what_nobody_tells_of(bench: FetchBench) -> None:
+async def test_a_session_finds_changes_without_a_notification(bench: FetchBench) -> None:
     await bench.create("t")
     bench.write("t", 1)
     bench.write("t", 1)
@@ -439,7 +439,7 @@ async def test_a_session_finds_what_nobody_tells_of(bench: FetchBench) -> None:
     assert late.responses[0].partitions[0].log_start_offset == 1
 
 
-async def test_a_followers_session_insists_on_what_it_knows(bench: FetchBench) -> None:
+async def test_a_followers_session_corrects_progress_reported_outside_of_it(bench: FetchBench) -> None:
     await bench.create("t", replicas=(BROKER, OTHER))
     bench.write("t", 3)
     follower: dict[str, Any] = {"replica_id": OTHER, "version": 12}
@@ -455,7 +455,7 @@ async def test_a_followers_session_insists_on_what_it_knows(bench: FetchBench) -
     assert progress.log_end_offset == 3
 
 
-async def test_a_session_that_ended_hears_no_more(bench: FetchBench) -> None:
+async def test_a_session_that_ended_is_unsubscribed(bench: FetchBench) -> None:
     await bench.create("t")
     answer = await bench.fetch(ask("t"), session_epoch=0)
     session = bench.sessions._sessions[answer.session_id]
@@ -542,7 +542,7 @@ async def test_the_number_of_sessions_is_bounded(bench: FetchBench) -> None:
     assert bench.sessions.partitions == 11
 
 
-async def test_a_client_that_leaves_leaves_nothing_behind(bench: FetchBench) -> None:
+async def test_a_client_that_disconnects_leaves_nothing_in_the_purgatory(bench: FetchBench) -> None:
     await bench.create("t")
     waiting = bench.begin(ask("t"), max_wait_ms=60_000)
     assert bench.purgatories.fetch.waiting == 1
@@ -553,7 +553,7 @@ async def test_a_client_that_leaves_leaves_nothing_behind(bench: FetchBench) -> 
         await waiting
 
 
-async def test_a_follower_whose_log_has_parted_has_nothing(bench: FetchBench) -> None:
+async def test_a_follower_whose_log_has_diverged_makes_no_progress(bench: FetchBench) -> None:
     await bench.create("t", replicas=(BROKER, OTHER))
     bench.write("t", 3)
     bench.alter("t", leader=BROKER)
