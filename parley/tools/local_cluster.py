@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from parley.tools.cli import start
-from parley.tools.cli.running import FAILED, INTERRUPTED
+from parley.tools.cli.invocation import FAILED, INTERRUPTED
 from parley.tools.store_servers import KINDS, StoreServerError, store_server
 
 BROKERS: Final = 3

@@ -34,7 +34,7 @@ from typing import Any, Final
 
 from confluent_kafka import Producer
 
-from parley.tools.cli.produce.lines import lines_of
+from parley.tools.cli.produce.line_reader import lines_of
 from parley.tools.store_servers import KINDS, StoreServerError, store_server
 
 TOPIC: Final = "quickstart"

@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from parley.broker.config import BrokerConfig, read_properties
-from parley.tools.cli.running import DISK_FAILED
+from parley.tools.cli.invocation import DISK_FAILED
 from parley.tools.store_servers import KINDS, consul_program, store_server
 from tests.system.running import BrokerProcess
 

@@ -16,7 +16,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
 from parley.protocol.records.batch_header import headers
 from parley.protocol.records.compression import Compression
-from parley.tools.faults import FaultProxy
+from parley.tools.fault_proxy import FaultProxy
 from tests.support.ports import free_port
 from tests.system.running import BrokerProcess
 

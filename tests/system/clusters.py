@@ -15,7 +15,7 @@ from parley.protocol.client import Client
 from parley.protocol.errors import KafkaError
 from parley.tools.checker import Trial
 from parley.tools.checker.trial import create
-from parley.tools.faults import FaultProxy
+from parley.tools.fault_proxy import FaultProxy
 from tests.support.ports import free_port
 from tests.system.cutting import Cuts
 from tests.system.running import BrokerProcess

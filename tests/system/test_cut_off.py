@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from parley.tools.faults import FaultProxy
+from parley.tools.fault_proxy import FaultProxy
 from tests.support.stores.etcd import etcd_servers
 from tests.system.clusters import IMPATIENT, SOAK_RATE, ClusterOfProcesses, losing_nothing
 from tests.system.conftest import watched

@@ -13,9 +13,9 @@ import pytest
 from parley import Broker
 from parley.tools.cli import COMMANDS
 from parley.tools.cli.app import with_values
+from parley.tools.cli.common_options import one_action, required
 from parley.tools.cli.docs import TOOLS_PAGE, _parts_of, _root, help_of, tools_page
-from parley.tools.cli.options import one_action, required
-from parley.tools.cli.running import CommandError, pairs
+from parley.tools.cli.invocation import CommandError, pairs
 from tests.tools.conftest import Parley
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parley.tools.cli.configs import Entity, parse_entity, parse_settings
-from parley.tools.cli.running import CommandError
+from parley.tools.cli.invocation import CommandError
 from tests.tools.conftest import Parley
 
 

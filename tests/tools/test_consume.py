@@ -15,8 +15,8 @@ from confluent_kafka import Consumer, Producer
 from parley import Broker
 from parley.tools.cli.consume.deserializers import NAMES, WrongSize, deserializer, text
 from parley.tools.cli.consume.formatting import FORMATTERS, formatter
+from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.librdkafka import translated
-from parley.tools.cli.running import CommandError
 from tests.tools.conftest import Parley
 
 

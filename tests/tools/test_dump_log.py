@@ -21,7 +21,7 @@ from parley.storage.checkpoints import RECOVERY_POINTS, OffsetCheckpoint
 from parley.storage.producer_snapshots import ProducerEntry, encode_snapshot
 from parley.storage.transaction_index import AbortedTransaction, TransactionIndex
 from parley.tools.cli.dump_log import dump
-from parley.tools.cli.dump_log.line import Options
+from parley.tools.cli.dump_log.output import DumpOptions
 from tests.support.proportion import examples
 from tests.tools.conftest import Parley
 
@@ -169,7 +169,7 @@ def test_no_bytes_are_too_bad(segment: Path, position: int, junk: bytes, deep: b
         before = path.read_bytes()
         overwrite(path, min(position, len(before)), junk)
         try:
-            for _ in dump(path, Options(deep=deep, print_data=deep)):
+            for _ in dump(path, DumpOptions(deep=deep, print_data=deep)):
                 pass
         finally:
             path.write_bytes(before)

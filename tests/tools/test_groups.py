@@ -14,10 +14,10 @@ from confluent_kafka import Consumer, TopicPartition
 from parley import Broker
 from parley.tools.cli.groups.describing import Committed, Coordinator, Group, Member, assigned
 from parley.tools.cli.groups.listing import validate_regex
+from parley.tools.cli.groups.partition_selection import parse_scope
 from parley.tools.cli.groups.reset import parse_datetime, parse_duration, read_csv, target
-from parley.tools.cli.groups.scope import parse_scope
 from parley.tools.cli.groups.tables import as_data, members_table, offsets_table, state_table
-from parley.tools.cli.running import CommandError
+from parley.tools.cli.invocation import CommandError
 from tests.tools.conftest import Parley, Send
 
 _numbers = itertools.count()

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from parley.tools.cli.delete_records import parse_plan
+from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.offsets import parse_patterns, parse_time
-from parley.tools.cli.running import CommandError
 from tests.tools.conftest import Parley, Send
 
 

@@ -17,11 +17,11 @@ from random import Random
 import pytest
 
 from parley import Broker
+from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.perf.consume import clock_text
 from parley.tools.cli.perf.payloads import payloads
 from parley.tools.cli.perf.progress import bar
 from parley.tools.cli.perf.statistics import Totals, Window, percentile
-from parley.tools.cli.running import CommandError
 from tests.tools.conftest import Parley
 
 RATES = r"[\d.]+ records/sec \([\d.]+ MB/sec\), [\d.]+ ms avg latency, [\d.]+ ms max latency"

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from parley import Broker
+from parley.tools.cli.json_shapes import SHAPES, differences
 from parley.tools.cli.load import _below
 from parley.tools.cli.mirror import _Progress
-from parley.tools.cli.shapes import SHAPES, differences
 from tests.tools.conftest import Parley, Typed
 
 

@@ -11,9 +11,9 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from parley import Broker
+from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.produce import Options, app, settings
-from parley.tools.cli.produce.lines import READERS, InputRecord, LineFormat, parse_line
-from parley.tools.cli.running import CommandError
+from parley.tools.cli.produce.line_reader import READERS, InputRecord, LineFormat, parse_line
 from tests.support.ports import free_port
 from tests.tools.conftest import Parley
 

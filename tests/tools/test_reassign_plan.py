@@ -6,8 +6,11 @@ import json
 
 import pytest
 
-from parley.tools.cli.json_files import parse_plan
-from parley.tools.cli.reassign.moves import (
+from parley.tools.cli.byte_sizes import bytes_text
+from parley.tools.cli.invocation import CommandError
+from parley.tools.cli.json_input import parse_plan
+from parley.tools.cli.reassign.plan import Target, as_json, log_dir_moves, parse_assignment, plan_of
+from parley.tools.cli.reassign.throttles import (
     FOLLOWER_THROTTLED,
     LEADER_THROTTLED,
     Ongoing,
@@ -15,7 +18,6 @@ from parley.tools.cli.reassign.moves import (
     moves,
     throttled_replicas,
 )
-from parley.tools.cli.reassign.plan import Target, as_json, log_dir_moves, parse_assignment, plan_of
 from parley.tools.cli.reassign.verifying import (
     PartitionMove,
     Progress,
@@ -24,8 +26,6 @@ from parley.tools.cli.reassign.verifying import (
     progress_line,
     replica_line,
 )
-from parley.tools.cli.running import CommandError
-from parley.tools.cli.sizes import bytes_text
 
 WHERE = ("t", 0)
 

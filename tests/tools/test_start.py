@@ -22,7 +22,7 @@ from parley.broker.metrics.health import Health
 from parley.broker.startup.registration import COORDINATION
 from parley.consensus.errors import BadConfig, EmptyStore, Unavailable
 from parley.tools.cli import start
-from parley.tools.cli.running import DISK_FAILED, FAILED, CommandError
+from parley.tools.cli.invocation import DISK_FAILED, FAILED, CommandError
 from tests.tools.conftest import Parley
 
 

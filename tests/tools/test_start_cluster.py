@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 
 from parley.protocol.client import Client
 from parley.protocol.messages.metadata import DescribeClusterRequest
-from parley.tools.cli.running import CommandError
+from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.start_cluster import labelled, plans
 from tests.support.ports import free_port
 from tests.tools.conftest import Parley

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from parley.tools.cli.running import CommandError
+from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.topics import parse_assignment
 from parley.tools.cli.topics.describing import (
     PartitionDescription,

@@ -12,7 +12,7 @@ import sys
 from importlib import import_module
 from typing import NamedTuple
 
-from parley.tools.cli.running import guarded, open_streams, run
+from parley.tools.cli.invocation import guarded, open_streams, run
 
 
 class Command(NamedTuple):
@@ -34,7 +34,7 @@ COMMANDS: dict[str, Command] = {
     "delete-records": Command("delete_records", "delete records up to an offset", "kafka-delete-records"),
     "elect-leaders": Command("elect_leaders", "have partitions elect a leader", "kafka-leader-election"),
     "reassign": Command("reassign", "move partitions between brokers and disks", "kafka-reassign-partitions"),
-    "cluster": Command("cluster_tool", "show the cluster's id and brokers, forget one", "kafka-cluster"),
+    "cluster": Command("cluster", "show the cluster's id and brokers, forget one", "kafka-cluster"),
     "log-dirs": Command("log_dirs", "show what is in the brokers' log directories", "kafka-log-dirs"),
     "metadata": Command("metadata", "show controller, brokers, leaders and replicas", "kafka-metadata-quorum"),
     "coordination": Command("coordination", "try, show, save and change the coordination store", ""),

@@ -15,8 +15,8 @@ from uuid import uuid4
 import typer
 
 from parley.tools.cli.app import App
-from parley.tools.cli.options import DEFAULT_BOOTSTRAP, AsJson, BootstrapServer, CommandConfig, client_properties
-from parley.tools.cli.running import FAILED, CommandError
+from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, AsJson, BootstrapServer, CommandConfig, client_properties
+from parley.tools.cli.invocation import FAILED, CommandError
 
 if TYPE_CHECKING:
     from parley.tools.checker import Trial, Verdict
@@ -85,7 +85,7 @@ def check(
 
     from parley.tools.checker import Trial
     from parley.tools.checker.trial import Unreadable
-    from parley.tools.cli.running import pairs
+    from parley.tools.cli.invocation import pairs
 
     trial = Trial(
         bootstrap_server,

@@ -1,119 +1,124 @@
-"""How a command asks a cluster: one client, one event loop, and errors that say what to do.
-
-The client retries nothing; here a request is repeated while the cluster says that it is not ready yet (a leader being
-elected, a coordinator loading its groups), up to the command's time limit.
-"""
+"""``parley cluster``: the cluster's id, its brokers' addresses, and forgetting a broker, as kafka-cluster does."""
 
 from __future__ import annotations
 
-import asyncio
+import json
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
-from parley.protocol.client import Client
-from parley.protocol.errors import ErrorCode, KafkaError
-from parley.protocol.schema import Request
-from parley.tools.cli.options import client_properties, warn_ignored
-from parley.tools.cli.running import CommandError
+import typer
 
-T = TypeVar("T")
-TopicPartition = tuple[str, int]
+from parley.tools.cli.app import App, example_text
+from parley.tools.cli.cluster_client import check, on_cluster
+from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, AsJson
 
-TIMEOUT_MS = 30_000
-_PAUSE_S = 0.1
-_USED_PROPERTIES = ("bootstrap.servers", "client.id", "request.timeout.ms", "security.protocol")
-_NOT_REACHED = (ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION)
+if TYPE_CHECKING:
+    from parley.protocol.client import Client
 
+_EXAMPLES = {
+    "cluster-id": [("parley cluster cluster-id", "the id that every broker of the cluster has")],
+    "list-endpoints": [
+        ("parley cluster list-endpoints", "the brokers that serve"),
+        ("parley cluster list-endpoints --include-fenced-brokers --json", "those too that are known but gone"),
+    ],
+    "unregister": [("parley cluster unregister --id 3", "broker 3 will not come back")],
+}
 
-def on_cluster(
-    bootstrap: str, command_config: Path | None, work: Callable[[Client], Awaitable[T]], *, timeout_ms: int = TIMEOUT_MS
-) -> T:
-    """Connect, do the work, disconnect. Raises :class:`CommandError` for every failure."""
-    properties = client_properties(command_config)
-    protocol = properties.get("security.protocol", "PLAINTEXT").upper()
-    if protocol != "PLAINTEXT":
-        raise CommandError(f"security.protocol={protocol} is not something this command speaks; it speaks PLAINTEXT.")
-    warn_ignored(name for name in properties if name not in _USED_PROPERTIES)
-    wait_ms = properties.get("request.timeout.ms", str(timeout_ms))
-    if not wait_ms.isdecimal() or not int(wait_ms):
-        raise CommandError(f"request.timeout.ms must be a number of ms above 0, not '{wait_ms}'.")
-    try:
-        client = Client(bootstrap, client_id=properties.get("client.id", "parley-cli"), timeout=int(wait_ms) / 1000)
-    except ValueError as error:
-        raise CommandError(f"--bootstrap-server: {error}.") from error
+app = App(
+    "Show the cluster's id and where its brokers listen, or forget a broker that will not come back.\n\n"
+    "`parley cluster COMMAND --help` explains one.",
+    examples=[each[0] for each in _EXAMPLES.values()],
+)
 
-    async def connected() -> T:
-        async with client:
-            return await work(client)
-
-    try:
-        return asyncio.run(connected())
-    except KafkaError as error:
-        raise CommandError(_explained(error, bootstrap)) from error
-    except UnicodeError as error:
-        raise CommandError(f"--bootstrap-server: '{bootstrap}' names no host.") from error
+_Bootstrap = Annotated[
+    str, typer.Option("--bootstrap-server", "-b", help="Brokers to connect to first: host:port, several by commas.")
+]
+_Config = Annotated[
+    Path | None,
+    typer.Option("--command-config", "--config", "-c", help="Properties file for the client of this command."),
+]
 
 
-def _explained(error: KafkaError, bootstrap: str) -> str:
-    if error.code in _NOT_REACHED:
-        return f"no broker answers at {bootstrap}; is one running? Try `parley start`. ({error.message})"
-    if error.code is ErrorCode.UNSUPPORTED_VERSION:
-        return f"the broker is too old for this: {error.message}."
-    return described(error.code, error.message)
+async def describe(client: Client, *, fenced: bool) -> Any:
+    """The cluster as any broker sees it, with the fenced brokers where they are asked for."""
+    from parley.protocol.messages.metadata import DescribeClusterRequest
+
+    version = await client.version_for(DescribeClusterRequest)
+    answer = await client.send(DescribeClusterRequest(include_fenced_brokers=fenced and version >= 2))
+    check(answer.error_code, answer.error_message)
+    return answer
 
 
-def described(code: int, message: str | None = None) -> str:
-    """An error code as a sentence, with its name, which is what people search for."""
-    known = ErrorCode(code)
-    return f"{message or known.message} ({known.name})"
+def cluster_id(bootstrap_server: _Bootstrap = DEFAULT_BOOTSTRAP, command_config: _Config = None) -> None:
+    """Show the id of the cluster."""
+    found = on_cluster(bootstrap_server, command_config, lambda client: describe(client, fenced=False))
+    print(f"Cluster ID: {found.cluster_id}")
 
 
-def check(code: int, message: str | None = None, *, doing: str = "") -> None:
-    """Raise :class:`CommandError` unless the code is NONE; ``doing`` says what did not succeed."""
-    if code != ErrorCode.NONE:
-        raise CommandError(f"{doing}: {described(code, message)}" if doing else described(code, message))
+def list_endpoints(
+    bootstrap_server: _Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: _Config = None,
+    include_fenced_brokers: Annotated[
+        bool, typer.Option("--include-fenced-brokers", help="Also the brokers that are registered and do not serve.")
+    ] = False,
+    json_output: AsJson = False,
+) -> None:
+    """Show where the brokers listen."""
+    found = on_cluster(bootstrap_server, command_config, lambda client: describe(client, fenced=include_fenced_brokers))
+    brokers = sorted(found.brokers, key=lambda broker: broker.broker_id)
+    if json_output:
+        print(json.dumps([_as_data(broker) for broker in brokers]))
+        return
+    for line in endpoint_lines(brokers):
+        print(line)
 
 
-async def until_ready(ask: Callable[[], Awaitable[T]], code_of: Callable[[T], int], timeout_ms: int) -> T:
-    """Ask again while the answer's code is a retriable one; the last answer, whatever its code, when time is up."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout_ms / 1000
-    while True:
-        try:
-            answer = await ask()
-        except KafkaError as error:
-            if not error.code.retriable or error.code in _NOT_REACHED or loop.time() >= deadline:
-                raise
-        else:
-            code = ErrorCode(code_of(answer))
-            if code is ErrorCode.NONE or not code.retriable or loop.time() >= deadline:
-                return answer
-        await asyncio.sleep(_PAUSE_S)
+def endpoint_lines(brokers: Iterable[Any]) -> list[str]:
+    """A table in the form of kafka-cluster."""
+    rows = [
+        (str(one.broker_id), one.host, str(one.port), str(one.rack or "null"), _state(one), "broker") for one in brokers
+    ]
+    widest = max([len(row[1]) for row in rows], default=0)
+    form = f"{{:<10}} {{:<{max(widest, 4)}}} {{:<10}} {{:<10}} {{:<10}} {{:<15}}"
+    return [form.format(*row) for row in [("ID", "HOST", "PORT", "RACK", "STATE", "ENDPOINT_TYPE"), *rows]]
 
 
-async def of_coordinator(
-    client: Client, group: str, request: Request, code_of: Callable[[Any], int], *, timeout_ms: int = TIMEOUT_MS
-) -> Any:
-    """Send a request to the coordinator of a group, waiting while there is none or it is loading."""
-
-    async def ask() -> Any:
-        return await client.send(request, node=await client.coordinator(group))
-
-    return await until_ready(ask, code_of, timeout_ms)
+def _state(broker: Any) -> str:
+    return "fenced" if broker.is_fenced else "unfenced"
 
 
-async def by_leader(client: Client, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
-    """The partitions by the broker that leads them. Raises KafkaError where one has no leader or does not exist."""
-    grouped: dict[int, list[TopicPartition]] = {}
-    for topic, index in partitions:
-        grouped.setdefault(await client.leader(topic, index), []).append((topic, index))
-    return grouped
+def _as_data(broker: Any) -> dict[str, object]:
+    return {
+        "id": broker.broker_id,
+        "host": broker.host,
+        "port": broker.port,
+        "rack": broker.rack,
+        "state": _state(broker),
+    }
 
 
-def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """The partition numbers of each topic, in order."""
-    grouped: dict[str, list[int]] = {}
-    for topic, index in sorted(partitions):
-        grouped.setdefault(topic, []).append(index)
-    return grouped
+def unregister(
+    id_: Annotated[int, typer.Option("--id", "-i", help="The broker to forget; it must be stopped.")],
+    bootstrap_server: _Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: _Config = None,
+) -> None:
+    """Forget a broker that will not come back."""
+    on_cluster(bootstrap_server, command_config, lambda client: _unregister(client, id_))
+    print(f"Broker {id_} is no longer registered.")
+
+
+async def _unregister(client: Client, broker: int) -> None:
+    from parley.protocol.messages.quorum import UnregisterBrokerRequest
+
+    answer = await client.send(UnregisterBrokerRequest(broker_id=broker), node=await client.controller())
+    check(answer.error_code, answer.error_message, doing=f"Broker {broker} is not unregistered")
+
+
+_COMMANDS: dict[str, Callable[..., Awaitable[None] | None]] = {
+    "cluster-id": cluster_id,
+    "list-endpoints": list_endpoints,
+    "unregister": unregister,
+}
+for _name, _function in _COMMANDS.items():
+    app.command(name=_name, epilog=example_text(_EXAMPLES[_name]))(_function)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from parley.tools.cli.app import App
-from parley.tools.cli.cluster import check, on_cluster
-from parley.tools.cli.options import (
+from parley.tools.cli.cluster_client import check, on_cluster
+from parley.tools.cli.common_options import (
     DEFAULT_BOOTSTRAP,
     AsJson,
     BootstrapServer,
@@ -22,7 +22,7 @@ from parley.tools.cli.options import (
     one_action,
     required,
 )
-from parley.tools.cli.running import CommandError
+from parley.tools.cli.invocation import CommandError
 
 if TYPE_CHECKING:
     from parley.protocol.client import Client
@@ -304,46 +304,46 @@ class Options:
 
 
 @app.only_command_with(Options)
-def configs(asked: Options) -> None:
-    action = one_action(describe=asked.describe_, alter=asked.alter)
+def configs(options: Options) -> None:
+    action = one_action(describe=options.describe_, alter=options.alter)
     short = {
-        "topic": asked.topic,
-        "broker": "" if asked.broker_defaults else asked.broker,
-        "broker-logger": asked.broker_logger,
-        "group": asked.group,
-        "client-metrics": asked.client_metrics,
+        "topic": options.topic,
+        "broker": "" if options.broker_defaults else options.broker,
+        "broker-logger": options.broker_logger,
+        "group": options.group,
+        "client-metrics": options.client_metrics,
     }
-    entity = parse_entity(asked.entity_type, asked.entity_name, asked.entity_default, short)
+    entity = parse_entity(options.entity_type, options.entity_name, options.entity_default, short)
     if action == "alter":
-        _alter(asked, entity)
+        _alter(options, entity)
     else:
-        _describe(asked, entity)
+        _describe(options, entity)
 
 
-def _alter(asked: Options, entity: Entity) -> None:
+def _alter(options: Options, entity: Entity) -> None:
     if entity.name == "*":
         raise CommandError("--alter changes one entity; name it with --entity-name.")
-    if asked.add_config and asked.add_config_file:
+    if options.add_config and options.add_config_file:
         raise CommandError("Use --add-config or --add-config-file, not both.")
-    if asked.add_config_file:
-        added = client_properties(asked.add_config_file)
+    if options.add_config_file:
+        added = client_properties(options.add_config_file)
     else:
-        added = parse_settings(asked.add_config)
-    removed = [name.strip() for name in asked.delete_config.split(",") if name.strip()]
+        added = parse_settings(options.add_config)
+    removed = [name.strip() for name in options.delete_config.split(",") if name.strip()]
     required(added or removed, "--add-config or --delete-config", "alter")
-    on_cluster(asked.bootstrap_server, asked.command_config, lambda client: change(client, entity, added, removed))
+    on_cluster(options.bootstrap_server, options.command_config, lambda client: change(client, entity, added, removed))
 
 
-def _describe(asked: Options, entity: Entity) -> None:
+def _describe(options: Options, entity: Entity) -> None:
     async def gather(client: Client) -> list[tuple[Entity, list[Any]]]:
         found = await entities(client, entity)
-        return [(one, await describe(client, one, all_settings=asked.all_settings)) for one in found]
+        return [(one, await describe(client, one, all_settings=options.all_settings)) for one in found]
 
-    described = on_cluster(asked.bootstrap_server, asked.command_config, gather)
-    if asked.json_output:
+    described = on_cluster(options.bootstrap_server, options.command_config, gather)
+    if options.json_output:
         print(json.dumps([as_data(one, settings) for one, settings in described], indent=2))
         return
     for one, settings in described:
-        print(heading(one, all_settings=asked.all_settings))
+        print(heading(one, all_settings=options.all_settings))
         for setting in settings:
             print(line(setting))

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from parley.tools.cli.app import App, example_text
-from parley.tools.cli.on_spark import said_if_missing
-from parley.tools.cli.options import client_properties
-from parley.tools.cli.running import CommandError, pairs
+from parley.tools.cli.common_options import client_properties
+from parley.tools.cli.invocation import CommandError, pairs
+from parley.tools.cli.spark import said_if_missing
 
 if TYPE_CHECKING:
     from parley.pipeline.connect.config import ConfigDef

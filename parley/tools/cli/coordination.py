@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from parley.tools.cli.app import App, example_text
-from parley.tools.cli.cluster import check as check_code
-from parley.tools.cli.cluster import on_cluster
-from parley.tools.cli.options import DEFAULT_BOOTSTRAP, AsJson, CommandConfig, OnlyBootstrapServer
-from parley.tools.cli.running import FAILED, CommandError, leave_to_log
+from parley.tools.cli.cluster_client import check as check_code
+from parley.tools.cli.cluster_client import on_cluster
+from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, AsJson, CommandConfig, OnlyBootstrapServer
+from parley.tools.cli.invocation import FAILED, CommandError, leave_to_log
 
 if TYPE_CHECKING:
     from parley.consensus.backend import Backend

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from parley.tools.cli.app import App
-from parley.tools.cli.cluster import TIMEOUT_MS, TopicPartition, by_topic, described, on_cluster
-from parley.tools.cli.options import DEFAULT_BOOTSTRAP, AsJson, BootstrapServer, CommandConfig
-from parley.tools.cli.running import FAILED, CommandError
+from parley.tools.cli.cluster_client import TIMEOUT_MS, TopicPartition, by_topic, described, on_cluster
+from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, AsJson, BootstrapServer, CommandConfig
+from parley.tools.cli.invocation import FAILED, CommandError
 
 if TYPE_CHECKING:
     from parley.protocol.client import Client

@@ -16,7 +16,7 @@ from typing import Annotated, Final
 import typer
 
 from parley.tools.cli.app import App
-from parley.tools.cli.running import FAILED, CommandError, run
+from parley.tools.cli.invocation import FAILED, CommandError, run
 
 app = App(
     "Write the documentation pages that come from code: configuration, metrics and the tools.",
@@ -98,7 +98,7 @@ def tools_page() -> str:
 
 def shapes_section() -> str:
     """The shapes of what is printed with ``--json``."""
-    from parley.tools.cli.shapes import SHAPES
+    from parley.tools.cli.json_shapes import SHAPES
 
     parts = [_JSON_INTRODUCTION]
     for name, (about, shape) in SHAPES.items():

@@ -12,10 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from parley.tools.cli.app import App
-from parley.tools.cli.cluster import TIMEOUT_MS, TopicPartition, by_topic, check, described, on_cluster, until_ready
-from parley.tools.cli.json_files import member, read_plan
-from parley.tools.cli.options import DEFAULT_BOOTSTRAP, AsJson, BootstrapServer, CommandConfig
-from parley.tools.cli.running import FAILED, CommandError
+from parley.tools.cli.cluster_client import (
+    TIMEOUT_MS,
+    TopicPartition,
+    by_topic,
+    check,
+    described,
+    on_cluster,
+    until_ready,
+)
+from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, AsJson, BootstrapServer, CommandConfig
+from parley.tools.cli.invocation import FAILED, CommandError
+from parley.tools.cli.json_input import member, read_plan
 
 if TYPE_CHECKING:
     from parley.protocol.client import Client

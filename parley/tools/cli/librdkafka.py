@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from parley.tools.cli.options import client_properties, warn_ignored
-from parley.tools.cli.running import CommandError, pairs
+from parley.tools.cli.common_options import client_properties, warn_ignored
+from parley.tools.cli.invocation import CommandError, pairs
 
 REACH_S: Final = 5.0
 """How long the first answer of a broker may take."""

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from parley.tools.cli.app import App
-from parley.tools.cli.on_spark import said_if_missing, start_spark
-from parley.tools.cli.options import DEFAULT_BOOTSTRAP, BootstrapServer
-from parley.tools.cli.running import CommandError
-from parley.tools.cli.sizes import bytes_text
+from parley.tools.cli.byte_sizes import bytes_text
+from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, BootstrapServer
+from parley.tools.cli.invocation import CommandError
+from parley.tools.cli.spark import said_if_missing, start_spark
 
 if TYPE_CHECKING:
     from parley.pipeline.load.columns import Layout

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from parley.tools.cli.app import App
-from parley.tools.cli.cluster import check, on_cluster
-from parley.tools.cli.cluster_tool import describe as describe_cluster
-from parley.tools.cli.options import DEFAULT_BOOTSTRAP, CommandConfig, OnlyBootstrapServer, broker_ids
-from parley.tools.cli.running import CommandError
+from parley.tools.cli.cluster import describe as describe_cluster
+from parley.tools.cli.cluster_client import check, on_cluster
+from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, CommandConfig, OnlyBootstrapServer, broker_ids
+from parley.tools.cli.invocation import CommandError
 
 if TYPE_CHECKING:
     from parley.protocol.client import Client

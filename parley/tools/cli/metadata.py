@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from parley.tools.cli.app import App
-from parley.tools.cli.cluster import TIMEOUT_MS, on_cluster, until_ready
-from parley.tools.cli.cluster_tool import describe as describe_cluster
-from parley.tools.cli.options import DEFAULT_BOOTSTRAP, AsJson, BootstrapServer, CommandConfig
+from parley.tools.cli.cluster import describe as describe_cluster
+from parley.tools.cli.cluster_client import TIMEOUT_MS, on_cluster, until_ready
+from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, AsJson, BootstrapServer, CommandConfig
 from parley.tools.cli.topics.describing import matching
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from parley.tools.cli.app import App
-from parley.tools.cli.cluster import TopicPartition, described, on_cluster
-from parley.tools.cli.options import DEFAULT_BOOTSTRAP, AsJson, BootstrapServer, CommandConfig
-from parley.tools.cli.running import CommandError
+from parley.tools.cli.cluster_client import TopicPartition, described, on_cluster
+from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, AsJson, BootstrapServer, CommandConfig
+from parley.tools.cli.invocation import CommandError
 
 if TYPE_CHECKING:
     from parley.protocol.client import Client
@@ -132,19 +132,19 @@ class Options:
 
 
 @app.only_command_with(Options)
-def offsets(asked: Options) -> None:
-    at = parse_time(asked.time)
-    wanted = wanted_partitions(asked)
+def offsets(options: Options) -> None:
+    at = parse_time(options.time)
+    wanted = wanted_partitions(options)
     found = on_cluster(
-        asked.bootstrap_server,
-        asked.command_config,
-        lambda client: find(client, wanted, at, exclude_internal=asked.exclude_internal_topics),
+        options.bootstrap_server,
+        options.command_config,
+        lambda client: find(client, wanted, at, exclude_internal=options.exclude_internal_topics),
     )
     for (name, index), one in found:
         if one.error:
             print(f"Skip getting offsets for {name}-{index}: {described(one.error)}", file=sys.stderr)
     shown = [(where, one) for where, one in found if not one.error and (one.offset >= 0 or at == _LATEST)]
-    if asked.json_output:
+    if options.json_output:
         rows = [
             {"topic": name, "partition": index, "offset": one.offset, "timestamp": one.timestamp}
             for (name, index), one in shown
@@ -155,17 +155,17 @@ def offsets(asked: Options) -> None:
         print(f"{name}:{index}:{one.offset}")
 
 
-def wanted_partitions(asked: Options) -> Callable[[str, int], bool]:
+def wanted_partitions(options: Options) -> Callable[[str, int], bool]:
     """Whether a partition is asked for. Raises :class:`CommandError` for options that contradict."""
     from parley.tools.cli.topics.describing import matching
 
-    if asked.topic_partitions and (asked.topic or asked.partitions):
+    if options.topic_partitions and (options.topic or options.partitions):
         raise CommandError("--topic-partitions says it all; leave --topic and --partitions out.")
-    numbers = _numbers(asked.partitions)
-    if asked.topic_partitions:
-        patterns = parse_patterns(asked.topic_partitions)
+    numbers = _numbers(options.partitions)
+    if options.topic_partitions:
+        patterns = parse_patterns(options.topic_partitions)
     else:
-        patterns = [PartitionPattern(matching(asked.topic))]
+        patterns = [PartitionPattern(matching(options.topic))]
 
     def wanted(name: str, partition: int) -> bool:
         in_numbers = not numbers or partition in numbers

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from parley.tools.cli.app import App
-from parley.tools.cli.running import FAILED
+from parley.tools.cli.invocation import FAILED
 
 if TYPE_CHECKING:
     from parley.tools.simulation.scenario import Outcome, Settings

@@ -27,7 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from parley.tools.cli.running import DISK_FAILED, FAILED, INTERRUPTED, CommandError, pairs
+from parley.tools.cli.invocation import DISK_FAILED, FAILED, INTERRUPTED, CommandError, pairs
 
 if TYPE_CHECKING:
     from parley.broker.config import BrokerConfig

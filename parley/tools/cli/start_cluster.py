@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from parley.tools.cli.running import FAILED, CommandError
+from parley.tools.cli.invocation import FAILED, CommandError
 
 BROKERS_MAX: Final = 100
 RESTART_PAUSE_S: Final = 1.0

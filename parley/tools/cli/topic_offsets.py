@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.offsets import ListOffsetsRequest
-from parley.tools.cli.cluster import TopicPartition, by_leader, by_topic
+from parley.tools.cli.cluster_client import TopicPartition, by_leader, by_topic
 
 LATEST = -1
 EARLIEST = -2

@@ -7,7 +7,7 @@ import platform
 from importlib.metadata import version as version_of
 
 from parley.tools.cli.app import App
-from parley.tools.cli.options import AsJson
+from parley.tools.cli.common_options import AsJson
 
 app = App(
     "Show the versions of Parley, Python and librdkafka, and which modules run compiled.",

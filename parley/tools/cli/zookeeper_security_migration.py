@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from parley.tools.cli.app import App
-from parley.tools.cli.running import CommandError, leave_to_log
+from parley.tools.cli.invocation import CommandError, leave_to_log
 
 _COMMAND = (
     "parley zookeeper-security-migration --zookeeper.acl {} --zookeeper.connect zk1:2181/kafka "

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from parley.pipeline.java import java_home
-from parley.tools.cli.shapes import SHAPES, differences
+from parley.tools.cli.json_shapes import SHAPES, differences
 from tests.pipeline.mirror.clusters import as_rows, create, produce, read, rows
 from tests.support.kafka import JavaServer
 from tests.support.ports import free_port

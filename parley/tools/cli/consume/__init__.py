@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from parley.tools.cli.app import App
-from parley.tools.cli.options import DEFAULT_BOOTSTRAP, AsJson, BootstrapServer, Verbose, client_properties
-from parley.tools.cli.running import CommandError, pairs
+from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, AsJson, BootstrapServer, Verbose, client_properties
+from parley.tools.cli.invocation import CommandError, pairs
 
 if TYPE_CHECKING:
     from parley.tools.cli.consume.formatting import Formatter
@@ -104,49 +104,54 @@ class Options:
 
 
 @app.only_command_with(Options)
-def consume(asked: Options) -> None:
+def consume(options: Options) -> None:
     from confluent_kafka import Consumer, KafkaException
 
-    from parley.tools.cli.consume import reading, settings
+    from parley.tools.cli.consume import consumer_config, reading
     from parley.tools.cli.librdkafka import connect, translated
 
-    position = settings.check_position(asked.topic, asked.include, asked.partition, asked.offset, asked.from_beginning)
-    in_file, in_texts = client_properties(asked.consumer_config), pairs(asked.consumer_property, "--consumer-property")
-    own = settings.merged(
-        translated({**in_file, **in_texts}),
-        bootstrap=asked.bootstrap_server,
-        group=settings.group_of(asked.group, in_file, in_texts, asked.partition),
-        isolation=asked.isolation_level,
-        from_beginning=asked.from_beginning,
+    position = consumer_config.check_position(
+        options.topic, options.include, options.partition, options.offset, options.from_beginning
     )
-    line = _line(asked)
-    settings.check_protocol(own)
-    consumer, connection = connect(Consumer, own, verbose=asked.verbose)
+    in_file, in_texts = (
+        client_properties(options.consumer_config),
+        pairs(options.consumer_property, "--consumer-property"),
+    )
+    own = consumer_config.merged(
+        translated({**in_file, **in_texts}),
+        bootstrap=options.bootstrap_server,
+        group=consumer_config.group_of(options.group, in_file, in_texts, options.partition),
+        isolation=options.isolation_level,
+        from_beginning=options.from_beginning,
+    )
+    line = _line(options)
+    consumer_config.check_protocol(own)
+    consumer, connection = connect(Consumer, own, verbose=options.verbose)
     printed = reading.Printed()
     # A polite end counts what was printed and leaves the group, so that its other members need not wait for us.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        reading.begin(consumer, connection, reading.Source(asked.topic, asked.include, asked.partition, position))
-        reader = reading.Reader(consumer, connection, sys.stdout.buffer, line, asked.skip_message_on_error)
-        reader.run(reading.Limits(asked.max_messages, asked.timeout_ms), printed)
+        reading.begin(consumer, connection, reading.Source(options.topic, options.include, options.partition, position))
+        reader = reading.Reader(consumer, connection, sys.stdout.buffer, line, options.skip_message_on_error)
+        reader.run(reading.Limits(options.max_messages, options.timeout_ms), printed)
     except KafkaException as error:
         raise CommandError(f"{error.args[0].str()}.") from error
     finally:
         consumer.close()
         if connection.reached:
             print(f"Processed a total of {printed.count} messages", file=sys.stderr)
-        if asked.enable_systest_events:
+        if options.enable_systest_events:
             print("shutdown_complete", flush=True)
 
 
-def _line(asked: Options) -> Formatter:
+def _line(options: Options) -> Formatter:
     """What makes a line of a record."""
     from parley.tools.cli.consume.formatting import formatter, json_formatter
 
-    named = {"key.deserializer": asked.key_deserializer, "value.deserializer": asked.value_deserializer}
+    named = {"key.deserializer": options.key_deserializer, "value.deserializer": options.value_deserializer}
     properties = {
-        **client_properties(asked.formatter_config),
+        **client_properties(options.formatter_config),
         **{name: one for name, one in named.items() if one},
-        **pairs(asked.formatter_property, "--formatter-property"),
+        **pairs(options.formatter_property, "--formatter-property"),
     }
-    return json_formatter(properties) if asked.json_output else formatter(asked.formatter, properties)
+    return json_formatter(properties) if options.json_output else formatter(options.formatter, properties)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from parley.tools.cli.consume.deserializers import NAMES, Deserializer, Value, deserializer, text
-from parley.tools.cli.running import CommandError
+from parley.tools.cli.invocation import CommandError
 
 Formatter = Callable[[Any], bytes]
 """Makes the text of a message, its line end included; empty for one that is not shown."""
@@ -159,7 +159,7 @@ def _stored(kinds: Sequence[int], topic: str) -> Callable[[Mapping[str, str]], F
     """A formatter for records of an internal topic: JSON for those whose keys are of these kinds, a line each."""
 
     def make(_: Mapping[str, str]) -> Formatter:
-        from parley.tools.cli.dump_log.stored import record_data
+        from parley.tools.cli.dump_log.internal_records import record_data
 
         def line(message: Any) -> bytes:
             data = record_data(topic, *_data(message), kinds)

@@ -7,10 +7,10 @@ import time
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
+from parley.tools.cli.consume.consumer_config import EARLIEST, LATEST
 from parley.tools.cli.consume.formatting import Formatter
-from parley.tools.cli.consume.settings import EARLIEST, LATEST
+from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.librdkafka import WAITED_FOR, Connection, reach
-from parley.tools.cli.running import CommandError
 
 _OFFSETS_S: Final = 10.0
 

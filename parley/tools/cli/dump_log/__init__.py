@@ -16,9 +16,9 @@ from typing import Annotated
 import typer
 
 from parley.tools.cli.app import App
-from parley.tools.cli.dump_log.line import Line, Options
-from parley.tools.cli.options import AsJson
-from parley.tools.cli.running import FAILED, CommandError
+from parley.tools.cli.common_options import AsJson
+from parley.tools.cli.dump_log.output import DumpOptions, Line
+from parley.tools.cli.invocation import FAILED, CommandError
 
 app = App(
     "Print and check segments (.log), their indexes (.index, .timeindex, .txnindex), snapshots of producers "
@@ -40,9 +40,9 @@ app = App(
 )
 
 
-def dump(path: Path, options: Options) -> Iterator[Line]:
+def dump(path: Path, options: DumpOptions) -> Iterator[Line]:
     """What is in a file, by the kind its name says. Raises :class:`CommandError` for one that cannot be read."""
-    from parley.tools.cli.dump_log import batches, indexes, small_files
+    from parley.tools.cli.dump_log import batches, indexes, snapshots
 
     match path.suffix or path.name:
         case ".log":
@@ -54,14 +54,14 @@ def dump(path: Path, options: Options) -> Iterator[Line]:
         case ".txnindex":
             return indexes.dump_transactions(path)
         case ".snapshot":
-            return small_files.dump_producers(path)
+            return snapshots.dump_producers(path)
         case name if name.endswith("-checkpoint"):
-            return small_files.dump_checkpoint(path)
+            return snapshots.dump_checkpoint(path)
         case _:
             return iter([Line(f"Ignoring unknown file {path}", {"ignored": True})])
 
 
-def _show(path: Path, options: Options, *, as_json: bool) -> bool:
+def _show(path: Path, options: DumpOptions, *, as_json: bool) -> bool:
     """Print what is in a file; whether everything in it is right."""
     sound = True
     if not as_json:
@@ -78,7 +78,7 @@ def _show(path: Path, options: Options, *, as_json: bool) -> bool:
     return sound
 
 
-def _lines(path: Path, options: Options) -> Iterator[Line]:
+def _lines(path: Path, options: DumpOptions) -> Iterator[Line]:
     """The lines of a file. Only what is wrong with reading it is told of it, not what is wrong with the output."""
     try:
         yield from dump(path, options)
@@ -87,7 +87,7 @@ def _lines(path: Path, options: Options) -> Iterator[Line]:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Options:
     """The options of the command."""
 
     files: Annotated[str, typer.Option("--files", help="The files, by commas.")]
@@ -123,36 +123,36 @@ class Asked:
     json_output: AsJson = False
 
 
-@app.only_command_with(Asked)
-def dump_log(asked: Asked) -> None:
-    paths = [Path(name.strip()) for name in asked.files.split(",") if name.strip()]
+@app.only_command_with(Options)
+def dump_log(options: Options) -> None:
+    paths = [Path(name.strip()) for name in options.files.split(",") if name.strip()]
     if not paths:
         raise CommandError("--files names no file.")
-    options = options_of(asked)
+    shown = dump_options(options)
     # Each file is shown whatever was wrong with the one before.
-    sound = [_show(path, options, as_json=asked.json_output) for path in paths]
+    sound = [_show(path, shown, as_json=options.json_output) for path in paths]
     if not all(sound):
         raise typer.Exit(FAILED)
 
 
-def options_of(asked: Asked) -> Options:
+def dump_options(options: Options) -> DumpOptions:
     """What to show: a decoder asks for records and their data as well. Raises :class:`CommandError`."""
     from parley.tools.cli.dump_log.decoders import check
 
-    classes = (asked.key_decoder_class, asked.value_decoder_class)
+    classes = (options.key_decoder_class, options.value_decoder_class)
     for name in filter(None, classes):
         check(name)
-    decoder = "offsets" if asked.offsets_decoder else "transactions" if asked.transaction_log_decoder else ""
-    with_data = asked.print_data_log or bool(decoder) or any(classes)
-    return Options(
-        deep=asked.deep_iteration or with_data,
+    decoder = "offsets" if options.offsets_decoder else "transactions" if options.transaction_log_decoder else ""
+    with_data = options.print_data_log or bool(decoder) or any(classes)
+    return DumpOptions(
+        deep=options.deep_iteration or with_data,
         print_data=with_data,
         decoder=decoder,
-        key_class=asked.key_decoder_class,
-        value_class=asked.value_decoder_class,
-        sanity_check=asked.index_sanity_check,
-        verify_only=asked.verify_index_only,
-        batch_bytes_max=asked.max_message_size,
-        bytes_max=asked.max_bytes,
-        skip_metadata=asked.skip_record_metadata,
+        key_class=options.key_decoder_class,
+        value_class=options.value_decoder_class,
+        sanity_check=options.index_sanity_check,
+        verify_only=options.verify_index_only,
+        batch_bytes_max=options.max_message_size,
+        bytes_max=options.max_bytes,
+        skip_metadata=options.skip_record_metadata,
     )

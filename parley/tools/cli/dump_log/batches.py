@@ -16,7 +16,7 @@ from parley.protocol.records.batch_header import BatchHeader, TimestampType, rea
 from parley.protocol.records.crc import verify_crc
 from parley.protocol.records.record import Record
 from parley.tools.cli.dump_log.decoders import texts
-from parley.tools.cli.dump_log.line import Line, Options, base_offset, problem
+from parley.tools.cli.dump_log.output import DumpOptions, Line, base_offset, problem
 
 _CONTROL_TYPES = {0: "ABORT", 1: "COMMIT", 2: "LEADER_CHANGE", 3: "SNAPSHOT_HEADER", 4: "SNAPSHOT_FOOTER"}
 _LEGACY = 2
@@ -34,7 +34,7 @@ def mapped(path: Path) -> Iterator[memoryview]:
             yield view
 
 
-def dump(path: Path, options: Options) -> Iterator[Line]:
+def dump(path: Path, options: DumpOptions) -> Iterator[Line]:
     """The batches of a ``.log`` file, their records if asked for, and what is wrong with them."""
     first = base_offset(path)
     yield Line(f"Log starting offset: {first}", {"logStartingOffset": first})
@@ -62,7 +62,7 @@ def dump(path: Path, options: Options) -> Iterator[Line]:
             )
 
 
-def _batch(data: memoryview, position: int, header: BatchHeader, previous: int, options: Options) -> Iterator[Line]:
+def _batch(data: memoryview, position: int, header: BatchHeader, previous: int, options: DumpOptions) -> Iterator[Line]:
     wrong = _what_is_wrong(data, position, header, deep=options.deep)
     yield Line(*_described(position, header, is_valid=wrong is None))
     if header.size_bytes > options.batch_bytes_max:
@@ -142,7 +142,7 @@ def _timestamp_name(header: BatchHeader) -> str:
     return "LogAppendTime" if header.timestamp_type is TimestampType.APPEND else "CreateTime"
 
 
-def _record_line(record: Record, header: BatchHeader, options: Options) -> Line:
+def _record_line(record: Record, header: BatchHeader, options: DumpOptions) -> Line:
     size = [-1 if part is None else len(part) for part in (record.key, record.value)]
     data: dict[str, Any] = {"offset": record.offset, "timestamp": record.timestamp, "keySize": size[0]}
     data["valueSize"] = size[1]

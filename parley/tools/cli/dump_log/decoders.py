@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Final
 
 from parley.protocol.records.record import Record
-from parley.tools.cli.dump_log.line import Options
-from parley.tools.cli.dump_log.stored import DECODERS
-from parley.tools.cli.running import CommandError
+from parley.tools.cli.dump_log.internal_records import DECODERS
+from parley.tools.cli.dump_log.output import DumpOptions
+from parley.tools.cli.invocation import CommandError
 
 _PACKAGES: Final = ("org.apache.kafka.tools.api.", "kafka.serializer.")
 """Where the classes are, and where they were before Kafka 4."""
@@ -45,7 +45,7 @@ def check(name: str) -> None:
         raise CommandError(f"There is no decoder class '{name}'. There are: {', '.join(_CLASSES)}.")
 
 
-def texts(record: Record, options: Options) -> tuple[str | None, str | None]:
+def texts(record: Record, options: DumpOptions) -> tuple[str | None, str | None]:
     """Key and value of a record."""
     if options.decoder:
         return DECODERS[options.decoder](record)

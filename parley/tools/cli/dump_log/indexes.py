@@ -12,12 +12,12 @@ from parley.storage.offset_index import OffsetIndex
 from parley.storage.time_index import TimeIndex
 from parley.storage.transaction_index import CorruptTransactionIndex, TransactionIndex
 from parley.tools.cli.dump_log.batches import mapped
-from parley.tools.cli.dump_log.line import Line, Options, base_offset, problem
+from parley.tools.cli.dump_log.output import DumpOptions, Line, base_offset, problem
 
 _INT64_MAX = (1 << 63) - 1
 
 
-def dump_offsets(path: Path, options: Options) -> Iterator[Line]:
+def dump_offsets(path: Path, options: DumpOptions) -> Iterator[Line]:
     """The entries of an ``.index`` file; each must lead to the batch that ends with its offset."""
     first = base_offset(path)
     log = path.with_suffix(".log")
@@ -45,7 +45,7 @@ def dump_offsets(path: Path, options: Options) -> Iterator[Line]:
                 yield problem(f"entry {at}: the batch has {header.size_bytes} bytes, more than --max-message-size")
 
 
-def dump_times(path: Path, options: Options) -> Iterator[Line]:
+def dump_times(path: Path, options: DumpOptions) -> Iterator[Line]:
     """The entries of a ``.timeindex`` file; each must name the timestamp of the batch it leads to, and rise."""
     first = base_offset(path)
     log = path.with_suffix(".log")

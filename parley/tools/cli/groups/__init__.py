@@ -14,10 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 import typer
 
 from parley.tools.cli.app import App
-from parley.tools.cli.cluster import on_cluster
-from parley.tools.cli.groups.scope import parse_scope
-from parley.tools.cli.options import DEFAULT_BOOTSTRAP, AsJson, BootstrapServer, CommandConfig, one_action, required
-from parley.tools.cli.running import FAILED, CommandError
+from parley.tools.cli.cluster_client import on_cluster
+from parley.tools.cli.common_options import (
+    DEFAULT_BOOTSTRAP,
+    AsJson,
+    BootstrapServer,
+    CommandConfig,
+    one_action,
+    required,
+)
+from parley.tools.cli.groups.partition_selection import parse_scope
+from parley.tools.cli.invocation import FAILED, CommandError
 
 if TYPE_CHECKING:
     from parley.protocol.client import Client
@@ -108,101 +115,107 @@ class Options:
 
 
 @app.only_command_with(Options)
-def groups(asked: Options) -> None:
+def groups(options: Options) -> None:
     action = one_action(
-        list=asked.list_,
-        describe=asked.describe,
-        delete=asked.delete,
-        delete_offsets=asked.delete_offsets,
-        reset_offsets=asked.reset_offsets,
-        validate_regex=asked.validate_regex,
+        list=options.list_,
+        describe=options.describe,
+        delete=options.delete,
+        delete_offsets=options.delete_offsets,
+        reset_offsets=options.reset_offsets,
+        validate_regex=options.validate_regex,
     )
-    check_together(asked, action)
-    _ACTIONS[action](asked)
+    check_together(options, action)
+    _ACTIONS[action](options)
 
 
-def check_together(asked: Options, action: str) -> None:
+def check_together(options: Options, action: str) -> None:
     """Raises :class:`CommandError` for options that cannot stand together."""
     for needed, names in _ONLY_WITH.items():
         for name in names if action != needed else ():
-            if getattr(asked, name):
+            if getattr(options, name):
                 raise CommandError(f"--{name.strip('_').replace('_', '-')} goes with --{needed.replace('_', '-')}.")
     if action not in ("list", "validate_regex"):
-        if bool(asked.group) == bool(asked.all_groups):
+        if bool(options.group) == bool(options.all_groups):
             raise CommandError("Name either --group or --all-groups.")
-        if asked.all_groups and action == "delete_offsets":
+        if options.all_groups and action == "delete_offsets":
             raise CommandError("--delete-offsets takes one --group.")
-    if action == "describe" and sum((asked.members, asked.offsets, bool(asked.state))) > 1:
+    if action == "describe" and sum((options.members, options.offsets, bool(options.state))) > 1:
         raise CommandError("Use one of --members, --offsets and --state.")
 
 
-def _named(asked: Options) -> list[str] | None:
+def _named(options: Options) -> list[str] | None:
     """The groups meant; None for all."""
-    return None if asked.all_groups else asked.group
+    return None if options.all_groups else options.group
 
 
-def _at_cluster(asked: Options, work: Callable[[Client], Awaitable[T]]) -> T:
-    return on_cluster(asked.bootstrap_server, asked.command_config, work, timeout_ms=asked.timeout)
+def _at_cluster(options: Options, work: Callable[[Client], Awaitable[T]]) -> T:
+    return on_cluster(options.bootstrap_server, options.command_config, work, timeout_ms=options.timeout)
 
 
-def _validate_regex(asked: Options) -> None:
+def _validate_regex(options: Options) -> None:
     from parley.tools.cli.groups.listing import validate_regex
 
-    validate_regex(asked.validate_regex)
+    validate_regex(options.validate_regex)
 
 
-def _list(asked: Options) -> None:
+def _list(options: Options) -> None:
     from parley.tools.cli.groups import listing
 
-    found = _at_cluster(asked, lambda client: listing.list_groups(client, _words(asked.state), _words(asked.type_)))
-    listing.show(found, with_type=bool(asked.type_), with_state=bool(asked.state), as_json=asked.json_output)
+    found = _at_cluster(
+        options, lambda client: listing.list_groups(client, _words(options.state), _words(options.type_))
+    )
+    listing.show(found, with_type=bool(options.type_), with_state=bool(options.state), as_json=options.json_output)
 
 
-def _describe(asked: Options) -> None:
+def _describe(options: Options) -> None:
     from parley.tools.cli.groups import describing, tables
 
-    view = "members" if asked.members else "state" if asked.state else "offsets"
-    found = _at_cluster(asked, lambda client: describing.describe(client, _named(asked), timeout_ms=asked.timeout))
-    if not tables.show(found, view, verbose=asked.verbose, as_json=asked.json_output):
+    view = "members" if options.members else "state" if options.state else "offsets"
+    found = _at_cluster(
+        options, lambda client: describing.describe(client, _named(options), timeout_ms=options.timeout)
+    )
+    if not tables.show(found, view, verbose=options.verbose, as_json=options.json_output):
         raise typer.Exit(FAILED)
 
 
-def _delete(asked: Options) -> None:
+def _delete(options: Options) -> None:
     from parley.tools.cli.groups import deleting
 
-    done = _at_cluster(asked, lambda client: deleting.delete_groups(client, _named(asked), timeout_ms=asked.timeout))
-    deleting.show_groups(done, as_json=asked.json_output)
-
-
-def _delete_offsets(asked: Options) -> None:
-    from parley.tools.cli.groups import deleting
-
-    if len(asked.group) != 1:
-        raise CommandError(f"--delete-offsets takes one --group, not {len(asked.group)}.")
-    (name,) = asked.group
-    scope = parse_scope(required(asked.topic, "--topic", "delete_offsets"))
-    forgotten = _at_cluster(
-        asked, lambda client: deleting.delete_offsets(client, name, scope, timeout_ms=asked.timeout)
+    done = _at_cluster(
+        options, lambda client: deleting.delete_groups(client, _named(options), timeout_ms=options.timeout)
     )
-    deleting.show_offsets(name, forgotten, as_json=asked.json_output)
+    deleting.show_groups(done, as_json=options.json_output)
 
 
-def _reset_offsets(asked: Options) -> None:
+def _delete_offsets(options: Options) -> None:
+    from parley.tools.cli.groups import deleting
+
+    if len(options.group) != 1:
+        raise CommandError(f"--delete-offsets takes one --group, not {len(options.group)}.")
+    (name,) = options.group
+    scope = parse_scope(required(options.topic, "--topic", "delete_offsets"))
+    forgotten = _at_cluster(
+        options, lambda client: deleting.delete_offsets(client, name, scope, timeout_ms=options.timeout)
+    )
+    deleting.show_offsets(name, forgotten, as_json=options.json_output)
+
+
+def _reset_offsets(options: Options) -> None:
     from parley.tools.cli.groups import reset
 
-    if asked.execute and asked.dry_run:
+    if options.execute and options.dry_run:
         raise CommandError("Use --dry-run or --execute, not both.")
-    target = reset.target(**{name: getattr(asked, name) for name in reset.TARGETS})
-    if target.kind != "from_file" and bool(asked.topic) == asked.all_topics:
+    target = reset.target(**{name: getattr(options, name) for name in reset.TARGETS})
+    if target.kind != "from_file" and bool(options.topic) == options.all_topics:
         raise CommandError("Name either --topic or --all-topics.")
-    names = _named(asked)
+    names = _named(options)
     plan = reset.Plan(
-        target, None if names is None else tuple(names), parse_scope(asked.topic), asked.execute, asked.timeout
+        target, None if names is None else tuple(names), parse_scope(options.topic), options.execute, options.timeout
     )
-    if not asked.execute and not asked.dry_run and not asked.export:
+    if not options.execute and not options.dry_run and not options.export:
         reset.warn_dry_run()
-    results = _at_cluster(asked, lambda client: reset.reset(client, plan))
-    reset.show(results, as_csv=asked.export, as_json=asked.json_output)
+    results = _at_cluster(options, lambda client: reset.reset(client, plan))
+    reset.show(results, as_csv=options.export, as_json=options.json_output)
     if any(result.error for result in results):
         raise typer.Exit(FAILED)
 

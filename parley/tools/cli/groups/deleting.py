@@ -9,10 +9,10 @@ from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.group_offsets import OffsetDeleteRequest
 from parley.protocol.messages.groups import DeleteGroupsRequest
-from parley.tools.cli.cluster import TopicPartition, by_topic, check, described, of_coordinator
+from parley.tools.cli.cluster_client import TopicPartition, by_topic, check, described, of_coordinator
 from parley.tools.cli.groups.listing import list_groups
-from parley.tools.cli.groups.scope import Scope
-from parley.tools.cli.running import CommandError
+from parley.tools.cli.groups.partition_selection import Scope
+from parley.tools.cli.invocation import CommandError
 
 _UNKNOWN_TOPIC = -1
 """Stands for the partitions of a topic that does not exist, and so has none."""

@@ -13,7 +13,7 @@ from parley.protocol.messages.consumer_groups import ConsumerGroupDescribeReques
 from parley.protocol.messages.group_offsets import OffsetFetchRequest
 from parley.protocol.messages.groups import DescribeGroupsRequest
 from parley.protocol.messages.stored import ConsumerProtocolAssignment
-from parley.tools.cli.cluster import TopicPartition, check, of_coordinator
+from parley.tools.cli.cluster_client import TopicPartition, check, of_coordinator
 from parley.tools.cli.groups.listing import list_groups
 from parley.tools.cli.topic_offsets import list_offsets
 

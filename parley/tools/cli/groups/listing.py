@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from parley.protocol.client import Client
 from parley.protocol.messages.groups import ListGroupsRequest
-from parley.tools.cli.cluster import check, until_ready
-from parley.tools.cli.running import CommandError
+from parley.tools.cli.cluster_client import check, until_ready
+from parley.tools.cli.invocation import CommandError
 
 STATES = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Assigning", "Reconciling")
 TYPES = ("Classic", "Consumer")

@@ -22,12 +22,12 @@ from typing import Any, Final
 from parley.broker.runtime.clock import SYSTEM_CLOCK
 from parley.protocol.client import Client
 from parley.protocol.messages.group_offsets import OffsetCommitRequest
-from parley.tools.cli.cluster import TopicPartition, by_topic, check, described, until_ready
+from parley.tools.cli.cluster_client import TopicPartition, by_topic, check, described, until_ready
+from parley.tools.cli.common_options import one_action
 from parley.tools.cli.groups.describing import Committed, committed_offsets, describe_one
 from parley.tools.cli.groups.listing import list_groups
-from parley.tools.cli.groups.scope import Scope
-from parley.tools.cli.options import one_action
-from parley.tools.cli.running import CommandError
+from parley.tools.cli.groups.partition_selection import Scope
+from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.topic_offsets import EARLIEST, LATEST, list_offsets
 
 _BY_NAME_VERSION_MAX: Final = 9

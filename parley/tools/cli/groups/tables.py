@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from parley.tools.cli.cluster import TopicPartition
+from parley.tools.cli.cluster_client import TopicPartition
 from parley.tools.cli.groups.describing import Group, Member
 
 _NOTHING = "-"

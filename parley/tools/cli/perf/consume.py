@@ -14,12 +14,12 @@ from uuid import uuid4
 
 import typer
 
+from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, AsJson, BootstrapServer, Verbose
+from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.librdkafka import WAITED_FOR, connect, reach, settings_of
-from parley.tools.cli.options import DEFAULT_BOOTSTRAP, AsJson, BootstrapServer, Verbose
 from parley.tools.cli.perf.metrics import Metrics
 from parley.tools.cli.perf.progress import DRAW_MS, Progress, on_terminal
 from parley.tools.cli.perf.statistics import MIB
-from parley.tools.cli.running import CommandError
 
 _AT_ONCE = 1000
 _PARTS = "MB.sec, data.consumed.in.nMsg, nMsg.sec, rebalance.time.ms, fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec"
@@ -177,37 +177,39 @@ class Report:
         self.since, self.records, self.size_bytes = now, self.tally.records, self.tally.size_bytes
 
 
-def consume(asked: Options) -> None:
+def consume(options: Options) -> None:
     """Read records and print the rate, as kafka-consumer-perf-test does."""
     from confluent_kafka import Consumer, KafkaException
 
-    if bool(asked.topic) == bool(asked.include):
+    if bool(options.topic) == bool(options.include):
         raise CommandError("Name either --topic or --include.")
-    detailed = asked.show_detailed_stats and not asked.json_output
+    detailed = options.show_detailed_stats and not options.json_output
     began = datetime.now().astimezone()
-    clock_text(began, asked.date_format)
-    metrics = Metrics(asked.print_metrics)
-    consumer, connection = connect(Consumer, {**settings(asked), **metrics.settings()}, verbose=asked.verbose)
+    clock_text(began, options.date_format)
+    metrics = Metrics(options.print_metrics)
+    consumer, connection = connect(Consumer, {**settings(options), **metrics.settings()}, verbose=options.verbose)
     try:
         reach(consumer, connection)
-        if not asked.hide_header and not asked.json_output:
+        if not options.hide_header and not options.json_output:
             print(_DETAILED_HEAD if detailed else _HEAD, flush=True)
-        tally, enough = _measured(consumer, asked, detailed=detailed)
+        tally, enough = _measured(consumer, options, detailed=detailed)
     except KafkaException as error:
         raise CommandError(f"{error.args[0].str()}.") from error
     finally:
         consumer.close()
     if not enough:
         print(
-            f"WARNING: Exiting before consuming the expected number of records: timeout ({asked.timeout} ms) exceeded. "
-            "You can use the --timeout option to increase the timeout.",
+            f"WARNING: Exiting before consuming the expected number of records: timeout ({options.timeout} ms) "
+            "exceeded. You can use the --timeout option to increase the timeout.",
             file=sys.stderr,
         )
-    _show(tally, [clock_text(one, asked.date_format) for one in (began, datetime.now().astimezone())], detailed, asked)
+    _show(
+        tally, [clock_text(one, options.date_format) for one in (began, datetime.now().astimezone())], detailed, options
+    )
     metrics.show()
 
 
-def _measured(consumer: Any, asked: Options, *, detailed: bool) -> tuple[Tally, bool]:
+def _measured(consumer: Any, options: Options, *, detailed: bool) -> tuple[Tally, bool]:
     """What was consumed, and whether it was as much as wanted."""
     tally = Tally(time.perf_counter())
 
@@ -215,34 +217,34 @@ def _measured(consumer: Any, asked: Options, *, detailed: bool) -> tuple[Tally, 
         if tally.joined is None:
             tally.joined = time.perf_counter()
 
-    progress = Progress(asked.num_records, on_terminal() and not detailed and not asked.json_output)
-    report = Report(tally, asked.num_records, asked.date_format, detailed, progress, tally.started)
-    consumer.subscribe([asked.topic or f"^({asked.include})$"], on_assign=assigned)
-    report_ms = DRAW_MS if progress.is_shown else asked.reporting_interval
-    enough = read(consumer, tally, asked.num_records, asked.timeout, report_ms, report)
+    progress = Progress(options.num_records, on_terminal() and not detailed and not options.json_output)
+    report = Report(tally, options.num_records, options.date_format, detailed, progress, tally.started)
+    consumer.subscribe([options.topic or f"^({options.include})$"], on_assign=assigned)
+    report_ms = DRAW_MS if progress.is_shown else options.reporting_interval
+    enough = read(consumer, tally, options.num_records, options.timeout, report_ms, report)
     progress.clear()
     return tally, enough
 
 
-def settings(asked: Options) -> dict[str, Any]:
+def settings(options: Options) -> dict[str, Any]:
     """The consumer's settings; single settings count more than a properties file, and that more than defaults."""
     own = {
         "client.id": "perf-consumer-client",
-        "auto.offset.reset": "latest" if asked.from_latest else "earliest",
-        "max.partition.fetch.bytes": asked.fetch_size,
-        "socket.receive.buffer.bytes": asked.socket_buffer_size,
+        "auto.offset.reset": "latest" if options.from_latest else "earliest",
+        "max.partition.fetch.bytes": options.fetch_size,
+        "socket.receive.buffer.bytes": options.socket_buffer_size,
         "check.crcs": False,
         "group.id": f"perf-consumer-{uuid4().int % 100_000}",
     }
-    given = settings_of(own, asked.consumer_config, asked.command_property, "--command-property")
-    named = {"group.id": asked.group} if asked.group else {}
-    return {**given, **named, "bootstrap.servers": asked.bootstrap_server}
+    given = settings_of(own, options.consumer_config, options.command_property, "--command-property")
+    named = {"group.id": options.group} if options.group else {}
+    return {**given, **named, "bootstrap.servers": options.bootstrap_server}
 
 
-def _show(tally: Tally, times: list[str], detailed: bool, asked: Options) -> None:
+def _show(tally: Tally, times: list[str], detailed: bool, options: Options) -> None:
     now = tally.ended or time.perf_counter()
     row = tally.row(now, tally.started, tally.records, tally.size_bytes)
-    if asked.json_output:
+    if options.json_output:
         names = ("mb", "mbPerSec", "records", "recordsPerSec", "rebalanceMs", "fetchMs", "fetchMbPerSec", "fetchPerSec")
         numbers = dict(zip(names, map(float, row), strict=True))
         print(json.dumps({**numbers, "records": tally.records}))

@@ -14,12 +14,12 @@ from uuid import uuid4
 
 import typer
 
-from parley.tools.cli.cluster import on_cluster
+from parley.tools.cli.cluster_client import on_cluster
+from parley.tools.cli.common_options import AsJson, Verbose, client_properties
+from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.librdkafka import connect, reach, translated
-from parley.tools.cli.options import AsJson, Verbose, client_properties
 from parley.tools.cli.perf.progress import Progress, on_terminal
 from parley.tools.cli.perf.statistics import percentile
-from parley.tools.cli.running import CommandError
 
 _RECEIVE_S = 60.0
 _REPORT_EVERY = 1000
@@ -76,13 +76,13 @@ class Load:
     header_size: int
 
 
-def load(asked: Options) -> Load:
+def load(options: Options) -> Load:
     """What the options ask for. Raises :class:`CommandError` where one is missing or wrong."""
-    values: dict[str, Any] = {name: getattr(asked, name) for name in _POSITIONS}
-    if asked.positional:
-        if len(asked.positional) not in (5, 6):
-            raise CommandError(f"Five or six arguments are expected, not {len(asked.positional)}.")
-        values |= dict(zip(_POSITIONS, asked.positional, strict=False))
+    values: dict[str, Any] = {name: getattr(options, name) for name in _POSITIONS}
+    if options.positional:
+        if len(options.positional) not in (5, 6):
+            raise CommandError(f"Five or six arguments are expected, not {len(options.positional)}.")
+        values |= dict(zip(_POSITIONS, options.positional, strict=False))
     for name in _POSITIONS[:5]:
         if not values[name]:
             raise CommandError(f"--{name.replace('_', '-')} is missing.")
@@ -94,10 +94,10 @@ def load(asked: Options) -> Load:
         values["command_config"] = Path(values["command_config"])
     found = Load(
         **values,
-        key_size=asked.record_key_size,
-        headers=asked.num_headers,
-        header_key_size=asked.record_header_key_size,
-        header_size=asked.record_header_size,
+        key_size=options.record_key_size,
+        headers=options.num_headers,
+        header_key_size=options.record_header_key_size,
+        header_size=options.record_header_size,
     )
     _check(found)
     return found
@@ -125,7 +125,7 @@ def ends_of(consumer: Any, topic: str, indexes: Sequence[int]) -> list[Any]:
 
 def partitions_of(consumer: Any, connection: Any, wanted: Load) -> list[int]:
     """The topic's partitions; it is created where it is not there, as Kafka's tool does."""
-    from parley.tools.cli.topics.change import NewTopic, create
+    from parley.tools.cli.topics.changing import NewTopic, create
 
     found = reach(consumer, connection, wanted.topic).topics[wanted.topic]
     if found.error is None and found.partitions:
@@ -176,24 +176,24 @@ def record_of(wanted: Load, random: Random) -> dict[str, Any]:
     return {"value": letters(wanted.record_size), "key": key, "headers": headers}
 
 
-def latency(asked: Options) -> None:
+def latency(options: Options) -> None:
     """Print how long records take from producer to consumer, as kafka-e2e-latency does."""
     from confluent_kafka import Consumer, KafkaException, Producer
 
-    wanted = load(asked)
+    wanted = load(options)
     own = {**translated(client_properties(wanted.command_config)), "bootstrap.servers": wanted.bootstrap_server}
     reading = {"group.id": f"test-group-{uuid4()}", "enable.auto.commit": False, "auto.offset.reset": "latest"}
     try:
-        consumer, connection = connect(Consumer, {**own, **reading, "fetch.wait.max.ms": 500}, verbose=asked.verbose)
+        consumer, connection = connect(Consumer, {**own, **reading, "fetch.wait.max.ms": 500}, verbose=options.verbose)
         partitions = partitions_of(consumer, connection, wanted)
-        producer, _ = connect(Producer, {**own, "linger.ms": 0, "acks": wanted.producer_acks}, verbose=asked.verbose)
+        producer, _ = connect(Producer, {**own, "linger.ms": 0, "acks": wanted.producer_acks}, verbose=options.verbose)
         consumer.assign(ends_of(consumer, wanted.topic, partitions))
         consumer.poll(0)
-        latencies = _measured(producer, consumer, wanted, quiet=asked.json_output)
+        latencies = _measured(producer, consumer, wanted, quiet=options.json_output)
         consumer.close()
     except KafkaException as error:
         raise CommandError(f"{error.args[0].str()}.") from error
-    _show(latencies, as_json=asked.json_output)
+    _show(latencies, as_json=options.json_output)
 
 
 def _measured(producer: Any, consumer: Any, wanted: Load, *, quiet: bool) -> list[float]:

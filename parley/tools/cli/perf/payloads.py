@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-from parley.tools.cli.running import CommandError
+from parley.tools.cli.invocation import CommandError
 
 _SEED = 0
 """Runs send the same bytes, so that they can be compared."""

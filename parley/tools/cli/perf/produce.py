@@ -13,13 +13,13 @@ from uuid import uuid4
 
 import typer
 
+from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, AsJson, Verbose
+from parley.tools.cli.invocation import FAILED, CommandError
 from parley.tools.cli.librdkafka import Connection, connect, reach, settings_of
-from parley.tools.cli.options import DEFAULT_BOOTSTRAP, AsJson, Verbose
 from parley.tools.cli.perf.metrics import Metrics
 from parley.tools.cli.perf.payloads import payloads
 from parley.tools.cli.perf.progress import Progress, on_terminal
 from parley.tools.cli.perf.statistics import Totals, Window
-from parley.tools.cli.running import FAILED, CommandError
 
 _LAG_SLEEP_S = 0.001
 _INIT_TRANSACTIONS_S = 30
@@ -163,29 +163,29 @@ class Run:
             print(line, flush=True)
 
 
-def produce(asked: Options) -> None:
+def produce(options: Options) -> None:
     """Send records and print rate and latency, as kafka-producer-perf-test does."""
     from confluent_kafka import KafkaException, Producer
 
-    if asked.num_records < 1 or not 0 <= asked.warmup_records < asked.num_records:
+    if options.num_records < 1 or not 0 <= options.warmup_records < options.num_records:
         raise CommandError("--num-records must be 1 or more, and --warmup-records less than that.")
-    values = payloads(asked.record_size, asked.payload_file, asked.payload_delimiter, asked.payload_monotonic)
-    metrics = Metrics(asked.print_metrics)
-    own = {**settings(asked), **metrics.settings()}
+    values = payloads(options.record_size, options.payload_file, options.payload_delimiter, options.payload_monotonic)
+    metrics = Metrics(options.print_metrics)
+    own = {**settings(options), **metrics.settings()}
     in_transactions = "transactional.id" in own
     try:
-        producer, connection = connect(Producer, own, verbose=asked.verbose)
+        producer, connection = connect(Producer, own, verbose=options.verbose)
         reach(producer, connection)
         if in_transactions:
             producer.init_transactions(_INIT_TRANSACTIONS_S)
-        run = Run(producer, connection, load(asked, in_transactions=in_transactions), quiet=asked.json_output)
-        if asked.warmup_records and not asked.json_output:
-            warmup = f"Warmup first {asked.warmup_records} records."
+        run = Run(producer, connection, load(options, in_transactions=in_transactions), quiet=options.json_output)
+        if options.warmup_records and not options.json_output:
+            warmup = f"Warmup first {options.warmup_records} records."
             print(f"{warmup} Those of the steady state are summed up at the end as well.")
         run.send_all(values)
     except KafkaException as error:
         raise CommandError(f"{error.args[0].str()}.") from error
-    _show(run, as_json=asked.json_output)
+    _show(run, as_json=options.json_output)
     metrics.show()
     if run.failures:
         last = f"{len(run.failures)} records were not acknowledged; the last: {run.failures[-1]}."
@@ -193,30 +193,30 @@ def produce(asked: Options) -> None:
         raise typer.Exit(FAILED)
 
 
-def settings(asked: Options) -> dict[str, Any]:
+def settings(options: Options) -> dict[str, Any]:
     """The producer's settings. An address and a transactional id that stand alone count most."""
     own = {"bootstrap.servers": DEFAULT_BOOTSTRAP, "client.id": "perf-producer-client"}
-    given = settings_of(own, asked.producer_config, asked.producer_props, "--producer-props")
-    if asked.bootstrap_server:
-        given["bootstrap.servers"] = asked.bootstrap_server
-    if asked.transactional_id:
-        given["transactional.id"] = asked.transactional_id
-    elif asked.transaction_duration_ms is not None and "transactional.id" not in given:
+    given = settings_of(own, options.producer_config, options.producer_props, "--producer-props")
+    if options.bootstrap_server:
+        given["bootstrap.servers"] = options.bootstrap_server
+    if options.transactional_id:
+        given["transactional.id"] = options.transactional_id
+    elif options.transaction_duration_ms is not None and "transactional.id" not in given:
         given["transactional.id"] = f"performance-producer-{uuid4()}"
     return given
 
 
-def load(asked: Options, *, in_transactions: bool) -> Load:
+def load(options: Options, *, in_transactions: bool) -> Load:
     """What is to be sent. Raises :class:`CommandError` for a duration that is none."""
-    duration = _TRANSACTION_MS if asked.transaction_duration_ms is None else asked.transaction_duration_ms
+    duration = _TRANSACTION_MS if options.transaction_duration_ms is None else options.transaction_duration_ms
     if duration < 1:
         raise CommandError("--transaction-duration-ms should be > 0")
     return Load(
-        asked.topic,
-        asked.num_records,
-        asked.throughput,
-        asked.warmup_records,
-        asked.reporting_interval,
+        options.topic,
+        options.num_records,
+        options.throughput,
+        options.warmup_records,
+        options.reporting_interval,
         duration if in_transactions else 0,
     )
 

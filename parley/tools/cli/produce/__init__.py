@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from parley.tools.cli.app import App
-from parley.tools.cli.options import DEFAULT_BOOTSTRAP, BootstrapServer, Verbose, client_properties
-from parley.tools.cli.produce.lines import READERS, LineFormat, lines_of
-from parley.tools.cli.running import CommandError, pairs
+from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, BootstrapServer, Verbose, client_properties
+from parley.tools.cli.invocation import CommandError, pairs
+from parley.tools.cli.produce.line_reader import READERS, LineFormat, lines_of
 
 app = App(
     "Send each line of standard input to a topic as one record.\n\n"
@@ -98,44 +98,44 @@ class Options:
 
 
 @app.only_command_with(Options)
-def produce(asked: Options) -> None:
+def produce(options: Options) -> None:
     from confluent_kafka import Producer
 
     from parley.tools.cli.librdkafka import connect, reach
     from parley.tools.cli.produce.sending import Sender, send_lines
 
-    if asked.line_reader not in READERS:
-        raise CommandError(f"There is no line reader '{asked.line_reader}', only {READERS[0]}.")
-    if asked.acks not in _ACKS:
-        raise CommandError(f"--request-required-acks takes all, -1, 0 or 1, not '{asked.acks}'.")
-    reading = {**client_properties(asked.reader_config), **pairs(asked.reader_property, "--reader-property")}
+    if options.line_reader not in READERS:
+        raise CommandError(f"There is no line reader '{options.line_reader}', only {READERS[0]}.")
+    if options.acks not in _ACKS:
+        raise CommandError(f"--request-required-acks takes all, -1, 0 or 1, not '{options.acks}'.")
+    reading = {**client_properties(options.reader_config), **pairs(options.reader_property, "--reader-property")}
     form = LineFormat.from_properties(reading)
-    producer, connection = connect(Producer, settings(asked), verbose=asked.verbose)
-    reach(producer, connection, timeout_s=max(1, asked.max_block_ms) / 1000)
-    send_lines(lines_of(sys.stdin.buffer), asked.topic, form, Sender(producer, connection), sync=asked.sync)
+    producer, connection = connect(Producer, settings(options), verbose=options.verbose)
+    reach(producer, connection, timeout_s=max(1, options.max_block_ms) / 1000)
+    send_lines(lines_of(sys.stdin.buffer), options.topic, form, Sender(producer, connection), sync=options.sync)
 
 
-def settings(asked: Options) -> dict[str, Any]:
+def settings(options: Options) -> dict[str, Any]:
     """The producer's settings; single settings count more than a properties file, and that more than defaults."""
     from parley.tools.cli.librdkafka import settings_of
 
     own = {
         "client.id": "console-producer",
-        "compression.type": asked.compression,
-        "acks": asked.acks,
-        "request.timeout.ms": asked.request_timeout_ms,
-        "retry.backoff.ms": asked.retry_backoff_ms,
-        "retry.backoff.max.ms": max(1000, asked.retry_backoff_ms),
-        "linger.ms": asked.linger_ms,
-        "batch.size": asked.batch_size,
-        "queue.buffering.max.kbytes": max(1, asked.max_memory_bytes // 1024),
-        "metadata.max.age.ms": 3 * asked.metadata_expiry_ms,
-        "topic.metadata.refresh.interval.ms": asked.metadata_expiry_ms,
-        "socket.send.buffer.bytes": max(0, asked.socket_buffer_size),
-        **({} if asked.retries is None else {"retries": asked.retries}),
+        "compression.type": options.compression,
+        "acks": options.acks,
+        "request.timeout.ms": options.request_timeout_ms,
+        "retry.backoff.ms": options.retry_backoff_ms,
+        "retry.backoff.max.ms": max(1000, options.retry_backoff_ms),
+        "linger.ms": options.linger_ms,
+        "batch.size": options.batch_size,
+        "queue.buffering.max.kbytes": max(1, options.max_memory_bytes // 1024),
+        "metadata.max.age.ms": 3 * options.metadata_expiry_ms,
+        "topic.metadata.refresh.interval.ms": options.metadata_expiry_ms,
+        "socket.send.buffer.bytes": max(0, options.socket_buffer_size),
+        **({} if options.retries is None else {"retries": options.retries}),
     }
-    given = settings_of(own, asked.producer_config, asked.producer_property, "--producer-property")
-    return {"enable.idempotence": _may_be_idempotent(given), **given, "bootstrap.servers": asked.bootstrap_server}
+    given = settings_of(own, options.producer_config, options.producer_property, "--producer-property")
+    return {"enable.idempotence": _may_be_idempotent(given), **given, "bootstrap.servers": options.bootstrap_server}
 
 
 def _may_be_idempotent(given: Mapping[str, Any]) -> bool:

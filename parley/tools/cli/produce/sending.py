@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.librdkafka import Connection
-from parley.tools.cli.produce.lines import InputRecord, LineFormat, parse_line
-from parley.tools.cli.running import CommandError
+from parley.tools.cli.produce.line_reader import InputRecord, LineFormat, parse_line
 
 _SAYS_WHY: Final = 8
 """From this version on the answer to a Produce request says why a batch was refused (KIP-467)."""
@@ -88,7 +88,7 @@ def reason(failure: Failure, bootstrap: str) -> str:
     """
     if failure.code != "INVALID_RECORD":
         return f"{failure.reason}."
-    from parley.tools.cli.cluster import on_cluster
+    from parley.tools.cli.cluster_client import on_cluster
 
     try:
         said = on_cluster(bootstrap, None, _Offer(failure).ask)

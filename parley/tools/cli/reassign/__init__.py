@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 
 from parley.tools.cli.app import App
-from parley.tools.cli.cluster import on_cluster
-from parley.tools.cli.json_files import read_plan
-from parley.tools.cli.options import (
+from parley.tools.cli.cluster_client import on_cluster
+from parley.tools.cli.common_options import (
     DEFAULT_BOOTSTRAP,
     AsJson,
     CommandConfig,
@@ -22,8 +21,9 @@ from parley.tools.cli.options import (
     one_action,
     required,
 )
+from parley.tools.cli.invocation import CommandError
+from parley.tools.cli.json_input import read_plan
 from parley.tools.cli.reassign.plan import Plan, as_data, as_json, names_of, numbers, parse_assignment, parse_topics
-from parley.tools.cli.running import CommandError
 
 if TYPE_CHECKING:
     from parley.protocol.client import Client
@@ -171,7 +171,7 @@ def reassign(
 
 
 async def _list(client: Client, as_json_: bool) -> None:
-    from parley.tools.cli.reassign.asking import ongoing
+    from parley.tools.cli.reassign.requests import ongoing
 
     found = sorted((await ongoing(client)).items())
     if as_json_:

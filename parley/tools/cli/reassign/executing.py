@@ -10,18 +10,9 @@ from random import Random
 
 from parley.broker.controller.replica_placement import place_replicas
 from parley.protocol.client import Client
-from parley.tools.cli.cluster import TopicPartition
-from parley.tools.cli.reassign import asking
-from parley.tools.cli.reassign.moves import (
-    BROKER_THROTTLES,
-    FOLLOWER_RATE,
-    LEADER_RATE,
-    LOG_DIR_RATE,
-    TOPIC_THROTTLES,
-    brokers_of,
-    moves,
-    throttled_replicas,
-)
+from parley.tools.cli.cluster_client import TopicPartition
+from parley.tools.cli.invocation import CommandError
+from parley.tools.cli.reassign import requests
 from parley.tools.cli.reassign.plan import (
     ANY_DIRECTORY,
     Plan,
@@ -32,7 +23,16 @@ from parley.tools.cli.reassign.plan import (
     numbers,
     plan_of,
 )
-from parley.tools.cli.running import CommandError
+from parley.tools.cli.reassign.throttles import (
+    BROKER_THROTTLES,
+    FOLLOWER_RATE,
+    LEADER_RATE,
+    LOG_DIR_RATE,
+    TOPIC_THROTTLES,
+    brokers_of,
+    moves,
+    throttled_replicas,
+)
 
 _PAUSE_S = 0.1
 _VERIFY_TO_UNTHROTTLE = (
@@ -60,11 +60,11 @@ async def generate(
     client: Client, topics: Sequence[str], broker_ids: Sequence[int], *, rack_aware: bool, rng: Random
 ) -> tuple[Plan, Plan]:
     """What is, and what could be if these topics were spread over these brokers. Raises :class:`CommandError`."""
-    current = await asking.replicas(client, topics)
+    current = await requests.replicas(client, topics)
     missing = sorted(set(topics) - {topic for topic, _ in current})
     if missing:
         raise CommandError(f"Topic {', '.join(missing)} not found (UNKNOWN_TOPIC_OR_PARTITION).")
-    chosen = [one for one in asking.registrations(await asking.brokers(client)) if one.broker_id in broker_ids]
+    chosen = [one for one in requests.registrations(await requests.brokers(client)) if one.broker_id in broker_ids]
     racks = [one.rack for one in chosen]
     if rack_aware and None in racks and any(racks):
         raise CommandError(
@@ -89,18 +89,18 @@ async def generate(
 
 async def _as_it_is(client: Client, current: Mapping[TopicPartition, Sequence[int]]) -> Plan:
     everyone = {broker for replicas in current.values() for broker in replicas}
-    disks = await asking.on_disk(client, current, everyone) if current else {}
+    disks = await requests.on_disk(client, current, everyone) if current else {}
     return plan_of(current, {replica: one.directory for replica, one in disks.items()})
 
 
 async def prepare(client: Client, plan: Plan, how: Execution) -> Plan:
     """Check that a plan can be carried out; the plan that leads back from it. Raises :class:`CommandError`."""
-    if not how.additional and await asking.ongoing(client):
+    if not how.additional and await requests.ongoing(client):
         raise CommandError(_IN_THE_WAY)
-    known = {broker.broker_id for broker in await asking.brokers(client)}
+    known = {broker.broker_id for broker in await requests.brokers(client)}
     for broker in sorted({broker for target in plan.values() for broker in target.replicas} - known):
         raise CommandError(f"Unknown broker id {broker}.")
-    current = await asking.replicas(client, {topic for topic, _ in plan})
+    current = await requests.replicas(client, {topic for topic, _ in plan})
     missing = [name_of(where) for where in sorted(plan) if where not in current]
     if missing:
         raise CommandError(f"Unable to find partition: {', '.join(missing)} (UNKNOWN_TOPIC_OR_PARTITION).")
@@ -112,17 +112,19 @@ async def execute(client: Client, plan: Plan, current: Plan, how: Execution) -> 
     if how.throttle is not None or how.log_dirs_throttle is not None:
         print(_VERIFY_TO_UNTHROTTLE)
     if how.throttle is not None:
-        found = moves(await asking.ongoing(client), plan, {where: target.replicas for where, target in current.items()})
+        found = moves(
+            await requests.ongoing(client), plan, {where: target.replicas for where, target in current.items()}
+        )
         rate = str(how.throttle)
         rates = {broker: {LEADER_RATE: rate, FOLLOWER_RATE: rate} for broker in brokers_of(found)}
-        await asking.set_configs(client, throttled_replicas(found), await _alive(client, rates))
+        await requests.set_configs(client, throttled_replicas(found), await _alive(client, rates))
         print(f"The inter-broker throttle limit was set to {how.throttle} B/s")
     wanted = log_dir_moves(plan)
     if how.log_dirs_throttle is not None:
         rate = str(how.log_dirs_throttle)
-        await asking.set_configs(client, {}, {broker: {LOG_DIR_RATE: rate} for _, _, broker in wanted})
+        await requests.set_configs(client, {}, {broker: {LOG_DIR_RATE: rate} for _, _, broker in wanted})
         print(f"The replica-alter-dir throttle limit was set to {how.log_dirs_throttle} B/s")
-    failed = await asking.reassign(
+    failed = await requests.reassign(
         client,
         {where: target.replicas for where, target in plan.items()},
         may_change_factor=how.may_change_factor,
@@ -138,7 +140,7 @@ async def _place(client: Client, wanted: Mapping[tuple[str, int, int], str], tim
     deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
     waiting = dict(wanted)
     while waiting:
-        left = await asking.place(client, waiting)
+        left = await requests.place(client, waiting)
         for topic, index, broker in sorted(waiting.keys() - left):
             path = waiting.pop((topic, index, broker))
             print(
@@ -156,40 +158,42 @@ async def _place(client: Client, wanted: Mapping[tuple[str, int, int], str], tim
 
 async def cancel(client: Client, plan: Plan) -> tuple[list[TopicPartition], list[tuple[str, int, int]]]:
     """Stop what the plan began; the partitions and the replicas on disk that were moving. Raises CommandError."""
-    moving = await asking.ongoing(client, plan)
-    failed = await asking.reassign(client, dict.fromkeys(moving)) if moving else {}
+    moving = await requests.ongoing(client, plan)
+    failed = await requests.reassign(client, dict.fromkeys(moving)) if moving else {}
     if failed:
         raise CommandError(_each(f"Error cancelling partition reassignment{_s(failed)} for:", failed))
     wanted = log_dir_moves(plan)
-    disks = await asking.on_disk(client, plan, {broker for _, _, broker in wanted}) if wanted else {}
+    disks = await requests.on_disk(client, plan, {broker for _, _, broker in wanted}) if wanted else {}
     back = {
         replica: one.directory
         for replica, one in disks.items()
         if replica in wanted and one.future_directory == wanted[replica]
     }
-    await asking.place(client, back)
+    await requests.place(client, back)
     return sorted(moving), sorted(back)
 
 
 async def clear_throttles(client: Client, plan: Plan, *, say: bool = True) -> None:
     """Remove every throttle a reassignment of these partitions may have set."""
-    everyone = {broker.broker_id for broker in await asking.brokers(client)}
+    everyone = {broker.broker_id for broker in await requests.brokers(client)}
     brokers = sorted(everyone.union(*(target.replicas for target in plan.values())))
     topics = sorted({topic for topic, _ in plan})
-    known = {topic for topic, _ in await asking.replicas(client, topics)}
+    known = {topic for topic, _ in await requests.replicas(client, topics)}
     if say:
         print(f"Clearing broker-level throttles on broker{_s(brokers)} {numbers(brokers)}")
-    await asking.set_configs(
+    await requests.set_configs(
         client, {}, await _alive(client, {broker: dict.fromkeys(BROKER_THROTTLES) for broker in brokers})
     )
     if say:
         print(f"Clearing topic-level throttles on topic{_s(topics)} {','.join(topics)}")
-    await asking.set_configs(client, {topic: dict.fromkeys(TOPIC_THROTTLES) for topic in topics if topic in known}, {})
+    await requests.set_configs(
+        client, {topic: dict.fromkeys(TOPIC_THROTTLES) for topic in topics if topic in known}, {}
+    )
 
 
 async def _alive(client: Client, settings: Mapping[int, dict[str, str | None] | dict[str, str]]) -> dict[int, object]:
     """The settings of the brokers that can be asked now; the others are named on standard error."""
-    alive = {broker.broker_id for broker in await asking.brokers(client)}
+    alive = {broker.broker_id for broker in await requests.brokers(client)}
     for broker in sorted(settings.keys() - alive):
         print(f"Broker {broker} is not alive: its throttles are left as they are.", file=sys.stderr)
     return {broker: each for broker, each in settings.items() if broker in alive}

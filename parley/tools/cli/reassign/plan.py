@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from parley.tools.cli.cluster import TopicPartition
-from parley.tools.cli.json_files import VERSION, member
-from parley.tools.cli.running import CommandError
+from parley.tools.cli.cluster_client import TopicPartition
+from parley.tools.cli.invocation import CommandError
+from parley.tools.cli.json_input import VERSION, member
 
 ANY_DIRECTORY: Final = "any"
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from parley.protocol.client import Client
-from parley.tools.cli.cluster import TopicPartition
-from parley.tools.cli.reassign import asking
-from parley.tools.cli.reassign.moves import Ongoing
+from parley.tools.cli.byte_sizes import bytes_text
+from parley.tools.cli.cluster_client import TopicPartition
+from parley.tools.cli.reassign import requests
 from parley.tools.cli.reassign.plan import Plan, log_dir_moves, name_of, numbers
-from parley.tools.cli.sizes import bytes_text
+from parley.tools.cli.reassign.throttles import Ongoing
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +69,14 @@ class Verification:
 
 async def verify(client: Client, plan: Plan) -> Verification:
     """Ask the cluster how far the plan is."""
-    current = await asking.replicas(client, {topic for topic, _ in plan})
-    moving = await asking.ongoing(client, plan)
+    current = await requests.replicas(client, {topic for topic, _ in plan})
+    moving = await requests.ongoing(client, plan)
     partitions = {
         where: PartitionMove(current.get(where, ()), target.replicas, moving.get(where))
         for where, target in sorted(plan.items())
     }
     wanted = log_dir_moves(plan)
-    disks = await asking.on_disk(
+    disks = await requests.on_disk(
         client,
         {*moving, *((topic, index) for topic, index, _ in wanted)},
         {broker for one in moving.values() for broker in one.replicas} | {broker for _, _, broker in wanted},
@@ -85,13 +85,13 @@ async def verify(client: Client, plan: Plan) -> Verification:
     return Verification(partitions, replicas, _progress(moving, disks))
 
 
-def _replica_move(found: asking.ReplicaOnDisk | None, target: str) -> ReplicaMove:
+def _replica_move(found: requests.ReplicaOnDisk | None, target: str) -> ReplicaMove:
     if found is None:
         return ReplicaMove(None, None, target)
     return ReplicaMove(found.directory or None, found.future_directory, target)
 
 
-def _progress(moving: Mapping[TopicPartition, Ongoing], disks: asking.ReplicasOnDisk) -> list[Progress]:
+def _progress(moving: Mapping[TopicPartition, Ongoing], disks: requests.ReplicasOnDisk) -> list[Progress]:
     """Each replica being added, beside the largest there is of its partition."""
     found = []
     for where, one in sorted(moving.items()):

@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from parley.tools.cli.app import App
-from parley.tools.cli.cluster import on_cluster
-from parley.tools.cli.options import DEFAULT_BOOTSTRAP, AsJson, BootstrapServer, CommandConfig, one_action, required
-from parley.tools.cli.running import CommandError, pairs
+from parley.tools.cli.cluster_client import on_cluster
+from parley.tools.cli.common_options import (
+    DEFAULT_BOOTSTRAP,
+    AsJson,
+    BootstrapServer,
+    CommandConfig,
+    one_action,
+    required,
+)
+from parley.tools.cli.invocation import CommandError, pairs
 
 if TYPE_CHECKING:
     from parley.protocol.client import Client
@@ -122,14 +129,14 @@ class Options:
 
 
 @app.only_command_with(Options)
-def topics(asked: Options) -> None:
+def topics(options: Options) -> None:
     action = one_action(
-        create=asked.create, list=asked.list_, describe=asked.describe, alter=asked.alter, delete=asked.delete
+        create=options.create, list=options.list_, describe=options.describe, alter=options.alter, delete=options.delete
     )
-    check_together(asked, action)
-    if asked.partitions is not None and asked.partitions < 1:
-        raise CommandError(f"--partitions must be 1 or more, not {asked.partitions}.")
-    on_cluster(asked.bootstrap_server, asked.command_config, _work(asked, action))
+    check_together(options, action)
+    if options.partitions is not None and options.partitions < 1:
+        raise CommandError(f"--partitions must be 1 or more, not {options.partitions}.")
+    on_cluster(options.bootstrap_server, options.command_config, _work(options, action))
 
 
 _ONLY_WITH: Final[Mapping[str, tuple[str, ...]]] = {
@@ -150,9 +157,9 @@ _ONLY_WITH: Final[Mapping[str, tuple[str, ...]]] = {
 """The actions that an option goes with."""
 
 
-def check_together(asked: Options, action: str) -> None:
+def check_together(options: Options, action: str) -> None:
     """Raises :class:`CommandError` for options that cannot stand together, in the words of kafka-topics."""
-    given = {name for name in _ONLY_WITH if getattr(asked, name) not in (None, "", False, [])}
+    given = {name for name in _ONLY_WITH if getattr(options, name) not in (None, "", False, [])}
     for name in sorted(given):
         if action not in _ONLY_WITH[name]:
             hint = " (`parley configs --alter` changes the settings of a topic)" if name == "config" else ""
@@ -169,39 +176,39 @@ def _flag(name: str) -> str:
     return name.replace("_", "-")
 
 
-def _work(asked: Options, action: str) -> Callable[[Client], Awaitable[None]]:
+def _work(options: Options, action: str) -> Callable[[Client], Awaitable[None]]:
     """What is to be done at the cluster."""
-    from parley.tools.cli.topics import change, describing
+    from parley.tools.cli.topics import changing, describing
 
-    assignment = parse_assignment(asked.replica_assignment) if asked.replica_assignment else None
+    assignment = parse_assignment(options.replica_assignment) if options.replica_assignment else None
     if action in ("create", "alter", "delete"):
-        required(asked.topic, "--topic", action)
+        required(options.topic, "--topic", action)
     match action:
         case "create":
-            wanted = change.NewTopic(
-                asked.topic,
-                asked.partitions or -1,
-                _count(asked.replication_factor),
+            wanted = changing.NewTopic(
+                options.topic,
+                options.partitions or -1,
+                _count(options.replication_factor),
                 assignment,
-                pairs(asked.config, "--config"),
+                pairs(options.config, "--config"),
             )
-            return lambda client: change.create(client, wanted, if_not_exists=asked.if_not_exists)
+            return lambda client: changing.create(client, wanted, if_not_exists=options.if_not_exists)
         case "alter":
-            to = change.Growth(required(asked.partitions, "--partitions", action), assignment)
-            return lambda client: change.alter(client, asked.topic, to, if_exists=asked.if_exists)
+            to = changing.Growth(required(options.partitions, "--partitions", action), assignment)
+            return lambda client: changing.alter(client, options.topic, to, if_exists=options.if_exists)
         case "delete":
-            return lambda client: change.delete(client, asked.topic, if_exists=asked.if_exists)
+            return lambda client: changing.delete(client, options.topic, if_exists=options.if_exists)
         case "list":
-            return lambda client: _list(client, asked)
+            return lambda client: _list(client, options)
         case _:
             request = describing.Wanted(
-                asked.topic,
-                asked.topic_id,
-                asked.exclude_internal,
-                asked.if_exists,
-                max(1, asked.partition_size_limit_per_response),
+                options.topic,
+                options.topic_id,
+                options.exclude_internal,
+                options.if_exists,
+                max(1, options.partition_size_limit_per_response),
             )
-            return lambda client: _describe(client, request, asked)
+            return lambda client: _describe(client, request, options)
 
 
 def _count(given: int | None) -> int:
@@ -209,27 +216,27 @@ def _count(given: int | None) -> int:
     return -1 if given is None else given
 
 
-async def _list(client: Client, asked: Options) -> None:
+async def _list(client: Client, options: Options) -> None:
     from parley.tools.cli.topics import describing
 
-    names = await describing.names(client, asked.topic, exclude_internal=asked.exclude_internal)
-    if asked.json_output:
+    names = await describing.names(client, options.topic, exclude_internal=options.exclude_internal)
+    if options.json_output:
         print(json.dumps(names))
     elif names:
         print("\n".join(names))
 
 
-async def _describe(client: Client, request: Wanted, asked: Options) -> None:
+async def _describe(client: Client, request: Wanted, options: Options) -> None:
     from parley.tools.cli.topics import describing
 
     shown = Selection(
-        asked.under_replicated_partitions,
-        asked.unavailable_partitions,
-        asked.under_min_isr_partitions,
-        asked.at_min_isr_partitions,
-        asked.topics_with_overrides,
+        options.under_replicated_partitions,
+        options.unavailable_partitions,
+        options.under_min_isr_partitions,
+        options.at_min_isr_partitions,
+        options.topics_with_overrides,
     )
-    describing.show(await describing.describe(client, request), shown, as_json=asked.json_output)
+    describing.show(await describing.describe(client, request), shown, as_json=options.json_output)
 
 
 __all__ = ["Selection", "app", "parse_assignment", "topics"]

@@ -15,8 +15,8 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.configs import DescribeConfigsRequest
 from parley.protocol.messages.elections import ListPartitionReassignmentsRequest
 from parley.protocol.messages.metadata import DescribeTopicPartitionsRequest
-from parley.tools.cli.cluster import check
-from parley.tools.cli.running import CommandError
+from parley.tools.cli.cluster_client import check
+from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.topics import Selection
 
 _TOPIC_RESOURCE = 2

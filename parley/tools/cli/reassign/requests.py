@@ -12,11 +12,11 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.configs import IncrementalAlterConfigsRequest
 from parley.protocol.messages.elections import AlterPartitionReassignmentsRequest, ListPartitionReassignmentsRequest
 from parley.protocol.messages.log_dirs import AlterReplicaLogDirsRequest, DescribeLogDirsRequest
-from parley.tools.cli.cluster import TIMEOUT_MS, TopicPartition, by_topic, check, described
-from parley.tools.cli.cluster_tool import describe
-from parley.tools.cli.reassign.moves import Ongoing
+from parley.tools.cli.cluster import describe
+from parley.tools.cli.cluster_client import TIMEOUT_MS, TopicPartition, by_topic, check, described
+from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.reassign.plan import name_of
-from parley.tools.cli.running import CommandError
+from parley.tools.cli.reassign.throttles import Ongoing
 
 _TOPIC, _BROKER = 2, 4
 _SET, _DELETE = 0, 1

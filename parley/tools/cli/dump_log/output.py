@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from parley.tools.cli.running import CommandError
+from parley.tools.cli.invocation import CommandError
 
 _SEGMENT_NAME = re.compile(r"(\d{1,20})\.(?:log|index|timeindex|txnindex|snapshot)(?:\..*)?")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class DumpOptions:
     """What to show; sizes are in bytes.
 
     ``decoder`` is "offsets", "transactions" or empty; the classes are those of other keys and values.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from parley.tools.faults import FaultProxy
+from parley.tools.fault_proxy import FaultProxy
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from parley.tools.cli.running import CommandError, pairs
+from parley.tools.cli.invocation import CommandError, pairs
 
 
 @contextmanager

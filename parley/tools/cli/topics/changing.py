@@ -11,9 +11,9 @@ from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.topics import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
 from parley.protocol.schema import ZERO_UUID
-from parley.tools.cli.cluster import TIMEOUT_MS, check, until_ready
+from parley.tools.cli.cluster_client import TIMEOUT_MS, check, until_ready
 from parley.tools.cli.configs import Entity, warnings_about
-from parley.tools.cli.running import CommandError
+from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.topics.describing import matching
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from parley.tools.cli.running import CommandError
+from parley.tools.cli.invocation import CommandError
 
 VERSION = 1
 

@@ -14,7 +14,7 @@ from parley import Broker
 from parley.consensus.registry import create_backend
 from parley.protocol.records.batch import build
 from parley.protocol.records.record import Record
-from parley.tools.cli.shapes import SHAPES, differences
+from parley.tools.cli.json_shapes import SHAPES, differences
 from tests.tools.conftest import Parley
 
 LOCAL = ("dump-log", "coordination check", "coordination status", "version")

@@ -8,7 +8,7 @@ from pathlib import Path
 from parley.storage.checkpoints import MalformedCheckpoint, decode
 from parley.storage.leader_epoch_cache import CHECKPOINT
 from parley.storage.producer_snapshots import CorruptSnapshot, ProducerEntry, read_snapshot
-from parley.tools.cli.dump_log.line import Line, problem
+from parley.tools.cli.dump_log.output import Line, problem
 
 _FIELDS = {CHECKPOINT: ("epoch", "startOffset")}
 _OF_PARTITIONS = ("topic", "partition", "offset")

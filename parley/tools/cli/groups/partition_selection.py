@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from parley.tools.cli.cluster import TopicPartition
-from parley.tools.cli.running import CommandError
+from parley.tools.cli.cluster_client import TopicPartition
+from parley.tools.cli.invocation import CommandError
 
 
 @dataclass(frozen=True, slots=True)

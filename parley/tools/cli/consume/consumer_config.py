@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 from uuid import uuid4
 
-from parley.tools.cli.cluster import on_cluster
-from parley.tools.cli.running import CommandError
+from parley.tools.cli.cluster_client import on_cluster
+from parley.tools.cli.invocation import CommandError
 
 LATEST: Final = "latest"
 EARLIEST: Final = "earliest"

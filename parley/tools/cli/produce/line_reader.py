@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, BinaryIO, Final
 
-from parley.tools.cli.running import CommandError
+from parley.tools.cli.invocation import CommandError
 
 READERS: Final = (
     "org.apache.kafka.tools.LineMessageReader",

@@ -9,7 +9,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from parley.tools.cli.running import CommandError
+from parley.tools.cli.invocation import CommandError
 
 T = TypeVar("T")
 
