@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import importlib.abc
 import importlib.machinery
+import itertools
 import json
 import os
 import signal
@@ -48,7 +49,6 @@ class Mutant:
 
     path: Path
     operator: str
-    occurrence: int
     line: int
     source: str
     was: str
@@ -71,29 +71,34 @@ def operators() -> dict[str, list[str]]:
     return families
 
 
-def mutants_of(path: Path, rng: Random) -> Iterator[Mutant]:
-    """One mutant for each place that a kind of operators can change, in random order."""
+def places_in(path: Path, rng: Random) -> list[tuple[Path, str, int]]:
+    """A file, an operator and the number of a place: one operator of each kind for each place that it can change."""
     from cosmic_ray.ast import ast_nodes, get_ast
+    from cosmic_ray.plugins import get_operator
+
+    tree = get_ast((ROOT / path).read_text())
+    nodes = list(ast_nodes(tree))
+    found = []
+    for names in operators().values():
+        name = rng.choice(names)
+        operator = get_operator(name)()
+        count = sum(1 for node in nodes for _ in operator.mutation_positions(node))
+        found += [(path, name, number) for number in range(count)]
+    return found
+
+
+def mutant_at(path: Path, name: str, occurrence: int) -> Mutant | None:
+    """The mutant of a place; None if it is no program, or the same."""
     from cosmic_ray.mutating import mutate_code
     from cosmic_ray.plugins import get_operator
 
     source = (ROOT / path).read_text()
-    tree = get_ast(source)
-    places = []
-    for names in operators().values():
-        name = rng.choice(names)
-        operator = get_operator(name)()
-        found = [start for node in ast_nodes(tree) for start, _ in operator.mutation_positions(node)]
-        places += [(name, number, start) for number, start in enumerate(found)]
-    rng.shuffle(places)
-    lines = source.splitlines()
-    for name, occurrence, (line, _) in places:
-        mutated = mutate_code(source, get_operator(name)(), occurrence)
-        if mutated is None or mutated == source or not _is_program(mutated):
-            continue
-        after = mutated.splitlines()
-        changed = next((n for n, (a, b) in enumerate(zip(lines, after, strict=False)) if a != b), line - 1)
-        yield Mutant(path, name, occurrence, changed + 1, mutated, lines[changed].strip(), after[changed].strip())
+    mutated = mutate_code(source, get_operator(name)(), occurrence)
+    if mutated is None or mutated == source or not _is_program(mutated):
+        return None
+    before, after = source.splitlines(), mutated.splitlines()
+    changed = next(n for n, (a, b) in enumerate(zip(before, after, strict=False)) if a != b)
+    return Mutant(path, name, changed + 1, mutated, before[changed].strip(), after[changed].strip())
 
 
 def _is_program(source: str) -> bool:
@@ -109,8 +114,10 @@ def sample(target: str, count: int, seed: int) -> list[Mutant]:
     rng = Random(f"{seed} {target}")
     whole = ROOT / target
     files = sorted(whole.rglob("*.py")) if whole.is_dir() else [whole]
-    found = [mutant for file in files for mutant in mutants_of(file.relative_to(ROOT), rng)]
-    return rng.sample(found, min(count, len(found)))
+    places = [place for file in files for place in places_in(file.relative_to(ROOT), rng)]
+    rng.shuffle(places)
+    made = (mutant for place in places if (mutant := mutant_at(*place)) is not None)
+    return list(itertools.islice(made, count))
 
 
 class _Planted(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
