@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
+from parley.broker.runtime.states import IllegalStep
+
 
 class ControllerState(Enum):
     """What a broker does for the office of controller."""
@@ -50,8 +52,8 @@ TRANSITIONS: dict[tuple[ControllerState, ControllerEvent], ControllerState] = {
 
 
 def next_state(state: ControllerState, event: ControllerEvent) -> ControllerState:
-    """Return the state that follows. Raises AssertionError if the table has no such step: that is a defect."""
+    """Return the state that follows. Raises IllegalStep if the table has no such step."""
     following = TRANSITIONS.get((state, event))
     if following is None:
-        raise AssertionError(f"{event.name} is not a legal step for a controller that is {state.name}")
+        raise IllegalStep("controller", state, event)
     return following

@@ -15,6 +15,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, NamedTuple
 
+from parley.broker.runtime.states import IllegalStep
+
 
 class State(Enum):
     """The states of a broker process, by the names that ``/healthz`` shows."""
@@ -64,9 +66,9 @@ class Health:
         self._enter(State.STOPPING)
 
     def _enter(self, state: State, detail: str = "") -> None:
-        """Change the state; a step that the table does not have is a defect."""
+        """Change the state. Raises IllegalStep if the table does not allow the step."""
         if self.state not in ENTERED_FROM[state]:
-            raise AssertionError(f"broker: {self.state.value} -> {state.value} is not a legal step")
+            raise IllegalStep("broker health", self.state, state)
         self.state, self._detail = state, detail
 
     def trouble(self, what: str, text: str, *, fatal: bool = False) -> None:

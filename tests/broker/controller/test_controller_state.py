@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 
 from parley.broker.controller.controller_state import TRANSITIONS, ControllerEvent, ControllerState, next_state
+from parley.broker.runtime.states import IllegalStep
 
 
 def test_a_life_with_two_terms() -> None:
@@ -21,5 +22,5 @@ def test_a_life_with_two_terms() -> None:
     ("state", "event"), [step for step in product(ControllerState, ControllerEvent) if step not in TRANSITIONS]
 )
 def test_an_illegal_step_raises(state: ControllerState, event: ControllerEvent) -> None:
-    with pytest.raises(AssertionError, match=f"{event.name} is not a legal step .* {state.name}"):
+    with pytest.raises(IllegalStep, match=f"{event.name} is not legal in the state {state.name}"):
         next_state(state, event)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from parley.broker.coordinators.groups.group_timer import GroupTimer
+from parley.broker.runtime.states import IllegalStep
 from parley.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 
 
@@ -130,9 +131,9 @@ class Group:
         return self.is_idle and self.generation == 0
 
     def enter(self, state: GroupState, now_ms: int) -> None:
-        """Change the state. Raises AssertionError if the table does not allow the step: that is a defect."""
+        """Change the state. Raises IllegalStep if the table does not allow the step."""
         if self.state not in ENTERED_FROM[state]:
-            raise AssertionError(f"group {self.group_id}: {self.state.value} -> {state.value} is not a legal step")
+            raise IllegalStep(f"group {self.group_id}", self.state, state)
         self.state = state
         self.state_since_ms = now_ms
 

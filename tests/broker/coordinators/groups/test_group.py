@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 
 from parley.broker.coordinators.groups.group import ENTERED_FROM, Group, GroupState
+from parley.broker.runtime.states import IllegalStep
 
 
 def test_a_rebalance_and_its_repetition_are_legal() -> None:
@@ -21,6 +22,6 @@ def test_a_rebalance_and_its_repetition_are_legal() -> None:
 )
 def test_an_illegal_step_raises(before: GroupState, after: GroupState) -> None:
     group = Group("g", 0, state=before)
-    with pytest.raises(AssertionError, match=f"{before.value} -> {after.value} is not a legal step"):
+    with pytest.raises(IllegalStep, match=f"{after.name} is not legal in the state {before.name}"):
         group.enter(after, now_ms=0)
     assert group.state is before
