@@ -58,3 +58,21 @@ async def test_repeated_failures_are_logged_after_growing_pauses(
     failures.all_recovered()
     assert await fail("KAFKA_STORAGE_ERROR") == [(logging.WARNING, "KAFKA_STORAGE_ERROR", 12)], "a new trouble"
     await bench.tasks.close()
+
+
+async def test_a_failure_between_a_recovery_and_the_line_about_the_last_failure_is_in_that_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(fetch_failures, "GATHERED_S", 0.0)
+    bench = Bench(tmp_path)
+    await bench.create("t", 2, replicas=(OTHER, 1), leader=OTHER)
+    one, other = bench.partitions
+    failures = FetchFailures(OTHER)
+    failures.note(one, "NOT_LEADER_OR_FOLLOWER", is_expected=False)
+    failures.all_recovered()
+    failures.note(other, "NOT_LEADER_OR_FOLLOWER", is_expected=False)
+    await asyncio.sleep(0.01)
+    assert [(line.name, line.__dict__.get("names")) for line in caplog.records] == [
+        (fetch_failures.__name__, "t-0 t-1")
+    ]
+    await bench.tasks.close()
