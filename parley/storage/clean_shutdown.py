@@ -1,4 +1,8 @@
-"""DirectoryCloser many logs at once, in several threads."""
+"""Clean shutdown of a log directory: closes all its logs in several threads, and reads and writes the marker.
+
+The marker (``.kafka_cleanshutdown``, as in Kafka) says that every log was closed and is on disk, so the next start
+scans nothing.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,6 @@ A broker's side: ``lifecycle`` holds the session with the coordination store and
 metadata from the controller, ``controller_silence`` measures how long the controller has not responded, ``identity``
 settles the broker's and the cluster's ids, ``known_stores`` records which store the data belongs to.
 
-The controller's side: ``live_brokers`` registers and fences brokers. Both sides use ``watchdog``, which detects that
-the process of another broker has ended.
+The controller's side: ``live_brokers`` registers and fences brokers. Both sides use ``dead_process_detection``,
+which detects that the process of another broker has ended.
 """

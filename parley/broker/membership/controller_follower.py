@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from parley.broker.logging.growing_interval import GrowingInterval
 from parley.broker.membership.controller_silence import ASK_S, ControllerSilence, is_silent_for_most
-from parley.broker.membership.watchdog import RETRY_S, is_gone
+from parley.broker.membership.dead_process_detection import RETRY_S, is_gone
 from parley.broker.metadata import pulling as follower
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.encoding import registration_from_bytes

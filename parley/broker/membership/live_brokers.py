@@ -1,13 +1,12 @@
-"""The controller's view of which brokers are alive: it registers the members of the group of brokers, and fences.
+"""Which brokers are alive, as the controller sees it: registers and fences them.
 
-* A broker is fenced at once if its process has ended (``watchdog``) or its session has expired. While the controller's
-  own session is new, brokers without a session get time to join: the store may have been down.
+* A broker is fenced at once if its process has ended (``dead_process_detection``) or its session has expired. While the
+  controller's own session is new, brokers without a session get time to join: the store may have been down.
 * A broker is fenced if it has not requested metadata for ``silence_s``: it does not learn of changes, so it must not
-  lead. This holds only while the controller hears from at least half of all brokers; else it may be cut off itself.
-* Fencing is always safe and never final: a broker that is alive joins again under a higher epoch. If its connections
-  were refused and it joins again, something on the way refuses them, and from then on only its silence counts.
-
-docs/architecture.md ("Fencing silent brokers") gives the reasons.
+  lead. This holds only while the controller hears from at least half of all brokers: otherwise the controller may be
+  the one that is cut off. See docs/architecture.md, "Fencing silent brokers, and deposing a silent controller".
+* Fencing is safe and not final: a broker that is alive joins again under a higher epoch. If its connections were
+  refused and it joins again, something on the way refuses them. From then on only its silence counts.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from uuid import UUID
 from parley.broker.controller.brokers import UncleanAllowed, fence_broker, register_broker
 from parley.broker.controller.controller import Controller
 from parley.broker.controller.metadata_publisher import MetadataPublisher
+from parley.broker.membership.dead_process_detection import until_gone
 from parley.broker.membership.registration import BROKERS_GROUP
-from parley.broker.membership.watchdog import until_gone
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.encoding import registration_from_bytes
 from parley.broker.metadata.types import BrokerRegistration

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from parley.broker.membership.watchdog import is_gone
+from parley.broker.membership.dead_process_detection import is_gone
 from parley.broker.metadata.encoding import registration_from_bytes, registration_to_bytes
 from parley.broker.metadata.types import BrokerRegistration
 from parley.consensus.errors import AlreadyExists

@@ -20,8 +20,8 @@ from collections.abc import Awaitable, Callable
 from enum import IntEnum
 from typing import Any, Protocol, cast
 
+from parley.broker.network.configured_limits import Limits
 from parley.broker.network.dispatch import ConnectedClient, Disconnect, Dispatcher, MaybeResponse, RequestContext
-from parley.broker.network.limits import Limits
 from parley.broker.network.load import Load
 from parley.broker.network.sending import Part, Sender, SliceLost, SocketSender, TransportSender
 from parley.broker.runtime.purgatory import Delayed

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
-from parley.broker.network.limits import Limits, ListenerLimits
+from parley.broker.network.configured_limits import Limits, ListenerLimits
 
 
 class ListenerConnections(Protocol):

@@ -18,10 +18,10 @@ from typing import Any
 
 from parley.broker.metrics import ListenerMetrics
 from parley.broker.network.acceptor import Acceptor
+from parley.broker.network.configured_limits import Limits
 from parley.broker.network.connection import Connection
 from parley.broker.network.connection_quotas import ConnectionQuotas
 from parley.broker.network.dispatch import ConnectedClient, Dispatcher
-from parley.broker.network.limits import Limits
 from parley.broker.network.load import Load
 from parley.broker.runtime.tasks import TaskSet
 

@@ -25,8 +25,8 @@ from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.topic_names import OFFSETS_TOPIC
 from parley.broker.metadata.types import BrokerRegistration, ResourceType
+from parley.broker.network.configured_limits import limits_of
 from parley.broker.network.connection_quotas import ConnectionQuotas
-from parley.broker.network.limits import limits_of
 from parley.broker.network.load import Load
 from parley.broker.network.peers import Peers
 from parley.broker.replication.fetcher_assignment import ReplicaFetchers

@@ -25,3 +25,12 @@ class DecompressedTooLarge(KafkaError):
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__(ErrorCode.MESSAGE_TOO_LARGE, f"the records of a batch exceed {max_bytes} bytes decompressed")
+
+
+class BatchTooLarge(KafkaError):
+    """A batch that exceeds the topic's ``max.message.bytes`` (MESSAGE_TOO_LARGE: clients split it and send
+    it again)."""
+
+    def __init__(self, size: int, max_message_bytes: int) -> None:
+        message = f"a batch of {size} bytes exceeds the topic's max.message.bytes of {max_message_bytes}"
+        super().__init__(ErrorCode.MESSAGE_TOO_LARGE, message)

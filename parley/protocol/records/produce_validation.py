@@ -2,8 +2,8 @@
 
 ``prepare`` returns whole v2 batches, the same bytes if possible. A v2 batch (produce v3 and later: exactly one) is
 checked against itself and the topic's rules; only its maximum timestamp may be corrected in place, and its records are
-compressed again if the topic has another codec. Messages of magic 0 or 1 (produce before v3) become one v2 batch with
-their compression. The log sets offsets, leader epoch and, for LogAppendTime, the timestamp.
+compressed again if the topic has another codec. Messages of magic 0 or 1 (produce before v3) become one v2 batch
+(``up_conversion.py``). The log sets offsets, leader epoch and, for LogAppendTime, the timestamp.
 
 The checks, in order, and the error codes:
 
@@ -28,14 +28,13 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from parley.protocol.errors import ErrorCode, KafkaError
-from parley.protocol.records import batch, legacy
+from parley.protocol.records import batch
 from parley.protocol.records._walk import Walk
 from parley.protocol.records.batch_header import (
     COMPRESSION_MASK,
     CONTROL_BIT,
     DELETE_HORIZON_BIT,
     HEADER_SIZE,
-    LEGACY_HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC_V2,
     TIMESTAMP_TYPE_BIT,
@@ -49,8 +48,9 @@ from parley.protocol.records.batch_header import (
 from parley.protocol.records.batch_patch import set_max_timestamp
 from parley.protocol.records.compression import Compression, compress
 from parley.protocol.records.crc import verify_crc
-from parley.protocol.records.errors import DecompressedTooLarge, InvalidRecord
+from parley.protocol.records.errors import BatchTooLarge, InvalidRecord
 from parley.protocol.records.record import Record
+from parley.protocol.records.up_conversion import legacy_records
 from parley.protocol.sentinels import NO_PRODUCER_ID, NO_TIMESTAMP
 
 ONE_BATCH_VERSION: Final = 3
@@ -59,10 +59,6 @@ ZSTD_VERSION: Final = 7
 """From this request version on, the client may compress with zstd (KIP-110)."""
 RECORD_ERRORS_MAX: Final = 100
 """The most invalid records that a response names."""
-
-LEGACY_DECOMPRESSED_RATIO_MAX: Final = 8
-"""Messages of the old formats may decompress to this many times ``max.message.bytes``; they are converted as
-objects."""
 
 _UNBOUNDED: Final = (1 << 63) - 1
 
@@ -167,7 +163,7 @@ def _check_header(header: BatchHeader, rules: ProduceRules, version: int) -> Non
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"produce version {version} cannot carry zstd; {ZSTD_VERSION} can"
         )
     if header.length + LOG_OVERHEAD > rules.max_message_bytes:
-        raise _too_large(header.size_bytes, rules)
+        raise BatchTooLarge(header.size_bytes, rules.max_message_bytes)
     if header.base_offset != 0:
         raise InvalidRecord(f"the base offset of a produced batch must be 0, but is {header.base_offset}")
     if header.record_count <= 0 or header.last_offset_delta != header.record_count - 1:
@@ -189,13 +185,6 @@ def _check_header(header: BatchHeader, rules: ProduceRules, version: int) -> Non
         raise InvalidRecord("a transactional batch has no producer id")
     if attributes & TIMESTAMP_TYPE_BIT:
         raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "clients must not set the timestamp type to LogAppendTime")
-
-
-def _too_large(size: int, rules: ProduceRules) -> KafkaError:
-    return KafkaError(
-        ErrorCode.MESSAGE_TOO_LARGE,
-        f"a batch of {size} bytes exceeds the topic's max.message.bytes of {rules.max_message_bytes}",
-    )
 
 
 def _breaks_rules(seen: Walk, rules: ProduceRules, now_ms: int) -> bool:
@@ -257,43 +246,18 @@ def _recompressed(records: Buffer, header: BatchHeader, seen: Walk, rules: Produ
         body,
     )
     if len(rebuilt) > rules.max_message_bytes:
-        raise _too_large(len(rebuilt), rules)
+        raise BatchTooLarge(len(rebuilt), rules.max_message_bytes)
     return Prepared(rebuilt, read_header(rebuilt), seen.count)
 
 
 def _prepare_legacy(records: Buffer, rules: ProduceRules, now_ms: int) -> Prepared:
-    """Build one v2 batch of all messages of the old formats; their offsets are ignored."""
-    source, found = _legacy_records(records, rules)
+    """Build one v2 batch of all messages of the old formats."""
+    source, found = legacy_records(
+        records, max_message_bytes=rules.max_message_bytes, decompressed_bytes_max=rules.decompressed_bytes_max
+    )
     _check_records(found, rules, now_ms)
     codec = source if rules.compression is None else rules.compression
     rebuilt = batch.build(found, compression=codec, level=rules.compression_level)
     if len(rebuilt) > rules.max_message_bytes:
-        raise _too_large(len(rebuilt), rules)
+        raise BatchTooLarge(len(rebuilt), rules.max_message_bytes)
     return Prepared(rebuilt, read_header(rebuilt), len(found))
-
-
-def _legacy_records(records: Buffer, rules: ProduceRules) -> tuple[Compression, list[Record]]:
-    """The compression and the records of all whole messages of the old formats."""
-    found: list[Record] = []
-    source = Compression.NONE
-    magic: int | None = None
-    left = limit = min(rules.decompressed_bytes_max, LEGACY_DECOMPRESSED_RATIO_MAX * rules.max_message_bytes)
-    for pos, header in headers(records):
-        if magic not in (None, header.magic):
-            raise InvalidRecord("messages of several formats are mixed")
-        magic = header.magic
-        if header.size_bytes > rules.max_message_bytes:
-            raise _too_large(header.size_bytes, rules)
-        verify_crc(records, pos, header)
-        if header.attributes & TIMESTAMP_TYPE_BIT:
-            raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "clients must not set the timestamp type to LogAppendTime")
-        if header.compression is not Compression.NONE:
-            source = header.compression
-        for record in legacy.messages(records, pos, header, max_bytes=left):
-            found.append(record)
-            left -= LEGACY_HEADER_SIZE[header.magic] + len(record.key or b"") + len(record.value or b"")
-        if left < 0:
-            raise DecompressedTooLarge(limit)
-    if not found:
-        raise InvalidRecord("there is no whole message")
-    return source, found

@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from parley.broker.api.api_versions import ApiVersionsApi
+from parley.broker.network.configured_limits import Limits
 from parley.broker.network.connection_quotas import ConnectionQuotas
 from parley.broker.network.dispatch import Dispatcher, Handler
-from parley.broker.network.limits import Limits
 from parley.broker.network.listener import Listener, bind
 from parley.broker.network.load import Load
 from parley.broker.runtime.tasks import TaskSet

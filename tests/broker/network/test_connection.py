@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from parley.broker.network import acceptor
+from parley.broker.network.configured_limits import Limits, ListenerLimits
 from parley.broker.network.connection import UNSENT_MAX, ConnectionState
 from parley.broker.network.connection_quotas import ConnectionRate
 from parley.broker.network.dispatch import Disconnect, RequestContext
-from parley.broker.network.limits import Limits, ListenerLimits
 from parley.broker.network.listener import CLOSED_LOGGED_PER_SECOND, Listener, bind
 from parley.broker.runtime.states import IllegalStep
 from parley.protocol.codec import request_frame

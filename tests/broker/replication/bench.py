@@ -42,9 +42,9 @@ from parley.broker.metadata.types import (
     TopicImage,
 )
 from parley.broker.metrics import FetcherMetrics, Metrics
+from parley.broker.network.configured_limits import Limits
 from parley.broker.network.connection_quotas import ConnectionQuotas
 from parley.broker.network.dispatch import Dispatcher, Handler
-from parley.broker.network.limits import Limits
 from parley.broker.network.listener import Listener, bind
 from parley.broker.network.load import Load
 from parley.broker.network.peers import Peers
