@@ -27,9 +27,13 @@ ROOT = Path(__file__).resolve().parents[2]
 QUICK = "not slow and not system and not spark"
 SECONDS_MAX = 240.0
 
+_REPLICATION = ["tests/broker/replication", "tests/broker/api/test_produce.py", "tests/broker/api/fetch"]
 TARGETS = {
     "parley/storage/log.py": ["tests/storage/test_log.py", "tests/storage"],
-    "parley/broker/replication": ["tests/broker/replication"],
+    "parley/broker/replication/partition.py": _REPLICATION,
+    "parley/broker/replication/isr_decisions.py": _REPLICATION,
+    "parley/broker/replication/follower_decisions.py": _REPLICATION,
+    "parley/broker/replication/followed_partition.py": _REPLICATION,
     "parley/broker/coordinators/groups": ["tests/broker/coordinators"],
     "parley/broker/controller": ["tests/broker/controller", "tests/broker/api"],
     "parley/consensus/recipes": [
