@@ -1,6 +1,6 @@
 """Connections of the simulated network: two pipes each, with an asyncio transport at either end.
 
-``network.py`` decides how long their segments take and what happens to them.
+``links.py`` decides how long their segments take; ``network.py`` makes the connections.
 """
 
 from __future__ import annotations
@@ -8,17 +8,16 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import zlib
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from parley.tools.simulation.links import Links
 from parley.tools.simulation.processes import Process, ProcessState
-
-if TYPE_CHECKING:
-    from parley.tools.simulation.network import Network
 
 HIGH_WATER_BYTES = 256 << 10
 LOW_WATER_BYTES = 64 << 10
@@ -30,12 +29,18 @@ class Data:
 
     content: bytes
 
+    def __str__(self) -> str:
+        return f"{len(self.content)} {zlib.crc32(self.content):08x}"
+
 
 @dataclass(frozen=True, slots=True)
 class End:
     """The end of a connection: RST if it was reset, else FIN."""
 
     reset: bool
+
+    def __str__(self) -> str:
+        return "reset" if self.reset else "end"
 
 
 Segment = Data | End
@@ -44,10 +49,18 @@ Segment = Data | End
 class ListeningSocket(socket.socket):
     """A broker's listening socket: an address in the simulated network, not a socket of the operating system."""
 
-    def __init__(self, network: Network, address: tuple[str, int], number: int, process: Process | None) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        address: tuple[str, int],
+        number: int,
+        process: Process | None,
+        on_close: Callable[[ListeningSocket], None],
+    ) -> None:
         self.process = process
         self.listens = False
-        self._network = network
+        self._loop = loop
+        self._on_close = on_close
         self._address = address
         self._number = number
         self._waiting: deque[Transport] = deque()
@@ -74,7 +87,7 @@ class ListeningSocket(socket.socket):
     def close(self) -> None:
         self._number = -1
         self._reader = None
-        self._network.unbind(self)
+        self._on_close(self)
         for end in self._waiting:
             end.abort()
 
@@ -93,7 +106,7 @@ class ListeningSocket(socket.socket):
     def _call_reader(self) -> None:
         if self._reader is not None and self._waiting:
             context = self.process.context if self.process is not None else Context()
-            self._network.loop.call_soon(self._readable, context=context)
+            self._loop.call_soon(self._readable, context=context)
 
     def _readable(self) -> None:
         if self._reader is not None and self._waiting:
@@ -117,39 +130,44 @@ class AcceptedSocket(socket.socket):
 class Pipe:
     """One direction of a connection."""
 
-    def __init__(self, network: Network, source: str, target: str, name: str) -> None:
+    def __init__(self, links: Links, source: str, target: str, name: str) -> None:
         self.source = source
         self.target = target
         self.name = name
         self.queue: deque[Segment] = deque()
         self.bytes_unread = 0
         self.receiver: Transport
-        self._network = network
+        self._links = links
         self._last_arrival = 0.0
+        links.call_when_improved(self.retransmit)
 
     def send(self, segment: Segment) -> None:
         """Send a segment."""
         if isinstance(segment, Data):
             self.bytes_unread += len(segment.content)
         self.queue.append(segment)
-        self._travel(self._network.latency())
+        self._travel(self._links.latency())
 
     def retransmit(self) -> None:
-        """Send the waiting segments again, because the hosts can reach each other again."""
-        for _ in self.queue:
-            self._travel(self._network.retransmission())
+        """Send the waiting segments again if the hosts can reach each other."""
+        if self.queue and self._links.reaches(self.source, self.target):
+            for _ in self.queue:
+                self._travel(self._links.retransmission())
+
+    def forget(self) -> None:
+        """Retransmit nothing from now on: the connection is closed at both ends."""
+        self._links.stop_calling(self.retransmit)
 
     def _travel(self, latency: float) -> None:
-        loop = self._network.loop
+        loop = self._links.loop
         self._last_arrival = max(self._last_arrival, loop.time() + latency)
         loop.call_at(self._last_arrival, self._arrive, context=Context())
 
     def _arrive(self) -> None:
-        network = self._network
-        if not self.queue or not network.reaches(self.source, self.target):
+        if not self.queue or not self._links.reaches(self.source, self.target):
             return
         segment = self.queue.popleft()
-        network.note(self, segment)
+        self._links.on_arrival(f"{self.name} {segment}")
         self.receiver.take(segment)
 
     def drop_some(self, rng: Random) -> None:
@@ -164,16 +182,18 @@ class Transport(asyncio.Transport):
 
     def __init__(
         self,
-        network: Network,
+        links: Links,
         process: Process | None,
         local: tuple[str, int],
         remote: tuple[str, int],
         incoming: Pipe,
         outgoing: Pipe,
+        on_lost: Callable[[Transport], None],
     ) -> None:
         super().__init__({"peername": remote, "sockname": local})
         self.process = process
-        self._network = network
+        self._links = links
+        self._on_lost = on_lost
         self.incoming = incoming
         self.outgoing = outgoing
         self._protocol: asyncio.BaseProtocol | None = None
@@ -183,6 +203,11 @@ class Transport(asyncio.Transport):
         self._closing = False
         self.lost = False
         incoming.receiver = self
+
+    @property
+    def other_end(self) -> Transport:
+        """The other end of the connection."""
+        return self.outgoing.receiver
 
     # --- For the other end ---
 
@@ -204,14 +229,14 @@ class Transport(asyncio.Transport):
 
     def reset(self) -> None:
         """Reset the connection. The segments in flight are lost from some point on."""
-        self.outgoing.drop_some(self._network.rng)
+        self.outgoing.drop_some(self._links.rng)
         self.outgoing.send(End(reset=True))
 
     # --- In the process ---
 
     def _soon(self, work: Callable[..., object], *args: Any) -> None:
         context = self.process.context if self.process is not None else Context()
-        self._network.loop.call_soon(work, *args, context=context)
+        self._links.loop.call_soon(work, *args, context=context)
 
     def _read(self) -> None:
         while self._inbox and self._reading and not self.lost and self._protocol is not None:
@@ -240,7 +265,7 @@ class Transport(asyncio.Transport):
             protocol.buffer_updated(count)
 
     def _incoming_eased(self) -> None:
-        sender = self._network.other_end(self)
+        sender = self.other_end
         if sender._paused and self.incoming.bytes_unread <= LOW_WATER_BYTES:
             sender._soon(sender._resume_writing)
 
@@ -253,7 +278,7 @@ class Transport(asyncio.Transport):
     def _end(self, error: Exception | None) -> None:
         if not self.lost:
             self.lost = self._closing = True
-            self._network.forget(self)
+            self._on_lost(self)
             if self._protocol is not None:
                 self._protocol.connection_lost(error)
 
@@ -282,7 +307,7 @@ class Transport(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self._closing or not data:
             return
-        for piece in self._network.pieces(bytes(data)):
+        for piece in self._links.pieces(bytes(data)):
             self.outgoing.send(Data(piece))
         if not self._paused and self.outgoing.bytes_unread > HIGH_WATER_BYTES and self._protocol is not None:
             self._paused = True

@@ -15,6 +15,7 @@ from parley.consensus.memory import MemoryBackend, MemoryStore
 from parley.consensus.memory.store import StoreClient
 from parley.tools.simulation.disk import Disk
 from parley.tools.simulation.event_history import History
+from parley.tools.simulation.links import Links
 from parley.tools.simulation.network import Network
 from parley.tools.simulation.processes import CURRENT, Process
 from parley.tools.simulation.virtual_time_loop import SimulatedLoop
@@ -92,6 +93,7 @@ class Machine:
         properties: Mapping[str, str],
         *,
         loop: SimulatedLoop,
+        links: Links,
         network: Network,
         disk: Disk,
         store: SharedStore,
@@ -111,6 +113,7 @@ class Machine:
         """Processes that died here."""
         self._properties = properties
         self._loop = loop
+        self._links = links
         self._network = network
         self._disk = disk
         self._store = store
@@ -204,13 +207,13 @@ class Machine:
         self._history.note("world", f"crash {self.host}")
         if (process := self.process) is not None:
             self._forget(process, silently=True)
-        self._network.host_down(self.host)
+        self._links.host_down(self.host)
         for line in self._disk.machine_crashed(rng):
             self._history.note("world", f"  {self.host} lost: {line}")
 
     def boot(self) -> None:
         """Boot the machine, and start its broker."""
-        self._network.host_up(self.host)
+        self._links.host_up(self.host)
         self.start()
 
     def _forget(self, process: Process, *, silently: bool) -> None:
@@ -230,7 +233,7 @@ class Machine:
         """SIGCONT."""
         if self.process is not None:
             self._history.note("world", f"resume {self.host}")
-            self.process.resume(self._loop)
+            self.process.resume(self._loop.take_back)
 
     def cut_from_store(self, seconds: float, *, silently: bool) -> None:
         """Cut the broker off from the coordination store, until ``join_store``.

@@ -10,13 +10,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine
-from contextvars import Context, ContextVar
+from collections.abc import Callable, Coroutine, Iterable
+from contextvars import Context, ContextVar, copy_context
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeVar
-
-if TYPE_CHECKING:
-    from parley.tools.simulation.virtual_time_loop import Due, SimulatedLoop
+from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
@@ -67,25 +64,69 @@ class Process:
         if self.runs:
             self.state = ProcessState.STOPPED
 
-    def resume(self, loop: SimulatedLoop) -> None:
-        """SIGCONT: the held callbacks run now."""
+    def resume(self, schedule: Callable[[Iterable[Due]], None]) -> None:
+        """SIGCONT: ``schedule`` is called with the held callbacks, which run now, in this order."""
         if self.state is ProcessState.STOPPED:
-            self._release(loop)
+            self._release(schedule)
 
     def die(self) -> None:
         """SIGKILL, or a crash of its machine."""
         self.state = ProcessState.DEAD
 
-    def bury(self, loop: SimulatedLoop) -> None:
+    def bury(self, schedule: Callable[[Iterable[Due]], None]) -> None:
         """After the end of the run, let a process run its ``finally`` blocks and release its resources."""
         if not self.runs:
-            self._release(loop)
+            self._release(schedule)
 
-    def _release(self, loop: SimulatedLoop) -> None:
+    def _release(self, schedule: Callable[[Iterable[Due]], None]) -> None:
         self.state = ProcessState.RUNNING
         held, self.held = self.held, deque()
-        loop.take_back(held)
+        schedule(held)
 
 
 CURRENT: ContextVar[Process | None] = ContextVar("process", default=None)
 """The process that runs now; None for the network, the store and the checks."""
+
+
+# --- Callbacks ---
+
+
+class ProcessHandle(asyncio.Handle):
+    """A callback of the process whose context it runs in."""
+
+    __slots__ = ("process",)
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: asyncio.AbstractEventLoop,
+        context: Context | None,
+    ) -> None:
+        context = context if context is not None else copy_context()
+        super().__init__(callback, args, loop, context)
+        self.process: Process | None = context.get(CURRENT)
+
+
+class ProcessTimer(asyncio.TimerHandle):
+    """A callback of a process at a given time."""
+
+    __slots__ = ("process", "waits")
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: asyncio.AbstractEventLoop,
+        context: Context | None,
+    ) -> None:
+        context = context if context is not None else copy_context()
+        super().__init__(when, callback, args, loop, context)
+        self.process: Process | None = context.get(CURRENT)
+        self.waits = True
+        """True until the timer is due."""
+
+
+Due: TypeAlias = ProcessHandle | ProcessTimer
+"""A callback that is due."""

@@ -211,7 +211,7 @@ class _Run:
             case Kind.SHUT_DOWN:
                 machine.shut_down()
             case Kind.ISOLATE | Kind.PART | Kind.DEAFEN:
-                world.network.part(*self._sides(fault), one_way=fault.kind is Kind.DEAFEN)
+                world.links.part(*self._sides(fault), one_way=fault.kind is Kind.DEAFEN)
             case Kind.CUT:
                 world.network.cut_connections(machine.host, other.host)
             case Kind.LOSE_STORE:
@@ -243,7 +243,7 @@ class _Run:
                 await self._until(lambda: not machine.is_stopping, "a broker that is shutting down exits")
                 machine.start()
             case Kind.ISOLATE | Kind.PART | Kind.DEAFEN:
-                self.world.network.join(*self._sides(fault), one_way=fault.kind is Kind.DEAFEN)
+                self.world.links.join(*self._sides(fault), one_way=fault.kind is Kind.DEAFEN)
             case Kind.LOSE_STORE:
                 machine.join_store()
             case _:
@@ -270,7 +270,7 @@ class _Run:
 
     async def _end_faults(self) -> None:
         self.world.history.note("world", "everything is mended")
-        self.world.network.heal()
+        self.world.links.heal()
         for machine in self.world.machines.values():
             machine.resume()
             machine.join_store()

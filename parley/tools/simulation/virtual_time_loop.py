@@ -4,7 +4,7 @@
   descriptor, the machine's clock or a memory address, so the same work under the same seed runs in the same way.
 * The work of an executor runs in the loop, after a delay drawn from the seed. Overlapping calls may change places, as
   they do in threads.
-* ``network.py`` provides the sockets.
+* ``sockets``, such as a ``network.Network``, provides the sockets.
 """
 
 from __future__ import annotations
@@ -15,14 +15,11 @@ from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
-from contextvars import Context, copy_context
+from contextvars import Context
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, TypeVarTuple
+from typing import Any, Protocol, TypeVar, TypeVarTuple
 
-from parley.tools.simulation.processes import CURRENT, Process
-
-if TYPE_CHECKING:
-    from parley.tools.simulation.network import Network
+from parley.tools.simulation.processes import Due, ProcessHandle, ProcessTimer
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -36,37 +33,18 @@ class Stuck(RuntimeError):
     """Every task waits and there is no timer, or callbacks run for ever at one instant."""
 
 
-class _Handle(asyncio.Handle):
-    __slots__ = ("process",)
+class Sockets(Protocol):
+    """What a loop needs in order to accept and to make connections."""
 
-    def __init__(
-        self, callback: Callable[..., object], args: tuple[Any, ...], loop: SimulatedLoop, context: Context | None
-    ) -> None:
-        context = context if context is not None else copy_context()
-        super().__init__(callback, args, loop, context)
-        self.process: Process | None = context.get(CURRENT)
+    def watch(self, number: int, reader: asyncio.Handle | None) -> bool:
+        """Call ``reader`` while connections wait at this listening socket; None ends that. False if it is unknown."""
+        ...
 
-
-class _Timer(asyncio.TimerHandle):
-    __slots__ = ("process", "waits")
-
-    def __init__(
-        self,
-        when: float,
-        callback: Callable[..., object],
-        args: tuple[Any, ...],
-        loop: SimulatedLoop,
-        context: Context | None,
-    ) -> None:
-        context = context if context is not None else copy_context()
-        super().__init__(when, callback, args, loop, context)
-        self.process: Process | None = context.get(CURRENT)
-        self.waits = True
-        """True until the timer is due."""
-
-
-Due: TypeAlias = _Handle | _Timer
-"""A callback that is due."""
+    async def connect(
+        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        """Connect from the host of the running process."""
+        ...
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
@@ -77,13 +55,13 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def __init__(self, *, executor_delay: Callable[[], float] = lambda: 0.0) -> None:
         """``executor_delay()`` returns how many seconds the next job of an executor takes."""
         super().__init__()
-        self.network: Network | None = None
+        self.sockets: Sockets | None = None
         self.on_error: Callable[[dict[str, Any]], None] = lambda context: None
         """Called with the context of each unhandled error that asyncio reports."""
         self._executor_delay = executor_delay
         self._now = 1000.0
         self._due: deque[Due] = deque()
-        self._timers: list[tuple[float, int, _Timer]] = []
+        self._timers: list[tuple[float, int, ProcessTimer]] = []
         self._timers_made = 0
         self._cancelled = 0
         self._steps_now = 0
@@ -140,7 +118,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        handle = _Handle(callback, args, self, context)
+        handle = ProcessHandle(callback, args, self, context)
         self._due.append(handle)
         return handle
 
@@ -157,13 +135,13 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        timer = _Timer(when, callback, args, self, context)
+        timer = ProcessTimer(when, callback, args, self, context)
         self._timers_made += 1
         heappush(self._timers, (when, self._timers_made, timer))
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        if isinstance(handle, _Timer) and handle.waits:
+        if isinstance(handle, ProcessTimer) and handle.waits:
             self._cancelled += 1
             if self._cancelled > max(_CANCELLED_MIN, len(self._timers) // 2):
                 self._timers = [entry for entry in self._timers if not entry[2].cancelled()]
@@ -197,10 +175,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     # --- Sockets ---
 
     def add_reader(self, fd: Any, callback: Callable[[*Ts], object], *args: *Ts) -> None:
-        self._network().watch(fd, _Handle(callback, args, self, None))
+        self._sockets().watch(fd, ProcessHandle(callback, args, self, None))
 
     def remove_reader(self, fd: Any) -> bool:
-        return self._network().watch(fd, None)
+        return self._sockets().watch(fd, None)
 
     async def connect_accepted_socket(self, protocol_factory: Any, sock: Any, **kwargs: Any) -> Any:
         protocol = protocol_factory()
@@ -213,12 +191,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host, port))]
 
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **kwargs: Any) -> Any:
-        return await self._network().connect(protocol_factory, host, port)
+        return await self._sockets().connect(protocol_factory, host, port)
 
-    def _network(self) -> Network:
-        if self.network is None:
+    def _sockets(self) -> Sockets:
+        if self.sockets is None:
             raise RuntimeError("this simulation has no network")
-        return self.network
+        return self.sockets
 
 
 _ROUNDS_OF_CANCELLING = 3

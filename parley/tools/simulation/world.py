@@ -15,8 +15,9 @@ from typing import Any, Self, TypeVar
 
 from parley.tools.simulation.disk import Disks
 from parley.tools.simulation.event_history import History, LogCapture
+from parley.tools.simulation.links import Links, Weather
 from parley.tools.simulation.machines import Machine, SharedStore
-from parley.tools.simulation.network import Network, Weather
+from parley.tools.simulation.network import Network
 from parley.tools.simulation.processes import Process
 from parley.tools.simulation.virtual_time_loop import SimulatedLoop, run
 
@@ -58,8 +59,9 @@ class World:
         timing = self.random("executor")
         self.loop = SimulatedLoop(executor_delay=lambda: timing.uniform(0.0, 0.003))
         self.history = History(self.loop.time)
-        self.network = Network(self.loop, self.random("network"), Weather.drawn(self.random("weather")))
-        self.network.on_arrival = self.history.trace
+        self.links = Links(self.loop, self.random("network"), Weather.drawn(self.random("weather")))
+        self.links.on_arrival = self.history.trace
+        self.network = self.loop.sockets = Network(self.links)
         self.machines: dict[int, Machine] = {}
         self.failures: list[str] = []
         """Tracebacks and unhandled errors of any process."""
@@ -110,6 +112,7 @@ class World:
             broker_id,
             self.properties,
             loop=self.loop,
+            links=self.links,
             network=self.network,
             disk=self._disks.disk(f"broker-{broker_id}"),
             store=self.store,
@@ -141,9 +144,9 @@ class World:
         self.history.close()
         for machine in self.machines.values():
             for process in (*machine.past, *filter(None, [machine.process])):
-                process.bury(self.loop)
+                process.bury(self.loop.take_back)
         for process in self._clients:
-            process.bury(self.loop)
+            process.bury(self.loop.take_back)
 
     def _on_error(self, context: dict[str, Any]) -> None:
         error = context.get("exception")
