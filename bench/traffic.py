@@ -44,22 +44,20 @@ WAIT_S = 300.0
 
 @dataclass(slots=True)
 class Traffic:
-    """What one broker asked of the store.
-
-    :ivar reads: keys and pages read.
-    :ivar writes: transactions.
-    :ivar operations: puts and deletes in them.
-    :ivar watches: opened.
-    :ivar watching: open now; not a sum.
-    :ivar renewals: of sessions.
-    """
+    """What one broker asked of the store."""
 
     reads: int = 0
+    """Keys and pages read."""
     writes: int = 0
+    """Transactions."""
     operations: int = 0
+    """Puts and deletes in them."""
     watches: int = 0
+    """Opened."""
     watching: int = 0
+    """Open now; not a sum."""
     renewals: int = 0
+    """Of sessions."""
 
     def since(self, before: Traffic) -> Traffic:
         """What came after."""

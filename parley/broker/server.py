@@ -1,4 +1,4 @@
-"""One broker: its start phase by phase, its stop, and its death without a goodbye.
+"""One broker: its start, phase by phase, its stop, and a simulated kill.
 
 The phases and the parts that each of them makes are in ``parley.broker.startup``. Every step that must be undone is
 registered as it is done; a stop undoes these steps in reverse order, however far the start had come.
@@ -84,7 +84,7 @@ class BrokerServer:
 
     @property
     def metadata(self) -> Metadata:
-        """The cluster metadata as this broker knows them."""
+        """The cluster metadata as this broker knows it."""
         return self.parts.metadata
 
     @property
@@ -176,10 +176,10 @@ class BrokerServer:
                 _log.warning("controlled shutdown failed: the broker stops without it", extra={"reason": str(error)})
 
     async def kill(self) -> None:
-        """End like a killed process: send no response, flush nothing, give nothing back, inform no one.
+        """End like a killed process: send no response, flush nothing, release nothing, notify no other broker.
 
-        Data that was written stays, as the operating system keeps it for a killed process. For embedded brokers.
-        Raises RuntimeError if the broker was not started.
+        Data that was written stays, as the operating system keeps it for a killed process. For embedded brokers. Raises
+        RuntimeError if the broker was not started.
         """
         if self._stopped:
             return

@@ -128,14 +128,12 @@ Expectation: TypeAlias = Presence | At
 
 @dataclass(frozen=True, slots=True)
 class WatchCount:
-    """The number of watches that a store's servers have open for all their clients; for people.
-
-    :ivar open: the number, ``None`` if the store does not count them.
-    :ivar source: where the number comes from, or why there is none.
-    """
+    """The number of watches that a store's servers have open for all their clients; for people."""
 
     open: int | None
+    """The number, ``None`` if the store does not count them."""
     source: str
+    """Where the number comes from, or why there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,31 +225,29 @@ Event: TypeAlias = Snapshot | Changed | Removed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """The limits and promises of a store, as numbers. The conformance kit tests every one of them.
-
-    :ivar name: the store's name in messages.
-    :ivar key_bytes_max: longest key, in bytes, as all sizes here.
-    :ivar value_bytes_max: largest value of one key.
-    :ivar txn_ops_max: most checks plus operations of one transaction.
-    :ivar txn_bytes_max: largest sum of keys and values of one transaction.
-    :ivar list_limit_max: largest ``limit`` of one ``list`` call; a larger one is lowered to it.
-    :ivar ttl_ms_min: shortest session TTL; a shorter one is raised to it (see ``Session.ttl_ms``).
-    :ivar ttl_ms_max: longest session TTL; a longer one is lowered to it.
-    :ivar expiry_factor_max: the store deletes the keys of a silent session after at most this many TTLs.
-    :ivar crash_seen_ms_max: the store deletes the keys of a killed process's session after at most this long; ``None``
-        if only the TTL ends such a session.
-    """
+    """The limits and promises of a store, as numbers. The conformance kit tests every one of them."""
 
     name: str
+    """The store's name in messages."""
     key_bytes_max: int
+    """Longest key, in bytes, as all sizes here."""
     value_bytes_max: int
+    """Largest value of one key."""
     txn_ops_max: int
+    """Most checks plus operations of one transaction."""
     txn_bytes_max: int
+    """Largest sum of keys and values of one transaction."""
     list_limit_max: int
+    """Largest ``limit`` of one ``list`` call; a larger one is lowered to it."""
     ttl_ms_min: int
+    """Shortest session TTL; a shorter one is raised to it (see ``Session.ttl_ms``)."""
     ttl_ms_max: int
+    """Longest session TTL; a longer one is lowered to it."""
     expiry_factor_max: float
+    """The store deletes the keys of a silent session after at most this many TTLs."""
     crash_seen_ms_max: int | None
+    """The store deletes the keys of a killed process's session after at most this long; ``None`` if only the TTL ends
+    such a session."""
 
     def admit(self, checks: Sequence[Check], ops: Sequence[Op]) -> None:
         """Check that the store can take a transaction. Backends call this before they send anything.
@@ -388,11 +384,10 @@ class Backend(ABC):
     Besides the errors that a method names, every call may raise ``Unavailable`` (not applied), ``Unauthorized``,
     ``WrongStore``, and ``Closed`` (before ``open`` and after ``close``); every write may raise ``MaybeApplied``.
     ``parley.consensus.errors`` says what to do then.
-
-    :cvar config: the keys that the store adds to a broker's configuration.
     """
 
     config: ClassVar[StoreConfig] = NO_CONFIG
+    """The keys that the store adds to a broker's configuration."""
     _identity: str | None = None
     """For backends: set by ``open`` (``parley.consensus.store_identity``)."""
 

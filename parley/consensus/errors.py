@@ -60,14 +60,12 @@ class MaybeApplied(Retriable):
 
 
 class PreconditionFailed(CoordinationError):
-    """Nothing was applied, because a key was not as expected.
-
-    :ivar key: the key of the first check, in the order given, that did not hold.
-    """
+    """Nothing was applied, because a key was not as expected."""
 
     def __init__(self, key: str, message: str = "") -> None:
         super().__init__(message or key)
         self.key = key
+        """The key of the first check, in the order given, that did not hold."""
 
 
 class AlreadyExists(PreconditionFailed):
@@ -95,14 +93,12 @@ class LeadershipLost(Lost):
 
 
 class Fenced(Lost):
-    """A guarded write was refused because its guard no longer holds; nothing was applied.
-
-    :ivar key: the key of the guard.
-    """
+    """A guarded write was refused because its guard no longer holds; nothing was applied."""
 
     def __init__(self, key: str, message: str = "") -> None:
         super().__init__(message or f"the guard {key} does not hold any more")
         self.key = key
+        """The key of the guard."""
 
 
 class Moved(Lost):
@@ -114,29 +110,25 @@ class LimitExceeded(CoordinationError):
 
 
 class TooLarge(LimitExceeded):
-    """A key, a value or a whole transaction is too large.
-
-    :ivar size: the size of what the caller sent, in bytes.
-    :ivar limit: the limit of the store, in bytes.
-    """
+    """A key, a value or a whole transaction is too large."""
 
     def __init__(self, what: str, size: int, limit: int) -> None:
         super().__init__(f"{what} has {size} bytes; this store takes {limit}")
         self.size = size
+        """The size of what the caller sent, in bytes."""
         self.limit = limit
+        """The limit of the store, in bytes."""
 
 
 class TooManyOps(LimitExceeded):
-    """A transaction has too many checks and operations.
-
-    :ivar count: the number in the transaction.
-    :ivar limit: the number that the store takes in one transaction.
-    """
+    """A transaction has too many checks and operations."""
 
     def __init__(self, count: int, limit: int) -> None:
         super().__init__(f"the transaction has {count} checks and operations; this store takes {limit} at once")
         self.count = count
+        """The number in the transaction."""
         self.limit = limit
+        """The number that the store takes in one transaction."""
 
 
 class Permanent(CoordinationError):
@@ -160,14 +152,12 @@ class BadConfig(Permanent):
 
 
 class WrongStore(Permanent):
-    """The store is not the one expected. Never go on as if it were empty: its state is elsewhere or gone.
-
-    :ivar found: where ``open`` raises it, the identity of the store that is there; ``None`` for an empty one.
-    """
+    """The store is not the one expected. Never go on as if it were empty: its state is elsewhere or gone."""
 
     def __init__(self, message: str, *, found: str | None = None) -> None:
         super().__init__(message)
         self.found = found
+        """If ``open`` raises it: the identity of the store at the address, ``None`` if the store is empty."""
 
 
 class EmptyStore(WrongStore):

@@ -102,8 +102,6 @@ class Migration:
     :param target: the new store, open. The caller closes it.
     :param move: an id that no other move has.
     :param on_step: called with each step but UNDO before it is carried out, and a few words about progress.
-    :ivar frozen_s: how long the writers were held, in seconds.
-    :ivar is_committed: True if the new store is known to be in charge.
     """
 
     def __init__(
@@ -132,7 +130,9 @@ class Migration:
         self._step: Step | None = None
         self._has_begun = False
         self.frozen_s = 0.0
+        """How long the writers were held, in seconds."""
         self.is_committed = False
+        """True if the new store is known to be in charge."""
 
     async def run(self) -> None:
         """Move the cluster. When this returns, the new store is in charge.

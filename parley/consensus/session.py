@@ -68,18 +68,16 @@ STEPS: Mapping[SessionState, Mapping[SessionEvent, SessionState]] = {
 
 
 class Session(ABC):
-    """The result of a backend's ``open_session``. The backend renews it until ``close`` or LOST.
-
-    :ivar id: the store's name for the session, as in ``Entry.session``; for people and comparisons only.
-    :ivar ttl_ms: time to live in milliseconds.
-    :ivar lost: set once the session is LOST, also by ``close``.
-    """
+    """The result of a backend's ``open_session``. The backend renews it until ``close`` or LOST."""
 
     def __init__(self, session_id: str, ttl_ms: int, sent_at: float) -> None:
         """For backends: a session that the store confirmed, whose request was sent at the loop time ``sent_at``."""
         self.id = session_id
+        """The store's name for the session, as in ``Entry.session``; for people and comparisons only."""
         self.ttl_ms = ttl_ms
+        """Time to live in milliseconds."""
         self.lost = asyncio.Event()
+        """Set once the session is LOST, also by ``close``."""
         self._loop = asyncio.get_running_loop()
         self._sent_at = sent_at
         self._state = SessionState.CONNECTED

@@ -38,24 +38,22 @@ class Importance(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """The definition of one key. Store keys are read-only: a broker reads them when it starts.
-
-    :ivar doc: for the documentation and DescribeConfigs.
-    :ivar at_least: the lowest number allowed, None for no bound.
-    :ivar unit: of a number, such as ``ms``.
-    :ivar ignored: why the key has no effect, "" if it has one.
-    :ivar since: the version of Kafka that brought the key, "" for a key that Kafka does not have.
-    """
+    """The definition of one key. Store keys are read-only: a broker reads them when it starts."""
 
     name: str
     type: ValueType
     default: bool | int | str | tuple[str, ...] | None
     doc: str
+    """The text for the documentation and DescribeConfigs."""
     importance: Importance = Importance.MEDIUM
     at_least: int | None = None
+    """The lowest number allowed, None for no bound."""
     unit: str = ""
+    """The unit of a number, such as ``ms``."""
     ignored: str = ""
+    """Why the key has no effect, "" if it has one."""
     since: str = ""
+    """The version of Kafka that brought the key, "" for a key that Kafka does not have."""
 
     @property
     def is_secret(self) -> bool:
@@ -69,25 +67,23 @@ def _no_options(given: Given) -> Mapping[str, object]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
-    """The configuration keys of one store, and what the store makes of them.
-
-    :ivar title: the heading of the keys in the documentation; ``doc`` is the text below it.
-    :ivar unused: keys that the store knows and does not use, each with the reason; a name that ends with a dot stands
-        for all names that begin with it.
-    :ivar address_key: the key that names the store's servers, "" if only ``coordination.url`` can do that. If it is
-        given and ``coordination.url`` is not, ``address`` makes the address of the store. Raises BadConfig.
-    :ivar options: what ``Backend.from_url`` gets beside each address of this store, such as secrets.
-    :ivar session_timeout_key: a key used instead of ``coordination.session.timeout.ms`` if only it is given.
-    """
+    """The configuration keys of one store, and what the store makes of them."""
 
     title: str = ""
+    """The heading of the keys in the documentation; ``doc`` is the text below it."""
     doc: str = ""
     keys: tuple[ConfigKey, ...] = ()
     unused: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Keys that the store knows and does not use, each with the reason; a name that ends with a dot stands for all
+    names that begin with it."""
     address_key: str = ""
+    """The key that names the store's servers, "" if only ``coordination.url`` can do that. If it is given and
+    ``coordination.url`` is not, ``address`` makes the address of the store. Raises BadConfig."""
     address: Callable[[Given], str] | None = None
     options: Callable[[Given], Mapping[str, object]] = _no_options
+    """What ``Backend.from_url`` gets beside each address of this store, such as secrets."""
     session_timeout_key: str = ""
+    """A key used instead of ``coordination.session.timeout.ms`` if only it is given."""
 
 
 NO_CONFIG = StoreConfig()

@@ -1,8 +1,8 @@
 """From the address in a configuration to the store that is in charge now.
 
 A store that a cluster has left names the next store, and a claimed store names the one that it is filled from. So a
-broker that knows any store of a cluster finds the one in charge, however many moves it slept through. If a move was
-committed but its new store does not yet say so, the search records it there (``parley.consensus.store_record``).
+broker that knows any store of a cluster finds the one in charge, however many moves it missed. If a move was committed
+but its new store does not yet say so, the search records it there (``parley.consensus.store_record``).
 """
 
 from __future__ import annotations

@@ -118,27 +118,25 @@ class StoreLocation:
 
 @dataclass(frozen=True, slots=True)
 class StoreRecord:
-    """The content of the record. The field names are stored.
-
-    :ivar term: the number of moves that led to this store being in charge. It only rises, so a client that slept
-        through a move there and back notices that its knowledge is out of date.
-    :ivar past: the identities of the stores that were in charge before this one, latest first.
-    :ivar move: the id of the latest move from or to this store, "" if there was none.
-    :ivar other: the other store of that move.
-    :ivar note: the outcome of that move, for people.
-    :ivar begun: the number of moves begun so far, in all the stores that led here. Of two claims the later one has the
-        higher number.
-    :ivar came_by: the id of the move that led here, "" if none did. Later moves that are given up leave it unchanged.
-    """
+    """The content of the record. The field names are stored."""
 
     state: StoreState = StoreState.IN_CHARGE
     term: int = 0
+    """The number of moves that led to this store being in charge. It only rises, so a client that missed a move to
+    another store and back notices that its knowledge is out of date."""
     past: tuple[str, ...] = ()
+    """The identities of the stores that were in charge before this one, latest first."""
     move: str = ""
+    """The id of the latest move from or to this store, "" if there was none."""
     other: StoreLocation | None = None
+    """The other store of that move."""
     note: str = ""
+    """The outcome of that move, for people."""
     begun: int = 0
+    """The number of moves begun so far, in all the stores that led here. Of two claims the later one has the higher
+    number."""
     came_by: str = ""
+    """The id of the move that led here, "" if none did. Later moves that are given up leave it unchanged."""
 
     @property
     def is_move_done(self) -> bool:

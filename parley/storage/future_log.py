@@ -37,7 +37,7 @@ def copy_some(log: Log, copy: Log, max_bytes: int) -> int:
 
 
 def cut_like(log: Log, copy: Log) -> None:
-    """Truncate the copy to what it shares with the log. Blocks."""
+    """Truncate the copy to the part that it shares with the log. Blocks."""
     last = copy.leader_epochs.latest_epoch
     if copy.log_end_offset < log.log_start_offset:
         copy.truncate_fully_and_start_at(log.log_start_offset)

@@ -1,4 +1,4 @@
-"""What the offset index and the time index of a segment share: a memory-mapped file of entries of a fixed size.
+"""Base of a segment's offset index and time index: a memory-mapped file of fixed-size entries.
 
 Rules (docs/storage.md has them all):
 

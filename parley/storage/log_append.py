@@ -1,4 +1,4 @@
-"""What an append to a log checks before it writes, and what it reports to its caller."""
+"""The checks before an append to a log, and the result of the append."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class Checkpoint:
         self._written: dict[TopicPartition, int] | None = None
 
     async def write(self) -> None:
-        """Return once the file says what the logs reported at the time of the call, or later.
+        """Write the checkpoint: the file then has what the logs reported at the time of the call, or later.
 
         Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
         """

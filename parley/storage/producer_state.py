@@ -1,4 +1,4 @@
-"""What one log knows of the producers that write to it: idempotence, fencing, transactions (KIP-98, KIP-360).
+"""The producers of one log: idempotence, fencing, transactions (KIP-98, KIP-360).
 
 Rules (docs/storage.md has them all):
 

@@ -1,4 +1,4 @@
-"""What a batch changes besides the segment: the producer state and the transaction index.
+"""Updates of the producer state and the transaction index for each batch.
 
 The same code serves a batch that is appended, one that is fetched from the leader, and one that recovery reads again.
 """

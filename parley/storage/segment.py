@@ -116,10 +116,10 @@ class Segment:
 
     @classmethod
     def open(cls, directory: Path, base_offset: int, now_ms: int, suffix: str = "") -> Segment:
-        """A segment that was sealed, or closed cleanly.
+        """Open a segment that was sealed, or closed cleanly.
 
-        Raises ``CorruptIndex``, ``CorruptTransactionIndex`` or ``FileNotFoundError`` where an index must be rebuilt
-        first; ``OSError``.
+        Raises ``CorruptIndex``, ``CorruptTransactionIndex`` or ``FileNotFoundError`` if an index must be rebuilt first;
+        ``OSError``.
         """
 
         def path_of(kind: str) -> Path:

@@ -1,4 +1,4 @@
-"""Requests for the controller, at a broker that is not: forwarded to the controller, and its response returned.
+"""Forwards requests for the controller from any other broker, and returns the controller's response.
 
 So a client can send these requests to any broker (KIP-590). The request is forwarded unchanged, in the same version.
 While a controller is being elected, or the cluster moves to another store, requests wait, as in Kafka: librdkafka and
@@ -53,7 +53,7 @@ _HANDED_ON = re.compile(rf"broker-\d+-{PURPOSE}")  # as parley.broker.network.pe
 
 
 class Forwarding:
-    """Wraps the handlers of such requests."""
+    """Wraps the handlers of requests for the controller."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Forwarding:
         self._store_error = store_error
 
     def around(self, routes: Mapping[int, Handler]) -> dict[int, Handler]:
-        """Return the same routes; those for the controller now reach it."""
+        """Return the same routes, with requests for the controller forwarded to it."""
         return {key: self._forwarded(handler) if key in FORWARDED else handler for key, handler in routes.items()}
 
     def _forwarded(self, handler: Handler) -> Handler:

@@ -1,4 +1,4 @@
-"""What a client learns when it asks a broker that does not lead the partition, or may not lead it any more.
+"""Errors for clients of a broker that does not lead a partition, or may no longer lead it.
 
 1. NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH name the current leader and its address (KIP-951).
 2. A leader that may have been superseded without knowing withholds errors that only the real leader may return, and
@@ -29,7 +29,7 @@ def never_superseded() -> bool:
 
 
 def withheld(error: KafkaError) -> KafkaError:
-    """The error that a leader which may have been superseded returns in place of ``error``."""
+    """Return the error that a possibly superseded leader sends instead of ``error``."""
     return KafkaError(
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         f"This broker has lost touch with the controller and may no longer be the leader. If it is: {error}",

@@ -33,7 +33,8 @@ class ListenerView:
 
     @property
     def controller_id(self) -> int:
-        """The controller; any reachable broker if the controller is not, since every broker forwards to it; or -1."""
+        """The controller if clients can reach it, else any reachable broker (each forwards to the controller), else
+        -1."""
         if self._controller in self._reachable:
             return self._controller
         return min(self._reachable, default=-1)

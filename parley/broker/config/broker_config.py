@@ -95,7 +95,7 @@ class BrokerConfig(BrokerKeys):
 
     @property
     def session_timeout_ms(self) -> int:
-        """The session timeout of this broker at the coordination store, from the key that was given."""
+        """The session timeout of this broker at the coordination store, from whichever of its keys is set."""
         given = self.given
         names = SESSION_TIMEOUTS if "coordination.session.timeout.ms" not in given else ()
         name = next((each for each in names if each in given), "coordination.session.timeout.ms")

@@ -72,7 +72,7 @@ class BrokerKeys(
         return {**self.static, **self.cluster_default, **self.per_broker}
 
     def key(self, name: str) -> Key[Any] | None:
-        """Return the definition behind a name, as ``base_key``, also of a key of a third party's store."""
+        """Return the definition of a key, like ``base_key``; also finds the keys of third-party stores."""
         return base_key(name) or self.third_party_keys.get(name)
 
 

@@ -1,4 +1,4 @@
-"""Decisions about brokers: one registers, is fenced, loses a disk, stops in an orderly way, or leaves for good."""
+"""Decisions about brokers: registration, fencing, failed disks, controlled shutdown, removal."""
 
 from __future__ import annotations
 

@@ -126,8 +126,8 @@ def reconcile_leaders(
 def rebalance_to_preferred(image: MetadataImage, percentage: int, limit: int) -> Decision[bool]:
     """Give leadership back to the brokers that lead too few of the partitions that prefer them.
 
-    A broker is concerned if others lead more than ``percentage`` of those partitions. Partitions under reassignment are
-    left alone. At most ``limit`` leaderships move. Returns True if there are more to move.
+    This applies to a broker if other brokers lead more than ``percentage`` percent of those partitions. Partitions
+    under reassignment are left alone. At most ``limit`` leaderships move. Returns True if there are more to move.
     """
     live = image.live_broker_ids()
     preferring: defaultdict[int, int] = defaultdict(int)

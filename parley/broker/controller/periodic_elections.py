@@ -1,4 +1,4 @@
-"""Elections that the controller holds by itself while it is in office: a duty each, run beside the term."""
+"""Periodic elections: each is a duty that runs for as long as this broker is the controller."""
 
 from __future__ import annotations
 

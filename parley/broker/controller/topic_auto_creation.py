@@ -28,7 +28,7 @@ ELECTED_MAX_S = 1.0
 
 
 class TopicAutoCreation:
-    """Has the controller create topics, be it this broker or another one."""
+    """Asks the controller, which may be this broker, to create topics."""
 
     def __init__(
         self,

@@ -146,7 +146,8 @@ class Cluster(ReentrantBlock):
         return self._do(self._broker(broker_id).stop())
 
     def restart(self, broker_id: int) -> Awaitable[None]:
-        """Start a broker again with its id, port and data. A running broker is first stopped in order."""
+        """Start a broker again with its id, port and data. A running broker is first stopped with a controlled
+        shutdown."""
         return self._do(self._restart(self._broker(broker_id)))
 
     def _broker(self, broker_id: int) -> ClusterBroker:

@@ -28,5 +28,5 @@ class GrowingInterval:
         return True
 
     def restart(self) -> None:
-        """Log the next event at once: it is a new one."""
+        """Start over: the next event is logged at once."""
         self._due_s = None

@@ -30,7 +30,7 @@ class NoBrokerId(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The ids of a broker and its cluster. ``is_new`` is True if the cluster began with this very start."""
+    """The ids of a broker and its cluster. ``is_new`` is True if this start created the cluster."""
 
     cluster_id: str
     broker_id: int

@@ -47,7 +47,7 @@ def record_store(directories: Sequence[Path], identity: str) -> None:
 
 
 def with_advice(wrong: WrongStore, directories: Sequence[Path]) -> WrongStore:
-    """The same error with what the operator can do about it: a wiped store is restored, a wrong address corrected."""
+    """Return the error with advice for the operator: restore a wiped store, or correct a wrong address."""
     data = " and ".join(map(str, directories))
     files = " and ".join(str(directory / STORE_FILE) for directory in directories)
     if isinstance(wrong, EmptyStore):

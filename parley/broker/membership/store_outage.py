@@ -1,4 +1,4 @@
-"""Whether the coordination store responds to this broker, and since when it does not; logged as the operator needs it.
+"""Tracks and logs outages of the coordination store, as this broker sees them.
 
 An outage is logged when it begins, then after growing pauses, and once more when the store responds again.
 """
@@ -34,7 +34,8 @@ class StoreOutage:
         return "" if self.lasts_s is None else f"the coordination store has not responded for {self.lasts_s:.0f} s"
 
     async def has_lasted(self, seconds: float) -> None:
-        """Wait until the store has not responded for this long, counted from now or from the outage's later begin."""
+        """Wait until the store has not responded for this long, counted from now, or from the start of a later
+        outage."""
         while True:
             await self._began.wait()
             await asyncio.sleep(seconds)

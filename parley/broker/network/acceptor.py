@@ -1,4 +1,4 @@
-"""Accepting connections, no faster than allowed, and through a shortage of file descriptors.
+"""Accepts connections, no faster than the limits allow, and pauses while file descriptors are exhausted.
 
 Connections that are not accepted yet wait in the backlog of the listening socket, and cost nothing. The event loop's
 own server cannot delay connections, and floods the log when file descriptors run out.

@@ -1,4 +1,4 @@
-"""The limits of a broker's network side, as values and as its configuration gives them."""
+"""The limits on connections and requests, read from the configuration."""
 
 from __future__ import annotations
 

@@ -323,7 +323,7 @@ class Connection(asyncio.BufferedProtocol):
         task.add_done_callback(done)
 
     def _done(self, pending: _PendingResponse, done: asyncio.Future[Any]) -> None:
-        """Take the response; or wait again, if the task that worked on it ended with a future to wait for."""
+        """Take the response. If the task returned another future instead, wait for that."""
         if self._state is _LOST:
             return
         dispatcher = self._owner.dispatcher

@@ -154,7 +154,8 @@ class Dispatcher:
         return context, response
 
     async def work(self, context: RequestContext, work: Awaitable[MaybeResponse]) -> MaybeResponse | Disconnect:
-        """Await a handler that is a coroutine. Returns an error response for what it raises; returns a Disconnect."""
+        """Await a handler that is a coroutine. Returns an error response if it raises, or the ``Disconnect`` that it
+        raised."""
         try:
             try:
                 return await work

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 
 class Load:
-    """What the broker is busy with, against its limits.
+    """The broker's current load, compared with its limits.
 
     ``queued.max.requests`` bounds the requests being worked on, without those that only wait for an event. At the limit
     no connection begins a request. ``queued.max.request.bytes`` bounds the bytes of large requests that are received or
     worked on; the number of requests bounds the small ones. A connection whose large request would exceed it stops
-    reading, unless no other request holds memory. Waiting connections go on when something has ended.
+    reading, unless no other request holds memory. Waiting connections resume when a request ends.
     """
 
     def __init__(self, requests_max: int, bytes_max: int) -> None:
@@ -49,7 +49,8 @@ class Load:
         self._ease()
 
     def call_when_eased(self, eased: Callable[[], None]) -> None:
-        """Call ``eased`` once, when something has ended. It must check for itself whether there is room."""
+        """Call ``eased`` once, when a request ends or memory is released. It must check for itself whether there is
+        room."""
         self._waiting.append(eased)
 
     def _ease(self) -> None:

@@ -20,7 +20,8 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.schema import Request, Struct
 
 LAST_WORD_S = 1.0
-"""How long a controller that another one has replaced may take to respond: if it did what it was asked, it says so."""
+"""How long a controller that another one has replaced may take to respond: if it carried out the request, its response
+says so."""
 RETRY_S = 0.1
 UNREACHABLE = (
     ErrorCode.NOT_CONTROLLER,
@@ -110,9 +111,9 @@ class Peers:
         """Have a request handled by the controller, this broker or another; wait for an election if there is none.
 
         ``local`` handles the request if this broker is the controller. A controller that cannot be reached, or that
-        responds with NOT_CONTROLLER, is asked again until another one is elected or ``patience_s`` is over. What a
-        controller was doing when its term ended may have been done: the next one then says so in its own words, such as
-        TOPIC_ALREADY_EXISTS.
+        responds with NOT_CONTROLLER, is asked again until another one is elected or ``patience_s`` is over. A request
+        in progress at the end of a term may have been carried out: the next controller's response then shows that, for
+        example with TOPIC_ALREADY_EXISTS.
 
         Raises NOT_CONTROLLER when ``patience_s`` is over, and otherwise as ``ask`` and ``local`` do.
         """

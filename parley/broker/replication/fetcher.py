@@ -52,7 +52,7 @@ from parley.storage.log import Log
 _log = logging.getLogger(__name__)
 
 APPENDED_IN_A_ROW_BYTES = 1 << 20
-"""Appended before the loop does other work: about a millisecond."""
+"""Bytes appended before the loop does other work: about a millisecond."""
 RETRY_FIRST_S = 0.02
 LATEST, EARLIEST = -1, -2
 
@@ -289,7 +289,7 @@ class Fetcher:
             self._fetch_failures.all_recovered()
 
     async def _flush(self, followed: FollowedPartition) -> None:
-        """Bring to disk what the next fetch reports to the leader as present."""
+        """Flush the records that the next fetch will report to the leader as replicated."""
         try:
             await self._parts.partitions.flush(followed.partition)
         except KafkaError as error:
@@ -313,7 +313,7 @@ class Fetcher:
                 self._fetch_again_after(followed, wait_s)
 
     def _back_off(self, followed: FollowedPartition, reason: str, *, is_expected: bool = False) -> None:
-        """Fetch a partition that has failed again later."""
+        """Leave a partition that has failed out of the requests for a while."""
         if followed.state is FollowState.LEFT:
             return
         self._leave_out(followed, FollowEvent.FAIL)

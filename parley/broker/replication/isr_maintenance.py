@@ -2,11 +2,11 @@
 
 Rules of this module:
 
-* A follower that has caught up is proposed for the ISR at once, by the fetch that shows it. A search every half
-  of ``replica.lag.time.max.ms`` finds lagging followers.
+* A follower that has caught up is proposed for the ISR at once, by the fetch that shows it. A search every half of
+  ``replica.lag.time.max.ms`` finds lagging followers.
 * One proposal per partition is under way at a time; one AlterPartition request holds all that wait. The leader counts
   the members of both ISRs until it knows which one is valid (KIP-497), from the response or from the metadata. So a
-  proposal whose outcome is unknown is repeated until a new state of the partition has come.
+  proposal whose outcome is unknown is repeated until a new state of the partition has arrived.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _Proposal(NamedTuple):
 
     @property
     def is_due(self) -> bool:
-        """True if this broker still leads, and no newer state of the partition has come since."""
+        """True if this broker still leads, and no newer state of the partition has arrived since."""
         partition = self.partition
         return (
             partition.is_open

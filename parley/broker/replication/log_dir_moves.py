@@ -29,7 +29,7 @@ from parley.storage.log_manager import LogManager
 _log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 1 << 20
-"""Copied at a time. A smaller rest is copied on the loop, within some milliseconds."""
+"""Bytes copied at a time. A smaller remainder is copied on the event loop, within some milliseconds."""
 TRUNCATION_PAUSE_S = 0.01
 CHECK_S = 1.0
 """How often a move that waits for its rate checks if the limit, or the log, has changed."""

@@ -4,8 +4,8 @@ Rules of this module:
 
 * Only the leader appends for clients, with the leader epoch from the controller (KIP-320).
 * The high watermark is the offset up to which every member of the ISR has the log. It never decreases while this broker
-  leads. While the controller is asked for another ISR, the members of both count (KIP-497), and so does a follower that
-  is about to join. It does not move while fewer than ``min.insync.replicas`` are in sync (KIP-966).
+  leads. While a proposed ISR is pending at the controller, the members of both count (KIP-497), and so does a follower
+  that is about to join. It does not move while fewer than ``min.insync.replicas`` are in sync (KIP-966).
 * A log that is being truncated changes its role when that is done.
 * Until the log is opened, and after its disk has failed, every request fails with a retriable error.
 """
@@ -131,7 +131,7 @@ class Partition:
         self.epoch_start_offset = 0
         """The log's end when this broker became leader under the present epoch."""
         self._isr_policy: IsrPolicy = isr_policy or FixedIsr()
-        self._proposed_isr: tuple[int, ...] = ()  # the ISR that the controller is asked for; empty if none
+        self._proposed_isr: tuple[int, ...] = ()  # the ISR proposed to the controller; empty if none
         self._awaited: tuple[FollowerProgress, ...] = ()  # the followers that the high watermark waits for
         self._is_truncating = False
         self._deferred: PartitionState | None = None  # to be applied after the truncation
@@ -306,16 +306,16 @@ class Partition:
 
     @property
     def maximal_isr(self) -> frozenset[int]:
-        """The members of the ISR, and of the ISR that the controller is asked for (KIP-497)."""
+        """The members of the ISR, and of the proposed ISR (KIP-497)."""
         return frozenset(self.state.isr).union(self._proposed_isr)
 
     @property
     def has_proposed_isr(self) -> bool:
-        """True while the controller is asked for another ISR."""
+        """True while a proposed ISR is pending at the controller."""
         return bool(self._proposed_isr)
 
     def propose_isr(self, isr: tuple[int, ...]) -> None:
-        """Note that the controller is asked for this ISR. ``change`` or ``withdraw_isr`` follows."""
+        """Note that this ISR has been proposed to the controller. ``change`` or ``withdraw_isr`` follows."""
         self._proposed_isr = isr
         self._choose_awaited()
 
@@ -327,7 +327,7 @@ class Partition:
             self._advance_high_watermark(0)
 
     def include_in_high_watermark(self, replica: int, is_close: bool) -> None:
-        """Let the high watermark wait for a follower outside of the ISR while it is about to join, no longer."""
+        """Let the high watermark wait for a follower outside of the ISR only while it is about to join."""
         progress = self.followers.get(replica)
         if progress is not None and progress.is_close is not is_close:
             progress.is_close = is_close

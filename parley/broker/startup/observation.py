@@ -1,4 +1,4 @@
-"""Where the numbers of a running broker are. They are read at each scrape; nothing is counted twice for the metrics."""
+"""Collects the numbers of a running broker for its metrics. They are read at each scrape; nothing is counted twice."""
 
 from __future__ import annotations
 

@@ -63,7 +63,8 @@ DRIVER_TRANSITIONS: dict[tuple[DriverState, DriverEvent], DriverState] = {
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How a move stands. ``state`` is "none", "under way", "done" or "failed"; ``detail`` is text for the operator."""
+    """The progress of a move. ``state`` is "none", "under way", "done" or "failed"; ``detail`` is text for the
+    operator."""
 
     move: str
     state: str
@@ -127,7 +128,7 @@ class StoreMoveDriver:
         self._driving.cancel()
 
     async def progress(self) -> Progress:
-        """How the latest move stands.
+        """Return the progress of the latest move.
 
         Raises KafkaError: NOT_CONTROLLER; COORDINATOR_NOT_AVAILABLE if the store does not respond.
         """

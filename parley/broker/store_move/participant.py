@@ -57,7 +57,7 @@ CLOSE_MAX_S = 2.0
 
 
 class MoveState(Enum):
-    """How this broker stands to a change of stores; the module docstring explains each state."""
+    """The state of this broker during a change of stores; the module docstring explains each state."""
 
     SETTLED = auto()
     FROZEN = auto()

@@ -35,15 +35,13 @@ class Peer(ABC):
 
 
 class Harness(ABC):
-    """A store and its faults. The kit runs many checks on a harness, one after the other: ``start``, ..., ``stop``.
-
-    :cvar allowance_s: added to the declared time bounds, for the delays of a busy machine, in seconds.
-    :cvar patience: a factor on the time to wait for events that must happen but have no declared bound; more than 1
-        for a slow store.
-    """
+    """A store and its faults. The kit runs many checks on a harness, one after the other: ``start``, ..., ``stop``."""
 
     allowance_s: ClassVar[float] = 5.0
+    """Added to the declared time bounds, for the delays of a busy machine, in seconds."""
     patience: ClassVar[float] = 1.0
+    """Multiplies the time to wait for events that must happen but have no declared bound; more than 1 for a slow
+    store."""
 
     @abstractmethod
     async def start(self) -> None:

@@ -70,19 +70,17 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A named property.
-
-    :ivar name: unique, as ``watch-order``.
-    :ivar promise: the property in a sentence.
-    :ivar slow: True if it takes more than about two seconds on a fast store.
-    :ivar run_alone: used instead of ``run`` by a check that starts and stops stores and event loops itself.
-    """
+    """A named property."""
 
     name: str
+    """A unique name, such as ``watch-order``."""
     promise: str
+    """The property in a sentence."""
     slow: bool
+    """True if it takes more than about two seconds on a fast store."""
     run: Callable[[Lab], Coroutine[Any, Any, None]] | None = None
     run_alone: Callable[[Harness], None] | None = None
+    """Used instead of ``run`` by a check that starts and stops stores and event loops itself."""
 
 
 CHECKS: dict[str, Check] = {}
@@ -109,16 +107,14 @@ def register(declared: Check) -> None:
 
 @dataclass(slots=True)
 class Lab:
-    """One run of one check on a fresh store.
-
-    :ivar rng: seeded by the name of the check.
-    :ivar measures: the measurements of the check.
-    """
+    """One run of one check on a fresh store."""
 
     harness: Harness
     name: str
     rng: random.Random = field(init=False)
+    """Random numbers, seeded with the name of the check."""
     measures: list[Measure] = field(default_factory=list)
+    """The measurements of the check."""
     _clients: list[Backend] = field(default_factory=list)
     _peers: list[Peer] = field(default_factory=list)
 

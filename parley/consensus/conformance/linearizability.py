@@ -19,21 +19,19 @@ State = frozenset[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation of a client.
-
-    :ivar called: the time of the call, on a clock that all clients share.
-    :ivar returned: the time of the response; ``None`` if it was lost.
-    :ivar expects: by key, the value that it read or required; ``None`` for absence.
-    :ivar writes: by key, the value that it put; ``None`` for a delete.
-    :ivar held: True: its expectations held, and its writes were applied. False: they did not hold, and nothing was
-        applied. None: the outcome is unknown.
-    """
+    """An operation of a client."""
 
     called: float
+    """The time of the call, on a clock that all clients share."""
     returned: float | None
+    """The time of the response; ``None`` if it was lost."""
     expects: Mapping[str, str | None] = field(default_factory=dict)
+    """By key, the value that it read or required; ``None`` for absence."""
     writes: Mapping[str, str | None] = field(default_factory=dict)
+    """By key, the value that it put; ``None`` for a delete."""
     held: bool | None = True
+    """True: its expectations held, and its writes were applied. False: they did not hold, and nothing was applied.
+    None: the outcome is unknown."""
 
     def outcomes(self, state: State) -> Iterator[State]:
         """Yield the states that it can lead to from this one; none if it cannot have happened in this state."""
@@ -54,16 +52,14 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of the search.
-
-    :ivar linearizable: True if an order was found.
-    :ivar explained: the largest number of operations that could be placed.
-    :ivar stuck_at: the operations that remained there, of which none can come next.
-    """
+    """The outcome of the search."""
 
     linearizable: bool
+    """True if an order was found."""
     explained: int
+    """The largest number of operations that could be placed."""
     stuck_at: tuple[Operation, ...] = ()
+    """The operations that remained there, of which none can come next."""
 
 
 def judge(history: Sequence[Operation], start: State = frozenset()) -> Verdict:

@@ -13,14 +13,12 @@ from parley.consensus.conformance.runner import all_checks, run_check
 
 
 class ConformanceSuite:
-    """One test for each property, ``test_property[<name of the check>]``.
-
-    :cvar harness: the class of your harness, or a function that returns one.
-    :cvar slow_marks: the marks of slow checks, such as ``(pytest.mark.slow,)``.
-    """
+    """One test for each property, ``test_property[<name of the check>]``."""
 
     harness: ClassVar[Callable[[], Harness]]
+    """The class of your harness, or a function that returns one."""
     slow_marks: ClassVar[Sequence[pytest.MarkDecorator]] = ()
+    """The marks of slow checks, such as ``(pytest.mark.slow,)``."""
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         if "check" in metafunc.fixturenames:

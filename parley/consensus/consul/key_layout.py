@@ -22,7 +22,7 @@ class KeyLayout:
         return f"{self.prefix}/identity"
 
     def marker(self, identity: str) -> str:
-        """The key that exists as long as the store has this identity."""
+        """The key that exists exactly while the store has this identity; transactions check it."""
         return f"{self.prefix}/identity/{identity}"
 
     def probe(self, name: str) -> str:

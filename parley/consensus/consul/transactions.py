@@ -174,7 +174,7 @@ def revisions(layout: KeyLayout, ops: Sequence[Op], found: Sequence[KV]) -> tupl
 
 
 def entry(layout: KeyLayout, kv: KV) -> Entry:
-    """The store entry of a Consul entry."""
+    """Convert an entry of Consul's KV store to an entry of the store."""
     return Entry(layout.key(kv["Key"]), value(kv), Revision(kv["ModifyIndex"]), kv.get("Session") or None)
 
 

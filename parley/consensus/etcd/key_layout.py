@@ -43,7 +43,7 @@ def session_id(lease: int) -> str:
 
 
 def lease_of(session: str) -> int:
-    """The lease of a session id. 0, which is no lease, for a session of another kind of store."""
+    """Return the lease of a session, or 0 (never a lease) if the session id is not from etcd."""
     try:
         lease = int(session, 16)
     except ValueError:

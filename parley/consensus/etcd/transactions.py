@@ -1,6 +1,7 @@
 """Store transactions as etcd transactions: they compare the identity first, then the checks.
 
-The other branch of each reads what was compared, so that a refusal is explained by the state that caused it.
+If a comparison fails, the transaction reads the compared keys instead, so that the error describes the state that
+caused the refusal.
 """
 
 from __future__ import annotations

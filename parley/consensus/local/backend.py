@@ -294,7 +294,7 @@ class LocalBackend(Backend):
         self._start_census()
 
     def _start_census(self) -> None:
-        """Take a census now, or another one after the one that is being taken."""
+        """Start a census of the sessions. If one is running, take another one after it."""
         if self._thread is None:
             return
         if self._census_task is not None and not self._census_task.done():

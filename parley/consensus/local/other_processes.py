@@ -1,4 +1,4 @@
-"""The other processes that have the store open: exchange of wake-ups with them, and notice of their deaths.
+"""Exchanges wake-ups with the other processes that have the store open, and detects their deaths.
 
 Each process holds a named pipe ``live/<process>`` open at both ends and reads from it. The other processes hold its
 writing end. A byte in the pipe says that there is something new. When a process dies the kernel closes its ends, and

@@ -1,4 +1,4 @@
-"""Get past a process that was stopped (SIGSTOP, Ctrl-Z) while it held SQLite's write lock.
+"""Frees SQLite's write lock if its holder was stopped (SIGSTOP, Ctrl-Z).
 
 A process holds the lock for microseconds, but it can be stopped in exactly those, and the kernel releases the lock only
 when the process dies. Until then no other process could write, so the failed process itself would prevent the failover.

@@ -63,15 +63,13 @@ class MemorySession(Session):
 
 
 class MemoryBackend(Backend):
-    """One client of a ``MemoryStore``.
-
-    :ivar delay_s: called before and after each call; returns the delay in seconds. ``None`` for no delay.
-    """
+    """One client of a ``MemoryStore``."""
 
     def __init__(self, store: MemoryStore | None = None) -> None:
         self.store = store or MemoryStore()
         self._is_shared = store is not None
         self.delay_s: Callable[[], float] | None = None
+        """Called before and after each call; returns the delay in seconds. ``None`` for no delay."""
         self.connected = False
         self._opened = False
         self._sessions: dict[str, MemorySession] = {}

@@ -38,13 +38,13 @@ class Leader:
 class Leadership(HeldKey):
     """A won election. It ends when the leader resigns or is deposed, or with the session.
 
-    :ivar epoch: higher than that of every earlier leader, and at least the ``min_epoch`` of the campaign.
-    :ivar lost: set as soon as this process knows that the leadership is over, for whatever reason.
+    ``lost`` is set as soon as this process knows that the leadership is over.
     """
 
     def __init__(self, elections: Elections, key: str, leader: Leader) -> None:
         super().__init__(key, leader.revision, elections)
         self.epoch = leader.epoch
+        """Higher than that of every earlier leader, and at least the ``min_epoch`` of the campaign."""
         self.candidate = leader.candidate
 
     @property

@@ -35,14 +35,14 @@ class Member:
 class Membership(HeldKey):
     """The membership of this process in a group. It ends when the member leaves or is replaced, or with the session.
 
-    :ivar incarnation: higher than each time this member joined before.
-    :ivar lost: set as soon as this process knows that the membership is over, for whatever reason.
+    ``lost`` is set as soon as this process knows that the membership is over.
     """
 
     def __init__(self, groups: Groups, key: str, member: Member) -> None:
         super().__init__(key, member.revision, groups)
         self.member = member
         self.incarnation = member.incarnation
+        """Higher than at any earlier join of this member."""
 
     async def leave(self) -> None:
         """Leave the group now. Does nothing if the membership is already over. ``lost`` is set in any case.

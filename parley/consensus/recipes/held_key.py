@@ -1,4 +1,4 @@
-"""Keys held by one session: each is numbered by a counter that outlives it, and is lost with the session."""
+"""Keys held by one session. Each holder of a key gets a number from a counter that outlives the key."""
 
 from __future__ import annotations
 
@@ -55,14 +55,12 @@ class KeyHolder:
 
 
 class HeldKey:
-    """A key that the session holds. The base of ``Leadership`` and ``Membership``.
-
-    :ivar lost: set as soon as this process knows that it no longer holds the key, for whatever reason.
-    """
+    """A key that the session holds. The base of ``Leadership`` and ``Membership``."""
 
     def __init__(self, key: str, revision: Revision, holder: KeyHolder) -> None:
         """``revision`` is that of the write that took the key."""
         self.lost = asyncio.Event()
+        """Set as soon as this process knows that it no longer holds the key."""
         self._key = key
         self._revision = revision
         self._holder = holder

@@ -29,13 +29,11 @@ class KeyChange:
 
 
 class View:
-    """A copy of the state below a prefix, updated by the events of a watch.
-
-    :ivar entries: by whole key; values as stored (in their envelopes).
-    """
+    """A copy of the state below a prefix, updated by the events of a watch."""
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
+        """The entries by whole key, with values as stored (in their envelopes)."""
 
     def apply(self, event: Event) -> list[KeyChange]:
         """Apply an event. Returns the changes, deletions first."""

@@ -298,7 +298,7 @@ class ZookeeperBackend(Backend):
         self._spawn(self._clear(session), f"cleanup after session {session.id}")
 
     async def _clear(self, session: ZookeeperSession) -> None:
-        """Delete the znodes of a session that has ended, and of its keys."""
+        """Delete the znode of a session that has ended, and the znodes of its keys."""
         shared = self._session_connections.get(session.ttl_ms)
         if shared is not None:
             shared.opening += 1

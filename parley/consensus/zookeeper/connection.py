@@ -193,7 +193,7 @@ class Connection:
         return self._connected.is_set() and self._failure is None
 
     def fail(self, failure: Permanent) -> None:
-        """Make every waiting and further call raise this error, because the connection is of no more use."""
+        """Make every waiting and further call raise this error, because the connection is no longer usable."""
         self._failure = self._failure or failure
         self._connected.set()
 

@@ -21,13 +21,11 @@ _JKS = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 
 @dataclass(frozen=True, slots=True)
 class Keystores:
-    """The content of PKCS #12 files as PEM; empty parts were not in a file.
-
-    :ivar key: encrypted with ``password``.
-    """
+    """The content of PKCS #12 files as PEM; empty parts were not in a file."""
 
     certificates: bytes = b""
     key: bytes = field(default=b"", repr=False)
+    """Encrypted with ``password``."""
     password: str = field(default="", repr=False)
     authorities: bytes = b""
 

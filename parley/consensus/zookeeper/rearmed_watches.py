@@ -1,4 +1,4 @@
-"""The two one-shot watches of ZooKeeper that a client follows the store with, set again whenever they have fired.
+"""The two one-shot watches with which a client follows a store in ZooKeeper; they are set again whenever they fire.
 
 One waits for the next entry of the change log, the other for a session to start or end. Both are sent before the read
 that they guard, and again after every reconnect, so that no change falls between them.

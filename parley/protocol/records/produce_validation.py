@@ -156,7 +156,7 @@ def _only_batch(records: Buffer, header: BatchHeader) -> Buffer:
 
 
 def _check_header(header: BatchHeader, rules: ProduceRules, version: int) -> None:
-    """Check everything that the header alone can show."""
+    """Check everything that needs only the header."""
     attributes = header.attributes
     if attributes & COMPRESSION_MASK == Compression.ZSTD and version < ZSTD_VERSION:
         raise KafkaError(

@@ -76,17 +76,15 @@ def _assignors(classes: str) -> str:
 
 @dataclass(slots=True)
 class Connection:
-    """What is known of the brokers a client talks to.
-
-    :ivar reached: one has answered.
-    :ivar is_down: none can be connected to at present.
-    :ivar reason: the latest thing that went wrong with one.
-    """
+    """What is known of the brokers a client talks to."""
 
     bootstrap: str
     reached: bool = False
+    """One has answered."""
     is_down: bool = False
+    """None can be connected to at present."""
     reason: str = ""
+    """The latest thing that went wrong with one."""
 
     @property
     def is_refused(self) -> bool:

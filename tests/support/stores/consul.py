@@ -21,21 +21,19 @@ TTL_MS_MIN = 500
 
 @dataclass(slots=True)
 class ConsulServers(Servers):
-    """A node listens for HTTP, for RPC and for gossip.
-
-    :ivar settings: added to every node's configuration.
-    :ivar ttl_ms_min: their ``session_ttl_min``.
-    :ivar token: for what is asked of them here.
-    :ivar tls: how to encrypt what is asked of them here; None for plain HTTP.
-    """
+    """A node listens for HTTP, for RPC and for gossip."""
 
     product = "Consul"
     ports_per_node = 3
 
     settings: Mapping[str, Any] = field(default_factory=dict)
+    """Added to every node's configuration."""
     ttl_ms_min: int = TTL_MS_MIN
+    """Their ``session_ttl_min``."""
     token: str = ""
+    """For what is asked of them here."""
     tls: ssl.SSLContext | None = None
+    """How to encrypt what is asked of them here; None for plain HTTP."""
 
     @property
     def query(self) -> str:

@@ -17,17 +17,15 @@ from tests.support.stores.servers import Node, OwnServers, Servers, serving
 
 @dataclass(slots=True)
 class EtcdServers(Servers):
-    """A node listens to clients, and to its peers.
-
-    :ivar options: added to every node's command line.
-    :ivar scheme: of the client's side.
-    """
+    """A node listens to clients, and to its peers."""
 
     product = "etcd"
     ports_per_node = 2
 
     options: Sequence[str] = ()
+    """Added to every node's command line."""
     scheme: str = "http"
+    """Of the client's side."""
 
     @property
     def url(self) -> str:

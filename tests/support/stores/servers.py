@@ -29,14 +29,12 @@ _MEMORY_BYTES_MIN: Final = 4 << 30
 
 @dataclass(slots=True)
 class Node:
-    """One server.
-
-    :ivar number: its place among the nodes, from 0.
-    :ivar ports: where it listens, the first for clients.
-    """
+    """One server."""
 
     number: int
+    """Its place among the nodes, from 0."""
     ports: Sequence[int]
+    """Where it listens, the first for clients."""
     data: Path
     process: subprocess.Popen[bytes] | None = None
 
@@ -53,23 +51,21 @@ class Node:
 
 @dataclass(slots=True)
 class Servers(ABC):
-    """A cluster of one or more nodes.
-
-    :cvar product: what people call it.
-    :cvar ports_per_node: how many ports each of the nodes needs.
-    :ivar directory: where the nodes' configurations and logs are.
-    :ivar clock: moves the wall clock of all nodes.
-    :ivar generation: how often the servers were wiped.
-    """
+    """A cluster of one or more nodes."""
 
     product: ClassVar[str]
+    """What people call it."""
     ports_per_node: ClassVar[int]
+    """How many ports each of the nodes needs."""
     start_seconds: ClassVar[float] = 60
 
     directory: Path
+    """Where the nodes' configurations and logs are."""
     clock: WallClock
+    """Moves the wall clock of all nodes."""
     nodes: list[Node] = field(default_factory=list)
     generation: int = field(default=0, kw_only=True)
+    """How often the servers were wiped."""
 
     @property
     def hosts(self) -> str:

@@ -28,18 +28,16 @@ maxClientCnxns=0
 
 @dataclass(slots=True)
 class ZookeeperServers(Servers):
-    """A server, or an ensemble of several. A node listens to clients, to its peers, and for elections.
-
-    :ivar settings: added to every node's configuration.
-    :ivar java: added to every node's command line.
-    """
+    """A server, or an ensemble of several. A node listens to clients, to its peers, and for elections."""
 
     product = "ZooKeeper"
     ports_per_node = 3
     start_seconds = 90
 
     settings: str = ""
+    """Added to every node's configuration."""
     java: Sequence[str] = ()
+    """Added to every node's command line."""
 
     @property
     def url(self) -> str:

@@ -1,4 +1,4 @@
-"""The Fetch request: what producers wrote, for consumers and followers, at once or when there is enough of it.
+"""The Fetch request: records for consumers and followers, at once or when there are enough of them.
 
 Rules of this module:
 

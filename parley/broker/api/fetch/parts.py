@@ -19,7 +19,7 @@ from parley.broker.runtime.threads import Threads
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchParts:
-    """What the handler hands to each fetch."""
+    """The parts of the broker that the handler passes to each fetch."""
 
     partitions: HostedPartitions
     metadata: Metadata

@@ -73,7 +73,7 @@ class FetchReads:
             self.bytes += located.size
 
     def drop(self, target: FetchTarget) -> None:
-        """Forget a partition's read, which is planned again."""
+        """Discard a partition's read: the partition will be planned again."""
         located = self._reads.pop(target, None)
         if located is not None:
             self.bytes -= located.size

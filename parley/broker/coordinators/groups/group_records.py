@@ -26,7 +26,7 @@ OFFSET_KEY_VERSION = 1
 GROUP_KEY_VERSION = 2
 OFFSET_VALUE_VERSION = 3
 OFFSET_WITH_EXPIRY_VALUE_VERSION = 1
-"""The only version with the time at which the offset expires, which clients older than KIP-211 ask for."""
+"""The only version with an expiry time, which clients older than KIP-211 set."""
 GROUP_VALUE_VERSION = 3
 GENERATION_MAX = (1 << 31) - 1
 

@@ -1,4 +1,4 @@
-"""Timers of groups, which do not hold a busy event loop against the members.
+"""Group timers that do not penalize members for a busy event loop.
 
 While the event loop is busy, the requests of members wait in the sockets, and the members' time runs out. So a timer
 that fires late is postponed by as long as the loop was late: the requests that have arrived are handled first.

@@ -231,7 +231,7 @@ class GroupMembership:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
 
     def leave(self, group: Group, leaving: LeaveGroupRequest.MemberIdentity) -> None:
-        """Remove a member that leaves. Raises UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID if it is no member."""
+        """Remove a member that leaves. Raises UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID if it is not a member."""
         if group.state is GroupState.DEAD:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if leaving.group_instance_id is None and leaving.member_id in group.pending:

@@ -1,6 +1,7 @@
 """Tells the group coordinator which partitions of ``__consumer_offsets`` this broker leads, and of deleted topics.
 
-Metadata from before this broker registered may still name it as the leader, in a term that is over. It is ignored.
+Metadata from before this broker registered may still name it as the leader under an old epoch; such metadata is
+ignored.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Leadership by the recipe over this store: one leader per epoch, and no write of a replaced leader."""
+"""The election recipe on this store: one leader per epoch, and no write of a replaced leader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Membership by the recipe over this store."""
+"""The group membership recipe on this store."""
 
 from __future__ import annotations
 

@@ -22,13 +22,11 @@ from parley.consensus.urls import split_url
 
 @dataclass(slots=True)
 class NextWrite:
-    """Decides what happens to a client's next write.
-
-    :ivar lose: break the connection after the store has applied the write (True), or before it arrives (False); None to
-        let it through.
-    """
+    """Decides what happens to a client's next write."""
 
     lose: bool | None = None
+    """Break the connection after the store has applied the write (True), or before it arrives (False); None to let it
+    through."""
 
     def take(self) -> bool | None:
         """Return what to do with the write that is seen now, and let the one after it through."""
@@ -59,12 +57,12 @@ class ProxiedHarness(ProcessHarness):
     """The harness of a store that has servers. The module of each store adds what depends on its protocol.
 
     :param url: the address of the servers, without TLS, which the proxies could not read.
-    :cvar proxied: the store's backend.
-    :cvar tap: sees the writes on a connection.
     """
 
     proxied: ClassVar[type[Proxied]]
+    """The store's backend."""
     tap: ClassVar[type[LossyTap]]
+    """Sees the writes on a connection."""
 
     def __init__(self, url: str) -> None:
         super().__init__()

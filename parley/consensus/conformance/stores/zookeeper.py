@@ -49,7 +49,7 @@ class _ProxiedZookeeper(Proxied, ZookeeperBackend):
 
 
 class ZookeeperHarness(ProxiedHarness):
-    """A store below a new chroot of a ZooKeeper that runs already."""
+    """A store below a new chroot of a running ZooKeeper."""
 
     proxied = _ProxiedZookeeper
     tap = _ZookeeperTap

@@ -16,18 +16,16 @@ _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,47}\Z")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """What an address says.
-
-    :ivar dsn: for asyncpg; may hold a password, so it is never shown.
-    :ivar shown: the same for people.
-    :ivar schema: where the tables are.
-    :ivar password: None for the one that the client finds itself.
-    """
+    """What an address says."""
 
     dsn: str = field(repr=False)
+    """For asyncpg; may hold a password, so it is never shown."""
     shown: str
+    """The same for people."""
     schema: str
+    """Where the tables are."""
     password: str | None = field(default=None, repr=False)
+    """None for the one that the client finds itself."""
 
 
 def parse(url: str, options: Mapping[str, object]) -> Address:

@@ -103,14 +103,12 @@ def _proxied_class() -> type[Backend]:
 
 
 class _LossyProxy(Proxy):
-    """A proxy that knows a write when it sees one.
-
-    :ivar lose: break the connection at the next write: True: after the server answered it, False: before it got it.
-    """
+    """A proxy that knows a write when it sees one."""
 
     def __init__(self, host: str, port: int) -> None:
         super().__init__(host, port, lambda: _Tap(self))
         self.lose: bool | None = None
+        """Break the connection at the next write: True: after the server answered it, False: before it got it."""
 
 
 class _Tap(Tap):
