@@ -92,7 +92,7 @@ class LeaderEpochCache:
         An epoch older than all known ones ends where the first known one starts. Returns (-1, -1) if the epoch is
         undefined or newer than all known ones.
         """
-        if epoch == NO_EPOCH or epoch > self._latest:
+        if epoch <= NO_EPOCH or epoch > self._latest:
             return NO_EPOCH, NO_OFFSET
         if epoch == self._latest:
             return epoch, log_end

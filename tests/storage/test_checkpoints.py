@@ -159,6 +159,7 @@ def test_an_empty_cache_has_no_answer(tmp_path: Path) -> None:
     assert epochs.latest_epoch is None
     assert epochs.entries == ()
     assert epochs.end_offset_for(0, 40) == (-1, -1)
+    assert epochs.end_offset_for(-3, 40) == (-1, -1), "clients may ask for any number"
 
 
 def test_a_contradicted_entry_is_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
