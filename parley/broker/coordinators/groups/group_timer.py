@@ -19,26 +19,26 @@ GRACE_MAX_S: Final = 10.0
 class GroupTimer:
     """Calls ``call`` after ``delay_s``, on the running loop, unless it is cancelled."""
 
-    __slots__ = ("_call", "_timer")
+    __slots__ = ("_call", "_timer", "at")
 
     def __init__(self, delay_s: float, call: Callable[[], None]) -> None:
         self._call = call
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self._reached)
+        self._start(delay_s)
 
-    @property
-    def at(self) -> float:
-        """The loop time at which the timer fires."""
-        return self._timer.when()
+    def _start(self, delay_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        self.at = loop.time() + delay_s
+        """The loop time at which the timer fires. Without a delay, uvloop's handles do not know it."""
+        self._timer = loop.call_later(delay_s, self._reached)
 
     def cancel(self) -> None:
         """Cancel the timer."""
         self._timer.cancel()
 
     def _reached(self) -> None:
-        loop = asyncio.get_running_loop()
-        late = loop.time() - self._timer.when()
+        late = asyncio.get_running_loop().time() - self.at
         if late > LATE_S:
-            self._timer = loop.call_later(min(late, GRACE_MAX_S), self._reached)
+            self._start(min(late, GRACE_MAX_S))
         else:
             self._call()
 

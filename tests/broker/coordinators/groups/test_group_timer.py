@@ -1,0 +1,20 @@
+"""The timers of groups on the event loop of ``parley start``."""
+
+from __future__ import annotations
+
+import asyncio
+
+import uvloop
+
+from parley.broker.coordinators.groups.group_timer import GroupTimer
+
+
+def test_a_timer_without_a_delay_fires_on_uvloop_too() -> None:
+    async def wait() -> None:
+        fired = asyncio.Event()
+        timer = GroupTimer(0, fired.set)
+        assert timer.at <= asyncio.get_running_loop().time()
+        async with asyncio.timeout(5):
+            await fired.wait()
+
+    uvloop.run(wait())
