@@ -161,7 +161,7 @@ class GroupMembership:
         """Let a static member that has restarted take the place, and the assignment, of its previous incarnation."""
         old_id = group.static_ids[request.group_instance_id or ""]
         member = group.members[old_id]
-        respond_to_join(member, join_error(ErrorCode.FENCED_INSTANCE_ID, old_id, context.api_version))
+        respond_to_join(member, join_error(ErrorCode.FENCED_INSTANCE_ID, old_id))  # any version can express it
         respond_to_sync(member, SyncGroupResponse(error_code=ErrorCode.FENCED_INSTANCE_ID, assignment=b""))
         group.rename(member, new_id)
         member.is_new = False  # it keeps its place until its session expires, even if it does not wait

@@ -510,6 +510,16 @@ async def test_two_processes_of_one_static_member_fence_each_other() -> None:
 
 
 @virtual
+async def test_the_waiting_request_of_a_replaced_process_gets_an_error_that_its_version_can_express() -> None:
+    bench = Bench(**{"group.initial.rebalance.delay.ms": "1000"})
+    waiting = bench.join(instance="i1", version=5)
+    bench.join(instance="i1", version=9)
+    fenced = await waiting
+    assert fenced.error_code == ErrorCode.FENCED_INSTANCE_ID
+    assert fenced.protocol_name is not None, "which versions below 7 do not have"
+
+
+@virtual
 async def test_an_assignment_that_cannot_be_stored_is_not_sent() -> None:
     bench = Bench()
     joined = await bench.join()
