@@ -45,7 +45,7 @@ from parley.pipeline.fetching import (
     check_end,
     fetch_once,
 )
-from parley.protocol.client import Client, NobodyListens, parse_bootstrap
+from parley.protocol.client import Client, NoBrokerListens, parse_bootstrap
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.metadata import MetadataRequest
 from parley.protocol.messages.offsets import ListOffsetsRequest
@@ -110,7 +110,7 @@ class _Patience(NamedTuple):
     unknown_error_deadline: float
 
     def outlasts(self, error: KafkaError, now: float) -> bool:
-        if isinstance(error, NobodyListens):
+        if isinstance(error, NoBrokerListens):
             return now < min(self.deadline, self.nobody_deadline)
         if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return now < min(self.deadline, self.unknown_topic_deadline)
@@ -156,7 +156,7 @@ class Cluster:
         limit = min(FIRST_CONTACT_S, self.connection.api_timeout_ms / 1000)
         try:
             await client.version_for(MetadataRequest)
-        except NobodyListens:
+        except NoBrokerListens:
             _log.warning("no broker answers at %s, trying for %g s", self.connection.bootstrap, limit)
         except KafkaError:
             pass  # somebody is there, and gets the usual time

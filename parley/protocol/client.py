@@ -7,7 +7,7 @@ in them. It never retries. Connections are made on demand. It raises ``KafkaErro
 - REQUEST_TIMED_OUT: no response in time. The request may still be carried out. The connection stays usable, but
   requests for any broker avoid this one until it responds again.
 - UNSUPPORTED_VERSION: the broker and this client have no version of the API in common.
-- BROKER_NOT_AVAILABLE: no bootstrap address responds (``NobodyListens`` if none accepts a connection), or the cluster
+- BROKER_NOT_AVAILABLE: no bootstrap address responds (``NoBrokerListens`` if none accepts a connection), or the cluster
   has no broker with this id.
 """
 
@@ -29,7 +29,7 @@ from parley.protocol.messages.groups import FindCoordinatorRequest
 from parley.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from parley.protocol.schema import Request, Response, VersionRange
 
-__all__ = ["Address", "Client", "NobodyListens", "parse_bootstrap"]
+__all__ = ["Address", "Client", "NoBrokerListens", "parse_bootstrap"]
 
 _FRAME_BYTES_MAX: Final = 256 * 1024 * 1024
 _TIMEOUT_S: Final = 30.0
@@ -37,7 +37,7 @@ _CONNECT_TIMEOUT_S: Final = 10.0
 _DEFAULT_PORT: Final = 9092
 
 
-class NobodyListens(KafkaError):
+class NoBrokerListens(KafkaError):
     """Every address refuses connections, or its host is unknown: the address is wrong, or no broker is running."""
 
 
@@ -149,13 +149,13 @@ class _Link(asyncio.BufferedProtocol):
         """Learn the broker's versions. A broker that does not support our ApiVersions version returns those it supports
         (KIP-511)."""
         request = ApiVersionsRequest(client_software_name="parley", client_software_version=_software_version())
-        answer: Any = await self.ask(request, request.VERSIONS.max)
-        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            known = next((api.max_version for api in answer.api_keys if api.api_key == request.API_KEY), 0)
-            answer = await self.ask(request, min(known, request.VERSIONS.max))
-        if answer.error_code:
-            raise KafkaError(ErrorCode(answer.error_code), f"{self.address} refused ApiVersions")
-        self.versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+        response: Any = await self.ask(request, request.VERSIONS.max)
+        if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            known = next((api.max_version for api in response.api_keys if api.api_key == request.API_KEY), 0)
+            response = await self.ask(request, min(known, request.VERSIONS.max))
+        if response.error_code:
+            raise KafkaError(ErrorCode(response.error_code), f"{self.address} refused ApiVersions")
+        self.versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
 
     def version_for(self, api_key: int, ours: VersionRange) -> int:
         """The highest version that both sides support."""
@@ -255,7 +255,7 @@ class Client:
             if link is not None:
                 link.is_silent = True
             name = APIS[request.API_KEY].name
-            what = f"connection for {name}" if link is None else f"answer to {name} v{version} from {link.address}"
+            what = f"connection for {name}" if link is None else f"response to {name} v{version} from {link.address}"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"no {what} within {limit:g} s") from None
 
     async def version_for(self, request: type[Request], *, node: int | None = None) -> int:
@@ -279,12 +279,12 @@ class Client:
         if version == 0 and asked is None:
             asked = []  # which means all in version 0
         request = MetadataRequest(topics=asked, allow_auto_topic_creation=create or version < 4)
-        answer: MetadataResponse = await self.send(request, version=version)
-        self._brokers = {broker.node_id: Address(broker.host, broker.port) for broker in answer.brokers}
-        for topic in answer.topics:
+        response: MetadataResponse = await self.send(request, version=version)
+        self._brokers = {broker.node_id: Address(broker.host, broker.port) for broker in response.brokers}
+        for topic in response.topics:
             for partition in topic.partitions:
                 self._leaders[topic.name or "", partition.partition_index] = partition.leader_id
-        return answer
+        return response
 
     async def controller(self) -> int:
         """The node to which requests for the controller are sent. Raises KafkaError(NOT_CONTROLLER) if the cluster has
@@ -326,8 +326,8 @@ class Client:
             request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
         else:
             request = FindCoordinatorRequest(key_type=key_type, key=key)
-        answer = await self.send(request, version=version)
-        found = answer.coordinators[0] if answer.coordinators else answer
+        response = await self.send(request, version=version)
+        found = response.coordinators[0] if response.coordinators else response
         if found.error_code:
             raise KafkaError(ErrorCode(found.error_code), found.error_message or key)
         self._brokers[found.node_id] = Address(found.host, found.port)
@@ -374,9 +374,9 @@ class Client:
                 return await self._connect(address)
             except KafkaError as error:
                 failures.append(error)
-        nobody = all(isinstance(error.__cause__, OSError) for error in failures)
-        text = "no broker answers: " + "; ".join(error.message for error in failures)
-        raise (NobodyListens if nobody else KafkaError)(ErrorCode.BROKER_NOT_AVAILABLE, text)
+        all_refuse = all(isinstance(error.__cause__, OSError) for error in failures)
+        text = "no broker responds: " + "; ".join(error.message for error in failures)
+        raise (NoBrokerListens if all_refuse else KafkaError)(ErrorCode.BROKER_NOT_AVAILABLE, text)
 
     async def _connect_node(self, node: int) -> _Link:
         if node not in self._brokers:
@@ -403,7 +403,7 @@ class Client:
                     link.abort()
                     raise
         except TimeoutError:
-            text = f"{address} does not answer within {limit:g} s"
+            text = f"{address} does not respond within {limit:g} s"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, text) from None
         except OSError as error:
             raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"cannot connect to {address}: {error}") from error

@@ -24,7 +24,14 @@ from parley.protocol.messages import APIS
 from parley.protocol.primitives import read_tags, read_uvarint
 from parley.protocol.schema import Buffer, Request, Response
 
-__all__ = ["Answer", "ClientConnection", "FrameReader", "FrameTooLarge", "RequestHeader", "parse_request_header"]
+__all__ = [
+    "ClientConnection",
+    "FrameReader",
+    "FrameTooLarge",
+    "MatchedResponse",
+    "RequestHeader",
+    "parse_request_header",
+]
 
 _SIZE: Final = struct.Struct(">i")
 _HEADER: Final = struct.Struct(">hhih")
@@ -222,7 +229,7 @@ def _skip_tags(frame: Buffer, pos: int) -> int:
         raise MalformedMessage("a header ends early") from None
 
 
-class Answer(NamedTuple):
+class MatchedResponse(NamedTuple):
     """A response, and the correlation id of its request."""
 
     correlation_id: int
@@ -261,12 +268,12 @@ class ClientConnection:
         self._in_flight.append((correlation_id, APIS[request.API_KEY].response, version))
         return correlation_id, frame
 
-    def buffer_updated(self, received: int) -> Iterator[Answer]:
+    def buffer_updated(self, received: int) -> Iterator[MatchedResponse]:
         """Yield the responses that ``received`` more bytes complete; exhaust it."""
         for frame in self._reader.buffer_updated(received):
             yield self._match(frame)
 
-    def _match(self, frame: memoryview) -> Answer:
+    def _match(self, frame: memoryview) -> MatchedResponse:
         if len(frame) < _CORRELATION.size:
             raise MalformedMessage(f"a response of {len(frame)} bytes")
         correlation_id: int = _CORRELATION.unpack_from(frame)[0]
@@ -278,7 +285,7 @@ class ClientConnection:
         pos = _CORRELATION.size
         if response.header_version(version) >= 1:
             pos = _skip_tags(frame, pos)
-        return Answer(correlation_id, _decode_response(response, version, frame, pos))
+        return MatchedResponse(correlation_id, _decode_response(response, version, frame, pos))
 
 
 def _decode_response(response: type[Response], version: int, frame: memoryview, pos: int) -> Response:

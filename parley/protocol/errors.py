@@ -46,7 +46,7 @@ class ErrorCode(IntEnum):
         RETRIABLE,
     )
     UNKNOWN_TOPIC_OR_PARTITION = 3, "This broker has no such topic or partition.", RETRIABLE
-    INVALID_FETCH_SIZE = 4, "The fetch size asked for is not allowed."
+    INVALID_FETCH_SIZE = 4, "The requested fetch size is not allowed."
     LEADER_NOT_AVAILABLE = 5, "The partition has no leader at this moment.", RETRIABLE
     NOT_LEADER_OR_FOLLOWER = 6, "This broker is not the partition's leader, or holds no replica of it.", RETRIABLE
     REQUEST_TIMED_OUT = 7, "The request was not completed within its time limit.", RETRIABLE
@@ -149,7 +149,7 @@ class ErrorCode(IntEnum):
     GROUP_MAX_SIZE_REACHED = 81, "The group has group.max.size members already."
     FENCED_INSTANCE_ID = 82, "Another member has taken this group.instance.id."
     ELIGIBLE_LEADERS_NOT_AVAILABLE = 83, "No replica that may lead is available.", RETRIABLE
-    ELECTION_NOT_NEEDED = 84, "The partition has the leader asked for.", RETRIABLE
+    ELECTION_NOT_NEEDED = 84, "The partition already has the requested leader.", RETRIABLE
     NO_REASSIGNMENT_IN_PROGRESS = 85, "No reassignment of the partition is under way."
     GROUP_SUBSCRIBED_TO_TOPIC = 86, "The group is subscribed to the topic, so its offsets may not be deleted."
     INVALID_RECORD = 87, "The broker refuses a record; the response says which and why."

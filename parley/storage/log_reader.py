@@ -1,4 +1,4 @@
-"""Plans and executes reads: which bytes of which segment file answer a fetch.
+"""Plans and executes reads: which bytes of which segment file a fetch returns.
 
 Rules (docs/storage.md has them all):
 

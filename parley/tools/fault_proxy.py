@@ -1,9 +1,9 @@
-"""A TCP proxy in a thread of its own, for tests of what clients and brokers do when the network fails between them.
+"""A TCP proxy in its own thread, for tests of clients and brokers whose network fails.
 
 ::
 
     with FaultProxy("127.0.0.1", 9092) as link:     # brokers or clients connect to link.port instead
-        link.cut()                                  # nothing passes any more, and nobody is told
+        link.cut()                                  # nothing passes any more; connections stay open
         link.restore()
 """
 
@@ -18,10 +18,10 @@ from parley.consensus.conformance.proxy import Proxy, Tap
 
 
 class FaultProxy:
-    """Passes on what comes to ``port`` of this machine, until it is told otherwise."""
+    """Forwards the connections to ``port`` of this machine to a server, and makes network faults on request."""
 
     def __init__(self, host: str, port: int, make_tap: Callable[[], Tap] = Tap) -> None:
-        """``make_tap()`` makes what sees the bytes of a connection, and may change or lose them."""
+        """``make_tap()`` returns the ``Tap`` of a new connection, which sees its bytes and may change or drop them."""
         self._target = (host, port)
         self._make_tap = make_tap
         self._proxy: Proxy | None = None
@@ -29,7 +29,7 @@ class FaultProxy:
 
     @property
     def port(self) -> int:
-        """Where it listens on 127.0.0.1."""
+        """The port of 127.0.0.1 that the proxy listens on."""
         return self._inner.port
 
     @property
@@ -39,20 +39,19 @@ class FaultProxy:
         return self._proxy
 
     def cut(self) -> None:
-        """Let nothing through, either way, and tell nobody: as when a cable is pulled."""
+        """Drop everything in both directions without closing a connection, as if a cable was pulled."""
         self._thread.do(self._call(self._inner.cut))
 
     def restore(self) -> None:
-        """End :meth:`cut`; connections of before are broken."""
+        """End ``cut``. Earlier connections are broken."""
         self._thread.do(self._call(self._inner.restore))
 
     def break_all(self) -> None:
-        """Reset all connections; new ones are let in."""
+        """Reset all connections. New ones are accepted."""
         self._thread.do(self._call(self._inner.break_all))
 
-    async def _call(self, what: object) -> None:
-        assert callable(what)
-        what()
+    async def _call(self, fault: Callable[[], None]) -> None:
+        fault()
 
     async def _begin(self) -> None:
         self._proxy = Proxy(*self._target, self._make_tap)

@@ -1,8 +1,8 @@
-"""``make cluster STORE=etcd``: three brokers on this machine and a real server of the store they meet in.
+"""``make cluster STORE=etcd``: runs three brokers and a real server of the store on this machine.
 
-Everything is below one folder, ``parley-data/on-<store>``, and is found there by the next start. The command that
-starts the brokers is printed: for every store it is the same but for ``coordination.url``. Ctrl-C stops the brokers one
-after another, and the store's server when they are gone; a second one ends everything at once.
+All files are below one folder, ``parley-data/on-<store>``, and the next start uses them again. The program prints the
+command that starts the brokers: it is the same for every store, except for ``coordination.url``. Ctrl-C stops the
+brokers one after another, then the store's server; a second Ctrl-C ends everything at once.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ BROKERS: Final = 3
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the cluster until it is told to stop; the exit code."""
+    """Run the cluster until it is interrupted. Returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m parley.tools.local_cluster", description=__doc__, allow_abbrev=False
     )
     parser.add_argument("store", choices=["local", *KINDS])
-    parser.add_argument("--folder", type=Path, help="where everything is kept; parley-data/on-<store> if not given")
+    parser.add_argument("--folder", type=Path, help="the folder for all files; parley-data/on-<store> by default")
     parser.epilog = "All other options are for `parley start`."
     options, more = parser.parse_known_args(arguments)
     folder = (options.folder or Path("parley-data") / f"on-{options.store}").absolute()
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
         with ExitStack() as stack:
             url = f"local://{folder}/store"
             if options.store != "local":
-                print(f"Starting {options.store}; its data and its log are in {folder}/store.", flush=True)
+                print(f"Starting {options.store}; its data and its log file are in {folder}/store.", flush=True)
                 url = stack.enter_context(store_server(options.store, folder / "store", usual_port=True))
             settings = (f"coordination.url={url}", f"log.dirs={folder}")
             words = ["--brokers", str(BROKERS), *(word for each in settings for word in ("--override", each)), *more]

@@ -1,7 +1,7 @@
-"""A pytest plugin: the fixtures ``kafka_broker`` and ``kafka_cluster``, in this process for the whole test run.
+"""A pytest plugin: the fixtures ``kafka_broker`` and ``kafka_cluster``, which run in this process for a whole test run.
 
-It is found by its entry point in every project that has Parley installed, so it must cost nothing there: the broker is
-imported when a test first asks for a fixture.
+pytest loads the plugin in every project that has Parley installed, so it must be cheap: it imports the broker when a
+test first uses a fixture.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _INI = "kafka_broker_config"
 
 
 class _Served:
-    """What tests of any client need, of one broker as of several."""
+    """What both fixtures offer."""
 
     def __init__(self, served: Broker | Cluster, replicas: int) -> None:
         self._served = served
@@ -29,11 +29,11 @@ class _Served:
 
     @property
     def bootstrap_servers(self) -> str:
-        """``host:port``, with commas between several, as every client's configuration wants it."""
+        """``host:port`` of each broker, joined by commas, for the configuration of clients."""
         return self._served.bootstrap_servers
 
     def _create_topic(self, name: str, partitions: int, replicas: int, configs: Mapping[str, str] | None) -> str:
-        # In a thread, because the caller's may have a running event loop.
+        # In another thread, because the caller's thread may have a running event loop.
         with ThreadPoolExecutor(1) as thread:
             making = _create(self.bootstrap_servers, name, partitions, replicas, dict(configs or {}))
             thread.submit(asyncio.run, making).result()
@@ -44,16 +44,16 @@ class KafkaBroker(_Served):
     """A running broker, for tests of any client."""
 
     def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> str:
-        """Make a topic with these settings, wait until it can be used, and answer its name.
+        """Create a topic with these settings, wait until it can be used, and return its name.
 
-        Topics that a client names are also made by themselves, with one partition. May be called from async tests too.
-        Raises ``parley.protocol.errors.KafkaError`` where the broker refuses, as TOPIC_ALREADY_EXISTS.
+        Topics that a client names are also created automatically, with one partition. May be called from async tests,
+        too. Raises ``parley.protocol.errors.KafkaError`` if the broker refuses, for example with TOPIC_ALREADY_EXISTS.
         """
         return self._create_topic(name, partitions, self._replicas, configs)
 
 
 class KafkaCluster(_Served):
-    """Three running brokers, for tests of what clients do when one is gone. Who hurts it must heal it."""
+    """Three running brokers, for tests of clients that lose a broker. A test that stops a broker must restart it."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster, len(cluster.brokers))
@@ -61,25 +61,26 @@ class KafkaCluster(_Served):
 
     @property
     def brokers(self) -> list[int]:
-        """The ids of the brokers, those that are down too."""
+        """The ids of all brokers, including those that are down."""
         return list(self._cluster.brokers)
 
     def create_topic(
         self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None, *, replicas: int | None = None
     ) -> str:
-        """As :meth:`KafkaBroker.create_topic`; each partition is on every broker unless ``replicas`` says otherwise."""
+        """Create a topic like ``KafkaBroker.create_topic``, by default with a replica of each partition on every
+        broker."""
         return self._create_topic(name, partitions, self._replicas if replicas is None else replicas, configs)
 
     def kill(self, broker: int) -> None:
-        """End a broker as a killed process ends; what it acknowledged is on the others."""
+        """End a broker like a killed process. The other brokers have all records acknowledged with ``acks=all``."""
         self._cluster.kill(broker)
 
     def stop(self, broker: int) -> None:
-        """Stop a broker in order: it gives its leaders away first."""
+        """Stop a broker with a controlled shutdown: it first hands over its leadership."""
         self._cluster.stop(broker)
 
     def restart(self, broker: int) -> None:
-        """Start a broker again, at its address and with its data."""
+        """Start a broker again with its address and data."""
         self._cluster.restart(broker)
 
 
@@ -104,7 +105,7 @@ async def _create(bootstrap: str, name: str, partitions: int, replicas: int, con
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The settings of the broker, on the command line and in the ini file."""
+    """Declare the settings of the brokers, as a command-line option and an ini option."""
     group = parser.getgroup("parley", "Kafka broker (parley)")
     group.addoption(
         _OPTION,
@@ -119,7 +120,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def broker_settings(config: pytest.Config) -> dict[str, str]:
-    """The broker's settings: those of the ini file, and over them those of the command line."""
+    """Return the settings of the brokers; those on the command line override those in the ini file."""
     settings = {}
     for line in [*config.getini(_INI), *config.getoption(_OPTION)]:
         key, equals, value = line.partition("=")
@@ -131,7 +132,7 @@ def broker_settings(config: pytest.Config) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def kafka_broker(pytestconfig: pytest.Config) -> Iterator[KafkaBroker]:
-    """A Kafka broker in this process, in a thread of its own, until the tests are done. It starts empty."""
+    """Run a Kafka broker in a thread of this process until the end of the test run. It starts empty."""
     from parley import Broker
 
     with Broker(broker_settings(pytestconfig)) as broker:
@@ -140,7 +141,7 @@ def kafka_broker(pytestconfig: pytest.Config) -> Iterator[KafkaBroker]:
 
 @pytest.fixture(scope="session")
 def kafka_cluster(pytestconfig: pytest.Config) -> Iterator[KafkaCluster]:
-    """Three Kafka brokers in this process, in a thread of their own, until the tests are done. They start empty."""
+    """Run three Kafka brokers in a thread of this process until the end of the test run. They start empty."""
     from parley import Cluster
 
     with Cluster(broker_settings(pytestconfig), brokers=3) as cluster:

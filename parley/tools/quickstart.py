@@ -1,14 +1,12 @@
-"""``make quickstart``: three brokers, a real file, and the death of a leader in the middle of it.
+"""``make quickstart``: starts three brokers, sends a real file, and kills the leader while more records are sent.
 
-The steps are those of Kafka's documentation: start brokers, create a topic, send records, look at it, kill the leader,
-look again, read everything. Each is a command that a person could type, and is printed before it runs. The file is the
-one named on the command line, else this repository's own git log, else its README. While the leader dies a producer of
-this program sends the file's lines again, with acks=all, and keeps what it is told; what it was told must be there in
-the end. Whatever happens is said, and anything lost, doubled or out of order ends this program with exit code 1.
+The steps are those of Kafka's quickstart: start brokers, create a topic, send and read records. Each is a command that
+a user could type, and is printed before it runs. While the leader is killed, a producer in this program sends the lines
+of the file again, with ``acks=all``. In the end every acknowledged line must be in the topic once and in order;
+otherwise the exit code is 1.
 
-The store is the embedded one. With ``--store`` a real server of another one is started for the story; with
-``--coordination-url`` it is told on a store that runs already, below a path of its own. Of all that is configured
-nothing changes but ``coordination.url``.
+The file is given on the command line; by default it is this repository's git log, else its README. The store is the
+embedded one. ``--store`` starts a real server of another store, ``--coordination-url`` uses a running one.
 """
 
 from __future__ import annotations
@@ -43,12 +41,12 @@ START_SECONDS_MAX: Final = 60
 RATE: Final = 2000
 """Lines per second that the producer sends while the leader dies."""
 BEFORE_S, AFTER_S = 1.0, 2.0
-"""How long it sends before the kill, and after it is acknowledged again."""
+"""How many seconds' worth of lines must be acknowledged before the kill, and after it."""
 PAUSE_MAX_S: Final = 60.0
 
 
 def main(arguments: list[str]) -> int:
-    """Run the story; 0 when nothing that was acknowledged is missing."""
+    """Run all steps. Returns 0 if no acknowledged line is missing."""
     options = _options(arguments)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="parley-quickstart-") as folder:
@@ -56,32 +54,32 @@ def main(arguments: list[str]) -> int:
         with source.open("rb") as text:
             lines = list(lines_of(text))
         if not lines:
-            raise SystemExit(f"{source} has no lines: name a file that has.")
+            raise SystemExit(f"{source} has no lines: name a file with lines.")
         print(f"The input is {source}: {len(lines)} lines, {source.stat().st_size} bytes.\n")
         with (
             _store(options, Path(folder) / "store") as url,
             _brokers(Path(folder) / "data", url) as (process, bootstrap),
         ):
             sending, consumed = _story(process, bootstrap, source, lines)
-        print(f"\nThe brokers have stopped. Their data lay in {folder}/data and goes with this program.")
+        print(f"\nThe brokers have stopped. Their data in {folder}/data is deleted when this program ends.")
     return _report([*lines, *sending.sent], consumed, sending, time.monotonic() - began)
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m parley.tools.quickstart", allow_abbrev=False)
     parser.add_argument(
-        "file", nargs="?", type=Path, help="the lines to be sent; this repository's git log if not given"
+        "file", nargs="?", type=Path, help="the file whose lines are sent; by default this repository's git log"
     )
     store = parser.add_mutually_exclusive_group()
-    store.add_argument("--store", default="local", choices=["local", *KINDS], help="start a real server of it")
-    store.add_argument("--coordination-url", metavar="URL", help="use a store that runs already")
+    store.add_argument("--store", default="local", choices=["local", *KINDS], help="start a real server of this store")
+    store.add_argument("--coordination-url", metavar="URL", help="use a running store")
     return parser.parse_args(arguments)
 
 
 def _input(named: Path | None, folder: Path) -> Path:
     if named is not None:
         if not named.is_file():
-            raise SystemExit(f"{named} is not a file: name one whose lines are to be sent.")
+            raise SystemExit(f"{named} is not a file: name the file whose lines are sent.")
         return named
     log = subprocess.run(["git", "log", "--stat"], capture_output=True, check=False)
     if log.returncode == 0 and log.stdout:
@@ -92,19 +90,20 @@ def _input(named: Path | None, folder: Path) -> Path:
 
 
 def _parley(*words: str, reads: Path | None = None) -> list[str]:
-    """The command line, shown as a user types it; ``reads`` is the file that it is given as its input."""
+    """Print a command as a user types it, and return it as a program can run it. ``reads`` is its input file."""
     print(f"\n$ parley {' '.join(words)}{'' if reads is None else f' < {reads}'}", flush=True)
     return [sys.executable, "-m", "parley", *words]
 
 
 @contextmanager
 def _store(options: argparse.Namespace, folder: Path) -> Iterator[str | None]:
-    """The store's address for as long as the context lasts; None is the embedded one in the brokers' folder."""
+    """Yield the address of the store, or None for the embedded store in the brokers' folder. A server ends with the
+    context."""
     if options.coordination_url:
         address, mark, query = options.coordination_url.partition("?")
         url = f"{address.rstrip('/')}/quickstart-{secrets.token_hex(4)}{mark}{query}"
         yield url
-        print(f"\nWhat they kept in the store stays there until you delete it: {url}")
+        print(f"\nThe brokers' data in the store stays there until you delete it: {url}")
     elif options.store == "local":
         yield None
     else:
@@ -118,7 +117,8 @@ def _store(options: argparse.Namespace, folder: Path) -> Iterator[str | None]:
 
 @contextmanager
 def _brokers(data: Path, url: str | None) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Brokers in processes of their own, on free ports, for as long as the context lasts."""
+    """Run the brokers, each in its own process on a free port, while the context lasts. Yields the command and their
+    addresses."""
     settings = ["listeners=PLAINTEXT://127.0.0.1:0", f"log.dirs={data}", "metrics.listener=", "logging.level=error"]
     if url is not None:
         settings.append(f"coordination.url={url}")
@@ -133,7 +133,7 @@ def _brokers(data: Path, url: str | None) -> Iterator[tuple[subprocess.Popen[str
 
 
 def _wait_until_ready(process: subprocess.Popen[str]) -> str:
-    """Show what the brokers say until they name their addresses; answers the addresses."""
+    """Show the output of the brokers until they print their addresses. Returns the addresses."""
     assert process.stdout is not None
     for line in process.stdout:
         print(line, end="", flush=True)
@@ -169,7 +169,7 @@ def _story(
 
 
 def _describe(to: Sequence[str]) -> int:
-    """Show the topic; answers its leader."""
+    """Show the topic. Returns its leader."""
     text = subprocess.run(
         _parley("topics", *to, "--describe", "--topic", TOPIC), stdout=subprocess.PIPE, text=True, check=True
     ).stdout
@@ -181,17 +181,17 @@ def _describe(to: Sequence[str]) -> int:
 
 
 def _pid_of(process: subprocess.Popen[str], broker: int) -> int:
-    """The process of a broker, among those that the command has started."""
+    """Return the process id of a broker, one of the children of the command."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     for pid in children:
         if f"broker.id={broker}".encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
             return int(pid)
-    raise SystemExit(f"Broker {broker} has no process any more.")
+    raise SystemExit(f"Broker {broker} has no process.")
 
 
 @dataclass
 class _Sending:
-    """A producer in a thread: what it has sent, and when what was acknowledged."""
+    """A producer in a thread: the lines that it has sent, and the times of their acknowledgements."""
 
     bootstrap: str
     lines: list[bytes]
@@ -220,29 +220,30 @@ class _Sending:
             if self._over.is_set():
                 break
             self.sent.append(line)
-            producer.produce(TOPIC, line, partition=0, on_delivery=self._told)
+            producer.produce(TOPIC, line, partition=0, on_delivery=self._on_delivery)
             producer.poll(max(0.0, began + len(self.sent) / RATE - time.monotonic()))
         producer.flush(PAUSE_MAX_S)
 
-    def _told(self, error: object, message: Any) -> None:
+    def _on_delivery(self, error: object, message: Any) -> None:
         if error is None:
             self.acknowledged_at.append(time.monotonic())
         else:
             self.failed.append(str(error))
 
     def wait_for(self, more: int) -> None:
-        """Wait until so many more lines are acknowledged, or it takes too long: that is told in the end."""
+        """Wait until this many more lines are acknowledged, for at most ``PAUSE_MAX_S``. The report shows if some are
+        missing."""
         goal, deadline = len(self.acknowledged_at) + more, time.monotonic() + PAUSE_MAX_S
         while len(self.acknowledged_at) < goal and time.monotonic() < deadline and self._thread.is_alive():
             time.sleep(0.005)
 
     def killed(self) -> None:
-        """The leader was killed just now."""
+        """Note that the leader has just been killed."""
         self.killed_at = time.monotonic()
 
     @property
     def pause_s(self) -> float:
-        """The longest time without an acknowledgement from the kill on."""
+        """The longest time without an acknowledgement since the kill, in seconds."""
         times = [at for at in self.acknowledged_at if at >= self.killed_at]
         return max(
             (later - earlier for earlier, later in zip([self.killed_at, *times], times, strict=False)), default=0
@@ -255,7 +256,7 @@ def _report(sent: list[bytes], received: list[bytes], sending: _Sending, seconds
     print(f"consumed {len(received):>8} records   sha256 {digests[1]}")
     unknown = len(sending.sent) - len(sending.acknowledged_at)
     if unknown:
-        reasons = ", ".join(sorted(set(sending.failed))) or "no answer"
+        reasons = ", ".join(sorted(set(sending.failed))) or "no response"
         print(f"\n{unknown} lines were not acknowledged ({reasons}).", file=sys.stderr)
     if sent != received:
         first = next((i for i, pair in enumerate(zip(sent, received, strict=False)) if pair[0] != pair[1]), None)
@@ -265,7 +266,7 @@ def _report(sent: list[bytes], received: list[bytes], sending: _Sending, seconds
         return 1
     count, pause = len(sending.sent), sending.pause_s
     print(f"\n{count} lines were acknowledged while the leader died; the longest wait was {pause:.2f} s.")
-    print(f"Nothing is missing, doubled or out of order. {seconds:.1f} s altogether.")
+    print(f"No line is missing, duplicated or out of order. {seconds:.1f} s altogether.")
     return 0
 
 

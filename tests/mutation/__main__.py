@@ -229,9 +229,9 @@ def main() -> int:
         name: tests for name, tests in targets.items() if not asked.modules or any(w in name for w in asked.modules)
     }
     os.chdir(ROOT)
-    for tests in sorted(set(map(tuple, chosen.values()))):
-        if os.waitpid(run(None, tests), 0)[1]:
-            sys.exit(f"Error: these tests fail without a mutant: {' '.join(tests)}")
+    for those in sorted(set(map(tuple, chosen.values()))):
+        if os.waitpid(run(None, those), 0)[1]:
+            sys.exit(f"Error: these tests fail without a mutant: {' '.join(those)}")
     counted: dict[str, Counter[bool]] = {name: Counter() for name in chosen}
     of = {}
     mutants = []

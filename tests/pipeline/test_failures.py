@@ -153,7 +153,7 @@ def test_what_never_comes_is_not_waited_for(cluster: Cluster) -> None:
 def test_no_broker_is_said() -> None:
     with (
         Cluster(Connection(bootstrap="127.0.0.1:1", api_timeout_ms=300)) as cluster,
-        pytest.raises(KafkaError, match=r"no broker answers: cannot connect to 127.0.0.1:1"),
+        pytest.raises(KafkaError, match=r"no broker responds: cannot connect to 127.0.0.1:1"),
     ):
         cluster.partitions(["t"])
 

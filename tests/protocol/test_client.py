@@ -204,7 +204,7 @@ async def test_no_answer_in_time_leaves_the_connection_usable(peer: Peer) -> Non
 
     peer.answers[12] = late
     async with Client(f"{HOST}:{peer.port}") as client:
-        with pytest.raises(KafkaError, match=r"no answer to Heartbeat v4 from 127.0.0.1:\d+ within 0.05 s") as raised:
+        with pytest.raises(KafkaError, match=r"no response to Heartbeat v4 from 127.0.0.1:\d+ within 0.05 s") as raised:
             await client.send(HEARTBEAT, timeout=0.05)
         assert raised.value.code is ErrorCode.REQUEST_TIMED_OUT
         assert (await client.send(HEARTBEAT)).error_code == 2
@@ -219,11 +219,11 @@ async def test_what_may_go_to_any_broker_does_not_wait_for_a_silent_one_twice(pe
     asked = MetadataRequest(topics=[])
     try:
         async with Client(f"{HOST}:{silent.port},{HOST}:{peer.port}") as client:
-            with pytest.raises(KafkaError, match="no answer to Metadata"):
+            with pytest.raises(KafkaError, match="no response to Metadata"):
                 await client.send(asked, timeout=0.05)
             assert (await client.metadata([])).controller_id == 7
             peer.answers[3] = lambda header, request: None
-            with pytest.raises(KafkaError, match=f"no answer to Metadata v12 from {HOST}:{peer.port} "):
+            with pytest.raises(KafkaError, match=f"no response to Metadata v12 from {HOST}:{peer.port} "):
                 await client.send(asked, timeout=0.05)
             silent.answers[3] = silent.metadata  # it goes on
             assert (await client.metadata([])).controller_id == 7
@@ -266,7 +266,7 @@ async def test_the_first_bootstrap_address_that_answers(peer: Peer) -> None:
     dead = unused_port()
     async with Client(f"{HOST}:{dead},{HOST}:{peer.port}") as client:
         assert (await client.metadata([])).controller_id == 7
-    with pytest.raises(KafkaError, match=f"no broker answers: cannot connect to {HOST}:{dead}: ") as raised:
+    with pytest.raises(KafkaError, match=f"no broker responds: cannot connect to {HOST}:{dead}: ") as raised:
         await Client([(HOST, dead)]).metadata()
     assert raised.value.code is ErrorCode.BROKER_NOT_AVAILABLE
 
@@ -283,7 +283,7 @@ async def test_a_request_waits_no_longer_for_a_connection_than_for_its_answer() 
 async def test_a_peer_that_never_speaks() -> None:
     with socket.create_server((HOST, 0)) as silent:
         port = silent.getsockname()[1]
-        with pytest.raises(KafkaError, match=rf"127.0.0.1:{port} does not answer within 0.05 s"):
+        with pytest.raises(KafkaError, match=rf"127.0.0.1:{port} does not respond within 0.05 s"):
             await Client([(HOST, port)], connect_timeout=0.05).metadata()
 
 

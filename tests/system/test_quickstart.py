@@ -1,4 +1,4 @@
-"""``make quickstart`` tells its story, and tells it truthfully."""
+"""``make quickstart``: its steps, and its report of lost or reordered lines."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from parley.tools import quickstart
 from parley.tools.store_servers import KINDS
 
 
-def told(folder: Path, *words: str) -> str:
-    """The story, told to its end with these options."""
+def run(folder: Path, *words: str) -> str:
+    """Run the quickstart to its end with these options; return its output."""
     source = folder / "lines.txt"
     source.write_text("".join(f"line {number}\n" for number in range(300)))
     command = [sys.executable, "-m", "parley.tools.quickstart", *words, str(source)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
-    assert "Nothing is missing, doubled or out of order." in done.stdout
+    assert "No line is missing, duplicated or out of order." in done.stdout
     return done.stdout
 
 
-def test_the_story(tmp_path: Path) -> None:
-    story = told(tmp_path)
-    commands = [line for line in story.splitlines() if line.startswith("$ ")]
+def test_steps_are_those_of_kafkas_quickstart(tmp_path: Path) -> None:
+    output = run(tmp_path)
+    commands = [line for line in output.splitlines() if line.startswith("$ ")]
     assert [" ".join(command.split()[1:3]) for command in commands] == [
         "parley start",
         "parley topics",
@@ -42,23 +42,23 @@ def test_the_story(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "store", [each if each == "etcd" else pytest.param(each, marks=pytest.mark.soak) for each in KINDS]
 )
-def test_the_story_on_another_store_differs_in_one_setting(store: str, tmp_path: Path) -> None:
-    def settings(story: str) -> set[str]:
-        start = next(line for line in story.splitlines() if line.startswith("$ parley start"))
+def test_another_store_differs_in_one_setting(store: str, tmp_path: Path) -> None:
+    def settings(output: str) -> set[str]:
+        start = next(line for line in output.splitlines() if line.startswith("$ parley start"))
         return {word for word in start.split() if "=" in word and not word.startswith("log.dirs=")}
 
-    there = settings(told(tmp_path, "--store", store))
+    there = settings(run(tmp_path, "--store", store))
     (url,) = [word for word in there if word.startswith("coordination.url=")]
     assert url.startswith(f"coordination.url={store}://127.0.0.1:")
     assert there - {url} == {"listeners=PLAINTEXT://127.0.0.1:0", "metrics.listener=", "logging.level=error"}
 
 
 @pytest.mark.slow
-def test_the_story_on_a_store_that_runs_has_a_path_of_its_own(tmp_path: Path) -> None:
+def test_running_store_gets_its_own_path(tmp_path: Path) -> None:
     given = f"local://{tmp_path}/store"
-    story = told(tmp_path, "--coordination-url", given)
+    output = run(tmp_path, "--coordination-url", given)
     (kept,) = (tmp_path / "store").iterdir()
-    assert f"until you delete it: {given}/{kept.name}\n" in story
+    assert f"until you delete it: {given}/{kept.name}\n" in output
 
 
 def sending(acknowledged: int, sent: int) -> quickstart._Sending:
@@ -68,14 +68,14 @@ def sending(acknowledged: int, sent: int) -> quickstart._Sending:
     return made
 
 
-def test_what_went_wrong_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_names_lost_and_reordered_lines(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [b"a", b"b"]
     assert quickstart._report(lines, lines, sending(2, 2), 1.0) == 0
-    assert "Nothing is missing" in capsys.readouterr().out
+    assert "No line is missing" in capsys.readouterr().out
     for received in ([b"a"], [b"b", b"a"], [b"a", b"b", b"b"]):
         assert quickstart._report(lines, received, sending(2, 2), 1.0) == 1
         said = capsys.readouterr()
         assert "The lines differ from line" in said.err
-        assert "Nothing is missing" not in said.out
+        assert "No line is missing" not in said.out
     assert quickstart._report(lines, lines, sending(1, 2), 1.0) == 1
-    assert "1 lines were not acknowledged (no answer)." in capsys.readouterr().err
+    assert "1 lines were not acknowledged (no response)." in capsys.readouterr().err

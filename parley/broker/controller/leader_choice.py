@@ -36,7 +36,7 @@ def elect_leader(state: PartitionState, live: Container[int], *, unclean: bool =
 def next_partition_state(
     known: PartitionState, wanted: PartitionState, live: Container[int], *, unclean: bool = False
 ) -> PartitionState:
-    """Return the state that follows ``known`` when ``wanted`` is asked for, by the rules above.
+    """Return the state that follows ``known`` when a decision wants ``wanted``, by the rules above.
 
     The epochs of ``wanted`` are ignored. Its leader is kept if it may lead. Its ISR may be empty only if ``unclean``
     allows an election outside the ISR. The leader epoch rises if the leader changes, the partition epoch if anything

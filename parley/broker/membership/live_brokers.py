@@ -173,7 +173,7 @@ class LiveBrokers:
             before = now
             await self._fence_the_absent()
             for broker_id, epoch in self._silent(now):
-                await self._fence(broker_id, epoch, f"it has not asked for metadata for {self._silence_s:g} s")
+                await self._fence(broker_id, epoch, f"it has not requested metadata for {self._silence_s:g} s")
             self._tend(watches)
 
     def _silent(self, now: float) -> list[tuple[int, int]]:

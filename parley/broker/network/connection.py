@@ -4,7 +4,7 @@ The states::
 
     OPEN         requests are handled
     DRAINING     no further request begins; the connection closes when its responses have been sent
-    CLOSING      the transport has been told to close
+    CLOSING      the transport is closing
     LOST         the transport has closed (final)
 
 Responses leave in the order of their requests. docs/architecture.md, "How a connection is kept in check", has the rules

@@ -92,7 +92,7 @@ class Fetcher:
         self._wakeup = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._is_awaiting_response = False
-        self._is_hurried = False  # the leader was asked to respond now
+        self._is_hurried = False  # the leader has been made to respond now
         self._sent = 0  # requests
         self._unreachable: dict[int, GrowingInterval] = {}  # error code -> when it is logged again
         self._failures = 0  # requests that failed in a row
@@ -331,7 +331,7 @@ class Fetcher:
         followed.timer = asyncio.get_running_loop().call_later(seconds, self._fetch_again, followed)
 
     def _fetch_again(self, followed: FollowedPartition) -> None:
-        """Put a partition into the requests, unless the metadata have superseded it."""
+        """Put a partition into the requests, unless the metadata has superseded it."""
         if followed.state is FollowState.LEFT:
             return
         if not followed.is_current:

@@ -1,4 +1,4 @@
-"""The assignment of followed partitions to fetchers, as the metadata require.
+"""The assignment of followed partitions to fetchers, as the metadata requires.
 
 Each leader is followed on ``num.replica.fetchers`` connections, over which its partitions are spread. A fetcher starts
 with its first partition and stops with its last. A partition is assigned again when its leader or leader epoch changes,

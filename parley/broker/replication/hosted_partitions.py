@@ -1,7 +1,7 @@
-"""The replicas that this broker hosts, as the metadata assign them.
+"""The replicas that this broker hosts, as the metadata assigns them.
 
-A partition is added when the metadata name this broker among its replicas. It then gets every change of its state and
-of its topic's configuration, and is closed when the metadata remove it. Its log is opened in the background. A handler
+A partition is added when the metadata names this broker among its replicas. It then gets every change of its state and
+of its topic's configuration, and is closed when the metadata removes it. Its log is opened in the background. A handler
 that creates topics waits for ``opened``, so that the topic can be used at once; a handler that lists topics shows
 partitions without a log as leaderless.
 

@@ -271,7 +271,7 @@ class IsrMaintenance:
             if proposal.is_due:
                 partition.withdraw_isr()
             return f"the controller has refused an ISR: {ErrorCode(code).name}"
-        if code:  # the metadata bring a newer state
+        if code:  # the metadata brings a newer state
             return f"the ISR has changed in another way: {ErrorCode(code).name}"
         self.changes.shrinks += len(set(state.isr).difference(isr)) > 0
         self.changes.expands += len(set(isr).difference(state.isr)) > 0
@@ -281,7 +281,7 @@ class IsrMaintenance:
         return "the ISR has changed"
 
     def _apply(self, partition: Partition, outcome: AlterPartitionResponse.PartitionData) -> None:
-        """Apply the new state. The metadata bring it again later."""
+        """Apply the new state. The metadata brings it again later."""
         partition.change(
             replace(
                 partition.state,

@@ -1,6 +1,6 @@
 """Reports replicas whose disk has failed to the controller, so that other replicas lead and the ISRs shrink.
 
-A replica is reported as long as the metadata name this broker as its leader, or as one of several members of the ISR.
+A replica is reported as long as the metadata names this broker as its leader, or as one of several members of the ISR.
 So it is reported again if that returns, as it does when this broker registers again.
 """
 

@@ -31,7 +31,7 @@ class Sessions(Protocol):
 
 
 class ConsulSession(Session):
-    """A session of this client. ``ended_in_store`` is True if Consul ended it, or is being told to."""
+    """A session of this client. ``ended_in_store`` is True if Consul has ended it, or has been asked to."""
 
     def __init__(self, sessions: Sessions, session_id: str, ttl_ms: int, sent_at: float) -> None:
         super().__init__(session_id, ttl_ms, sent_at)

@@ -17,7 +17,7 @@ from parley.consensus.errors import (
 
 
 class Compacted(Exception):
-    """The revision asked for is older than those etcd keeps. Never leaves this package."""
+    """The requested revision is older than those that etcd keeps. Never leaves this package."""
 
 
 class ResponseTooLarge(Exception):

@@ -58,9 +58,9 @@ class Change:
 class State:
     """The result of one read.
 
-    ``sessions`` are the ids of the sessions alive. ``keys`` has the znode of each key asked for, also of a dead key,
-    and None if there is none. ``versions`` are those of the buckets asked for. ``changes`` are the log entries asked
-    for, up to the first that does not exist. ``log_end`` is the number of the log's next entry.
+    ``sessions`` are the ids of the sessions alive. ``keys`` has the znode of each requested key, also of a dead key,
+    and None if there is none. ``versions`` are those of the requested buckets. ``changes`` are the requested log
+    entries, up to the first that does not exist. ``log_end`` is the number of the log's next entry.
     """
 
     sessions: frozenset[str]

@@ -89,8 +89,8 @@ class DescribeLogDirsResponse(Response, key=35, versions="0-5", flexible="2+"):
         error_code: i16 = 0
         log_dir: str
         topics: list[DescribeLogDirsResponse.DescribeLogDirsTopic]
-        total_bytes: i64 = field("4+", default=-1, ignorable=True)  # of the volume the directory is on; -1: not told
-        usable_bytes: i64 = field("4+", default=-1, ignorable=True)  # free on that volume; -1: not told
+        total_bytes: i64 = field("4+", default=-1, ignorable=True)  # of the volume the directory is on; -1: unknown
+        usable_bytes: i64 = field("4+", default=-1, ignorable=True)  # free on that volume; -1: unknown
         is_cordoned: bool = field("5+", default=False, ignorable=True)  # takes no new replicas
 
     class DescribeLogDirsTopic(Struct):

@@ -18,7 +18,7 @@ class ProduceRequest(Request, key=0, versions="0-13", flexible="9+"):
         3: transactional_id, and batches of format v2 only (KIP-98).
         4: the sender understands KAFKA_STORAGE_ERROR, a failed log directory (KIP-112).
         5: the response carries the log start offset, to tell expired producer state from lost records.
-        6: the client enforces throttle_time_ms itself; the broker answers at once (KIP-219).
+        6: the client enforces throttle_time_ms itself; the broker responds at once (KIP-219).
         7: batches may be compressed with zstd (KIP-110).
         8: the response names the records that made a batch invalid (KIP-467).
         9: flexible encoding (KIP-482).

@@ -68,8 +68,8 @@ class CreateTopicsResponse(Response, key=19, versions="0-7", flexible="5+"):
         error_message: str | None = field("1+", default=None, ignorable=True)
         # why there are no configs, though the topic was created
         topic_config_error_code: i16 = field("5+", tag=0, tagged="5+", default=0, ignorable=True)
-        num_partitions: i32 = field("5+", default=-1, ignorable=True)  # -1: not told
-        replication_factor: i16 = field("5+", default=-1, ignorable=True)  # -1: not told
+        num_partitions: i32 = field("5+", default=-1, ignorable=True)  # -1: unknown
+        replication_factor: i16 = field("5+", default=-1, ignorable=True)  # -1: unknown
         # None: not allowed to see them, or an error
         configs: list[CreateTopicsResponse.CreatableTopicConfigs] | None = field("5+", default=None, ignorable=True)
 

@@ -319,5 +319,5 @@ class ListTransactionsResponse(Response, key=66, versions="0-2", flexible="0+"):
 
     throttle_time_ms: i32 = 0
     error_code: i16 = 0
-    unknown_state_filters: list[str]  # names of states asked for that do not exist
+    unknown_state_filters: list[str]  # names of requested states that do not exist
     transaction_states: list[TransactionState]

@@ -50,12 +50,12 @@ class Status:
 
     @property
     def state(self) -> str:
-        """Where the store stands; "empty" where no cluster has begun in it, since then it is in charge of nothing."""
+        """The state of the store, or "empty" if no cluster has begun in it."""
         is_empty = self.record.state in IN_CHARGE_STATES and not self.sizes
         return "empty" if is_empty else self.record.state.value
 
     def as_data(self) -> dict[str, Any]:
-        """For programs."""
+        """The status as JSON data, for programs."""
         other = self.record.other
         move = {
             "id": self.record.move,

@@ -189,7 +189,7 @@ class GroupMembership:
             return  # a rebalance has begun meanwhile and will respond
         response = join_response(group, member)
         if member.member_id == group.leader_id:
-            # The assignment stays: an old client must not act as the leader, a new one is told to skip it (KIP-814).
+            # The assignment stays. An old client must not act as leader; a new one heeds skip_assignment (KIP-814).
             response.skip_assignment = version >= 9
             if version < 9:
                 response.leader, response.members = old_id, []

@@ -154,7 +154,7 @@ class Rebalances:
             _log.warning("an empty group was not stored", extra={"group": group.group_id, "error": error.code.name})
 
     def _sync_timed_out(self, group: Group) -> None:
-        """Remove the members that never asked for their assignment, and rebalance the others."""
+        """Remove the members that never requested their assignment, and rebalance the others."""
         if group.state is not GroupState.COMPLETING_REBALANCE:
             return
         missing = [member for member in group.members.values() if member.sync_reply is None]

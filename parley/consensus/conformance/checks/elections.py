@@ -30,7 +30,7 @@ async def _kills(lab: Lab) -> None:
     try:
         await asyncio.gather(*(race.enter() for _ in range(4)))
         for kill in range(_KILLS):
-            # Where only the TTL tells of a kill, waiting for a leader before every one would take too long.
+            # If only the TTL reveals a kill, waiting for a leader before every kill would take too long.
             if limits.crash_seen_ms_max is not None or kill % 10 == 0:
                 await lab.within(240, race.led.wait(), f"a leader after {kill} kills")
             await race.kill_one()
