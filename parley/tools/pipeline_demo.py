@@ -1,12 +1,10 @@
-"""``make pipeline``: a file, a topic, a count in windows by Spark, a topic, a file; with a kill -9 in the middle.
+"""``make pipeline``: Connect, two topics and a Spark job that is killed halfway must count every change once.
 
-The data is real: every changed file of every commit in this repository's git log (without git, the files of the
-checkout with their times). A broker is started; Connect's file source sends the lines of a file that grows while the
-story runs; a Spark job counts changes by window and folder (with a watermark), Connect's file sink writes the counts
-down. In the middle the Spark job is killed, and started again on its checkpoint. In the end the counts in the last file
-are added up and compared with those made from the input by plain Python: they must agree, or the exit code is 1.
-
-What happened is drawn: the throughput, and how far the job was behind, as a PNG. ``--master`` takes any Spark.
+The input is every changed file of every commit in this repository's git log (without git: the files of the checkout and
+their times). Connect's file source sends the lines of a growing file to a topic, a Spark job counts the changes by
+window and folder into another topic, and Connect's file sink writes the counts to a file. The Spark job is killed
+halfway and restarted on its checkpoint. In the end the counts must equal those that plain Python makes of the input;
+otherwise the exit code is 1. The throughput and the lag of the job are drawn to a PNG.
 """
 
 from __future__ import annotations
@@ -34,49 +32,49 @@ from parley.tools.pipeline_plot import Sample, plot
 SOURCE, TARGET = "changes", "changes-by-folder"
 ROOT: Final = Path(__file__).parents[2]
 FEED_S: Final = 20.0
-"""Over how long the input file grows."""
+"""How long the input file grows, in seconds."""
 _PIECES: Final = 100
 WAIT_S_MAX: Final = 300.0
 _SAMPLE_S: Final = 0.5
 _WINDOWS: Final = ((3 * 3600, "1 minute"), (3 * 86400, "10 minutes"), (60 * 86400, "6 hours"))
-"""Up to how long a history which window is taken (seconds); a day for longer ones."""
+"""The window to count by, for histories of up to this many seconds; a day for longer ones."""
 
 
 def main(arguments: list[str]) -> int:
-    """Tell the story; 0 when the totals agree."""
+    """Run the demo. Returns 0 if the totals agree."""
     parser = argparse.ArgumentParser(prog="python -m parley.tools.pipeline_demo", allow_abbrev=False)
-    parser.add_argument("--master", help="the Spark to run on; this machine unless given")
-    parser.add_argument("--plot", type=Path, default=Path("pipeline.png"), help="where the picture goes")
+    parser.add_argument("--master", help="the Spark master; local by default")
+    parser.add_argument("--plot", type=Path, default=Path("pipeline.png"), help="the file for the chart")
     options = parser.parse_args(arguments)
     changes = _changes()
     print(
         f"The input is {len(changes)} changed files, the first of {changes[0]['at']}, the last of {changes[-1]['at']}."
     )
-    # What was started is ended whoever ends this, a terminal or a time limit.
+    # SIGTERM, too, must end the processes started here.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         with tempfile.TemporaryDirectory(prefix="parley-pipeline-") as name, _broker(Path(name)) as bootstrap:
-            story = Story(Path(name), bootstrap, changes, options.master)
-            counts = story.tell()
+            demo = Demo(Path(name), bootstrap, changes, options.master)
+            counts = demo.run()
             agree = counts == Counter(one["folder"] for one in changes)
             verdict = f"{len(changes):,} changed files through two topics, totals {'agree' if agree else 'differ'}"
-            plot(story.samples, story.killed, story.again, verdict, options.plot)
+            plot(demo.samples, demo.killed, demo.again, verdict, options.plot)
     except KeyboardInterrupt:
-        print("\nInterrupted: what was started is ended, and its files are deleted.", file=sys.stderr)
+        print("\nInterrupted: all processes have been stopped and their files deleted.", file=sys.stderr)
         return 128 + signal.SIGINT
-    print(f"\nThe picture of lag and throughput is {options.plot.resolve()}.")
+    print(f"\nThe chart of lag and throughput is {options.plot.resolve()}.")
     return _report(changes, counts)
 
 
-# The input.
+# --- Input ---
 
 
 def _changes() -> list[dict[str, Any]]:
-    """Changed files in order of time."""
+    """Return all changed files, in order of time."""
     words = ["git", "-C", str(ROOT), "log", "--numstat", "--no-renames", "--no-show-signature", "--format=@%H %ct"]
     try:
         log = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)
-    except OSError:  # there is no git
+    except OSError:  # git is not installed
         return sorted(_from_files(), key=_in_time)
     found = list(_from_log(log.stdout)) if log.returncode == 0 else []
     return sorted(found or _from_files(), key=_in_time)
@@ -116,7 +114,7 @@ def _window(changes: list[dict[str, Any]]) -> str:
     return next((window for longest, window in _WINDOWS if span <= longest), "1 day")
 
 
-# The processes.
+# --- Processes ---
 
 
 def _parley(*words: str) -> list[str]:
@@ -126,7 +124,7 @@ def _parley(*words: str) -> list[str]:
 
 @contextmanager
 def _broker(folder: Path) -> Iterator[str]:
-    """A broker for as long as the context lasts; its address."""
+    """Run a broker while the context lasts. Yields its address."""
     settings = {
         "listeners": "PLAINTEXT://127.0.0.1:0",
         "metrics.listener": "",
@@ -159,8 +157,8 @@ def _free_port() -> int:
 
 
 @dataclass
-class Story:
-    """What is done, and what was seen meanwhile."""
+class Demo:
+    """One run of the demo, and the samples of its progress."""
 
     folder: Path
     bootstrap: str
@@ -183,8 +181,8 @@ class Story:
     def output(self) -> Path:
         return self.folder / "counts.jsonl"
 
-    def tell(self) -> Counter[str]:
-        """The counts by folder that the last file has in the end."""
+    def run(self) -> Counter[str]:
+        """Run all steps. Returns the counts by folder in the output file."""
         self.input.touch()
         to = ("--bootstrap-server", self.bootstrap)
         for topic in (SOURCE, TARGET):
@@ -204,7 +202,7 @@ class Story:
 
     @contextmanager
     def _connect(self) -> Iterator[None]:
-        """Connect's file source and file sink, in a process of theirs."""
+        """Run Connect's file source and file sink in a process of their own."""
         string = "org.apache.kafka.connect.storage.StringConverter"
         worker = {
             "bootstrap.servers": self.bootstrap,
@@ -213,7 +211,7 @@ class Story:
             "offset.storage.file.filename": str(self.folder / "connect.offsets"),
             "listeners": f"http://127.0.0.1:{_free_port()}",
             "tasks.engine": "threads",
-            "offset.flush.interval.ms": "500",  # the file sink's lines are in the file from then on
+            "offset.flush.interval.ms": "500",  # the file sink flushes its file then
         }
         source = {"name": "source", "connector.class": "FileStreamSource", "file": str(self.input), "topic": SOURCE}
         sink = {"name": "sink", "connector.class": "FileStreamSink", "file": str(self.output), "topics": TARGET}
@@ -231,7 +229,7 @@ class Story:
             process.wait()
 
     def _feed(self) -> None:
-        """Let the input file grow, piece by piece."""
+        """Append the changes to the input file, piece by piece."""
         size = -(-len(self.changes) // _PIECES)
         with self.input.open("a") as file:
             for at in range(0, len(self.changes), size):
@@ -239,19 +237,19 @@ class Story:
                 file.writelines(json.dumps(one) + "\n" for one in some)
                 file.flush()
                 self._fed = at + len(some)
-                # The first piece alone until the job has begun: it takes its time.
+                # Only the first piece is there until the job counts: Spark starts slowly.
                 if not self._counting.wait(WAIT_S_MAX) or self._over.wait(FEED_S / _PIECES):
                     return
-            # Something so late that the watermark passes all windows before it.
+            # A last change, so late that the watermark closes all earlier windows.
             last = datetime.fromisoformat(self.changes[-1]["at"])
             end = _change("", int((last + timedelta(days=3)).timestamp()), "the end", 0, 0)
             file.write(json.dumps(end) + "\n")
 
     def _count(self) -> Counter[str]:
-        """The Spark job, killed when it is through with a third, and started again; the counts in the last file."""
+        """Run the Spark job, kill it after a third of the changes, and run it again. Returns the final counts."""
         with self._job() as job:
             self._follow(job, len(self.changes) // 3)
-            print(f"\n$ kill -9 {job.pid}     # the Spark job, when it has counted {self._done} changes", flush=True)
+            print(f"\n$ kill -9 {job.pid}     # the Spark job, after it has counted {self._done} changes", flush=True)
             os.killpg(job.pid, signal.SIGKILL)
             self.killed = self._now()
             job.wait()
@@ -287,24 +285,25 @@ class Story:
                 job.wait()
 
     def _follow(self, job: subprocess.Popen[str], until: int) -> None:
-        """Read what the job tells until it has counted so many changes."""
+        """Read the progress reports of the job until it has counted this many changes."""
         assert job.stdout is not None
         for line in job.stdout:
-            told = json.loads(line)
+            report = json.loads(line)
             self._counting.set()
-            self._done = min(told["done"], len(self.changes))
+            batch, rows = report["batch"], report["rows"]
+            self._done = min(report["done"], len(self.changes))
             print(
-                f"  batch {told['batch']:>3}  {told['rows']:>5} changes counted: {self._done} of {len(self.changes)},"
-                f" {self._fed} are in the file by now",
+                f"  batch {batch:>3}  {rows:>5} changes counted: {self._done} of {len(self.changes)},"
+                f" {self._fed} are in the file",
                 flush=True,
             )
-            if told["done"] >= until:
+            if report["done"] >= until:
                 return
         log = (self.folder / "spark.log").read_text(errors="replace")
         raise SystemExit(f"The Spark job ended with code {job.wait()}:\n{log[-4000:]}")
 
     def _now(self) -> float:
-        """Seconds since the beginning of the story."""
+        """Seconds since the start of the run."""
         return time.monotonic() - self._began
 
     def _watch(self) -> None:
@@ -312,7 +311,7 @@ class Story:
             self.samples.append(Sample(self._now(), self._fed, self._done))
 
     def _wait_for_counts(self) -> Counter[str]:
-        """The counts in the last file, when all changes are in them, or it takes too long."""
+        """Wait until the output file counts all changes, for at most ``WAIT_S_MAX``. Returns its counts."""
         deadline = time.monotonic() + WAIT_S_MAX
         while True:
             counts = _counts(self.output)
@@ -322,7 +321,7 @@ class Story:
 
 
 def _counts(path: Path) -> Counter[str]:
-    """Changes by folder: all windows added up. One that was written twice would show."""
+    """Add up the changes of all windows by folder. A window that was written twice would make the sum too large."""
     counts: Counter[str] = Counter()
     if path.exists():
         for line in path.read_text().split("\n")[:-1]:

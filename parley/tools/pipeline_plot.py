@@ -1,4 +1,4 @@
-"""The picture of ``make pipeline``: throughput, and how far the job is behind."""
+"""The chart of ``make pipeline``: the throughput and the lag of the Spark job."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 _BEFORE_S = 2.0
-"""How much of the time before the first count is drawn."""
+"""Seconds before the first count that the chart shows."""
 INPUT, COUNTED, BEHIND = "#7a8794", "#1f6feb", "#b3261e"
 
 
 class Sample(NamedTuple):
-    """At a moment (s): how many records were given to the pipeline, and how many it has counted."""
+    """The progress at one moment, in seconds: the records written to the input so far, and those counted so far."""
 
     at: float
     given: int
@@ -20,7 +20,7 @@ class Sample(NamedTuple):
 
 
 def rates(samples: Sequence[Sample], window_s: float = 3.0) -> list[tuple[float, float, float]]:
-    """Moment, and records per second given and counted over the time before it."""
+    """Return, for each sample, its time and the records per second written and counted in the window before it."""
     found = []
     for index, one in enumerate(samples):
         before = next(each for each in samples[: index + 1] if each.at >= one.at - window_s)
@@ -30,18 +30,19 @@ def rates(samples: Sequence[Sample], window_s: float = 3.0) -> list[tuple[float,
     return found
 
 
-def told(samples: Sequence[Sample]) -> list[Sample]:
-    """The samples of the story, without the time in which Spark was started first."""
+def shown_samples(samples: Sequence[Sample]) -> list[Sample]:
+    """Return the samples to draw: those before the first start of Spark are left out; times count from the first
+    count."""
     first = next((one.at for one in samples if one.counted), samples[0].at)
     return [one._replace(at=one.at - first) for one in samples if one.at >= first - _BEFORE_S]
 
 
 def plot(samples: Sequence[Sample], killed: float, again: float, verdict: str, path: Path) -> None:
-    """Draw a PNG; between the moments ``killed`` and ``again`` (s, as those of the samples) nothing was counted."""
+    """Draw a PNG. The job did not run between ``killed`` and ``again``, in seconds like the samples' times."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    shown = told(samples)
+    shown = shown_samples(samples)
     earlier = samples[-1].at - shown[-1].at
     figure = Figure(figsize=(10, 6.2), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
