@@ -60,11 +60,17 @@ class Controller:
         rng: Random,
         metadata: Metadata,
         publisher: MetadataPublisher,
+        *,
+        is_store_frozen: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``candidate`` is what the other brokers need in order to follow; ``publisher`` is open during each term."""
+        """``candidate`` is what the other brokers need in order to follow; ``publisher`` is open during each term.
+
+        ``is_store_frozen()`` is true while the store responds but holds writes, because the cluster is moving.
+        """
         self._broker_id = broker_id
         self._candidate = candidate
         self._publisher = publisher
+        self._is_store_frozen = is_store_frozen
         self._dead: Leader | None = None
         self._found_dead = asyncio.Event()
         self._rng = rng
@@ -111,6 +117,8 @@ class Controller:
     def _withdraw_if_store_is_silent(self, request: DecisionRequest) -> None:
         """Fail a request that has waited long enough, or look again soon if the store does respond."""
         loop = asyncio.get_running_loop()
+        if self._store_silent_since_s is not None and self._is_store_frozen():
+            self._store_silent_since_s = loop.time()
         since_s = self._store_silent_since_s
         if since_s is not None and loop.time() - since_s >= STORE_PATIENCE_S:
             trouble = f"does not respond{self._store_error}"

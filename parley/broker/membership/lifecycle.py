@@ -25,7 +25,7 @@ from parley.broker.membership.controlled_shutdown import ControlledShutdown
 from parley.broker.membership.controller_follower import ControllerFollower
 from parley.broker.membership.controller_silence import ControllerSilence
 from parley.broker.membership.live_brokers import LiveBrokers
-from parley.broker.membership.registration import Registration
+from parley.broker.membership.registration import BROKERS_GROUP, Registration
 from parley.broker.membership.store_outage import StoreOutage
 from parley.broker.metadata.changes import Delta
 from parley.broker.metadata.current import Metadata
@@ -94,9 +94,18 @@ class BrokerLifecycle:
         self._monotonic = monotonic
         self._rng = rng
         self._session: Session | None = None
+        self._named_epoch = NO_EPOCH
+        """Epoch of the last controller that the coordination store has named."""
         self._rejoin = asyncio.Event()
         self._unfreezing = TaskSet()
-        self.controller = Controller(broker_id, self._registration.data, rng, metadata, publisher)
+        self.controller = Controller(
+            broker_id,
+            self._registration.data,
+            rng,
+            metadata,
+            publisher,
+            is_store_frozen=lambda: not store_move.is_settled,
+        )
         self._live_brokers = LiveBrokers(
             broker_id,
             self.controller,
@@ -204,7 +213,7 @@ class BrokerLifecycle:
                 await self._live_in_one_session()
             except Moved as moved:
                 _log.warning("the coordination store has moved", extra={"reason": str(moved)})
-                await self.store_move.continue_in_new_store(self._metadata.image.controller_epoch)
+                await self.store_move.continue_in_new_store(self._named_epoch, self._metadata.image.controller_epoch)
             except Lost as lost:
                 _log.warning("session with the coordination store lost", extra={"reason": str(lost)})
             except Retriable as error:
@@ -249,8 +258,10 @@ class BrokerLifecycle:
 
     async def _observe_elections(self, elections: Elections) -> None:
         async for leader in elections.observe(ELECTION):
-            if leader is not None and leader.candidate != self._registration.data:
-                self._live_brokers.trust_all()  # that broker judges the deposed controller now
+            if leader is not None:
+                self._named_epoch = leader.epoch
+                if leader.candidate != self._registration.data:
+                    self._live_brokers.trust_all()  # that broker judges the deposed controller now
             self._controller_follower.follow(leader)
 
     async def _be_candidate(self, elections: Elections, groups: Groups, since_s: float, joined: asyncio.Event) -> None:
@@ -260,7 +271,7 @@ class BrokerLifecycle:
     async def _in_office(self, groups: Groups, since_s: float) -> None:
         await race(
             self._live_brokers.run(groups, since_s),
-            self._store_move_driver.run(groups),
+            self._store_move_driver.run(groups.session, lambda: groups.members(BROKERS_GROUP)),
             *(duty(self.controller) for duty in self._duties),
         )
 

@@ -16,14 +16,12 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from random import Random
 
-from parley.broker.membership.registration import BROKERS_GROUP
 from parley.broker.runtime.states import IllegalStep
 from parley.broker.runtime.tasks import TaskSet
 from parley.broker.store_move.participant import OPEN_MAX_S, StoreMoveParticipant
-from parley.consensus.backend import Backend
+from parley.consensus.backend import Backend, Session
 from parley.consensus.errors import BadConfig, CoordinationError
-from parley.consensus.migration import Migration, Step, give_up_left_over
-from parley.consensus.recipes.groups import Groups
+from parley.consensus.migration import Expected, Migration, Step, give_up_left_over
 from parley.consensus.registry import BackendFactory
 from parley.consensus.store_record import read_record
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -149,8 +147,11 @@ class StoreMoveDriver:
 
     # --- Carrying them out ---
 
-    async def run(self, groups: Groups) -> None:
-        """Carry out the requested moves, one after another, until cancelled: runs during each term as controller."""
+    async def run(self, session: Session, members: Expected) -> None:
+        """Carry out the requested moves, one after another, until cancelled: runs during each term as controller.
+
+        ``session`` is the controller's; ``members()`` returns the ids of the brokers that must follow.
+        """
         await self._give_up_left_over()
         self._requests = asyncio.Queue()
         self._progress = Progress("", "none")
@@ -160,7 +161,7 @@ class StoreMoveDriver:
             while True:
                 request = await self._requests.get()
                 self._on(DriverEvent.MOVE_BEGAN)
-                self._driving = tasks.start(self._move(request, groups), name="move to another store")
+                self._driving = tasks.start(self._move(request, session, members), name="move to another store")
                 await asyncio.wait({self._driving})
                 self._driving = None
                 self._on(DriverEvent.MOVE_ENDED)
@@ -175,13 +176,10 @@ class StoreMoveDriver:
         if await give_up_left_over(self._participant.store, note):
             _log.warning("a move to another store is given up: the controller has changed")
 
-    async def _move(self, request: _Request, groups: Groups) -> None:
+    async def _move(self, request: _Request, session: Session, members: Expected) -> None:
         def on_step(step: Step, detail: str) -> None:
             _log.info("moving to another store", extra={"move": request.move, "step": step.value, "detail": detail})
             self._progress = Progress(request.move, "under way", step.value, detail)
-
-        async def members() -> list[str]:
-            return list(await groups.members(BROKERS_GROUP))
 
         target: Backend | None = None
         migration: Migration | None = None
@@ -191,7 +189,7 @@ class StoreMoveDriver:
                 await target.open()
             migration = Migration(
                 self._participant.store,
-                groups.session,
+                session,
                 target,
                 request.url,
                 move=request.move,

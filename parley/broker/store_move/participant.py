@@ -152,13 +152,15 @@ class StoreMoveParticipant:
         finally:
             await attempts.close()
 
-    async def continue_in_new_store(self, controller_epoch: int) -> None:
+    async def continue_in_new_store(self, left_epoch: int, known_epoch: int) -> None:
         """Find the store in charge and make it ``store``; tries until that store responds.
 
-        ``controller_epoch`` is the highest known one: that of the last controller in the old store.
+        ``left_epoch`` is the epoch of the last controller that the old store named. ``known_epoch`` is that of the
+        controller in the metadata, which may have been elected in the new store already.
         """
-        self._left_epoch = controller_epoch
+        self._left_epoch = left_epoch
         self._on(MoveEvent.STORE_MOVED)
+        self.controller_elected(known_epoch)
         interval = GrowingInterval(asyncio.get_running_loop().time)
         while True:
             try:

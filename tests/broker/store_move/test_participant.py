@@ -18,17 +18,22 @@ import pytest
 
 import parley.broker.store_move.driver as moving
 from parley import Cluster
+from parley.broker.controller import controller
+from parley.broker.membership.broker_state import BrokerState
 from parley.broker.membership.known_stores import STORE_FILE
+from parley.broker.membership.lifecycle import BrokerLifecycle
+from parley.broker.metadata.image import MetadataImage
 from parley.broker.runtime.states import IllegalStep
 from parley.broker.store_move.participant import MoveEvent, StoreMoveParticipant
 from parley.consensus.backend import Check, Op, TxnResult
-from parley.consensus.errors import Unavailable
+from parley.consensus.errors import Moved, Unavailable
 from parley.consensus.memory import MemoryBackend, MemoryStore
 from parley.consensus.migration import REPORTED_STEPS, Migration, Step
 from parley.consensus.store_record import READY_FOLDER
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.coordination import ABORT, START, STATUS, MigrateCoordinationRequest
+from parley.protocol.messages.metadata import MetadataRequest
 from parley.protocol.messages.producers import InitProducerIdRequest
 from parley.protocol.messages.topics import CreateTopicsRequest
 
@@ -125,7 +130,10 @@ def brokers(cluster: Cluster) -> Collection[Any]:
 
 
 async def all_at(cluster: Cluster, url: str) -> None:
-    """Wait until every running broker uses the store at this address and knows the same live controller."""
+    """Wait until every running broker is registered in the store at this address, and all know the same controller.
+
+    A new controller begins with the registrations of the old store, which end when the brokers join again.
+    """
 
     def settled() -> bool:
         servers = [each.server for each in cluster.brokers.values() if each.is_running]
@@ -134,8 +142,13 @@ async def all_at(cluster: Cluster, url: str) -> None:
             all(each.parts.store_move.store.url == url for each in servers)
             and len({(image.controller_id, image.controller_epoch) for image in images}) == 1
             and any(each.parts.lifecycle.controller.is_active for each in servers)
-            and all(not images[0].brokers[each.identity.broker_id].fenced for each in servers)
+            and all(each.parts.lifecycle.state is BrokerState.ACTIVE for each in servers)
+            and all(shows(image, each) for image in images for each in servers)
         )
+
+    def shows(image: MetadataImage, server: Any) -> bool:
+        known = image.brokers[server.identity.broker_id]
+        return known.epoch == server.parts.lifecycle.broker_epoch and not known.fenced
 
     await until(settled)
 
@@ -165,25 +178,103 @@ async def test_the_cluster_continues_in_the_new_store_with_all_its_state(target:
         assert (await move(client, another())).state == "done"
 
 
-async def test_requests_for_the_controller_wait_for_the_one_in_the_new_store(target: str) -> None:
+async def test_requests_for_the_controller_wait_for_the_one_in_the_new_store(
+    target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = 0
+    until_settled = StoreMoveParticipant.until_settled
+
+    async def counted(self: StoreMoveParticipant) -> None:
+        nonlocal waiting
+        waiting += not self.is_settled
+        await until_settled(self)
+
+    class Held(Migration):
+        """The store stays frozen until every broker has a request that waits."""
+
+        async def _copy(self, step: Step) -> None:
+            await super()._copy(step)
+            if step is Step.COPY_REST:
+                await until(lambda: not any(each.server.parts.store_move.is_settled for each in brokers(cluster)))
+                created.extend(asyncio.ensure_future(create_at(each)) for each in (1, 2, 3))
+                await until(lambda: waiting == len(created))
+
+    async def create_at(broker_id: int) -> int:
+        wanted = CreateTopicsRequest.CreatableTopic(
+            name=f"by-{broker_id}", num_partitions=1, replication_factor=3, assignments=[], configs=[]
+        )
+        answer = await client.send(CreateTopicsRequest(topics=[wanted]), node=broker_id)
+        return int(answer.topics[0].error_code)
+
+    created: list[asyncio.Future[int]] = []
+    monkeypatch.setattr(StoreMoveParticipant, "until_settled", counted)
+    monkeypatch.setattr(moving, "Migration", Held)
     async with running() as (cluster, client):
-
-        async def create_meanwhile(broker_id: int) -> int:
-            moves = cluster.brokers[broker_id].server.parts.store_move
-            wanted = CreateTopicsRequest.CreatableTopic(
-                name=f"by-{broker_id}", num_partitions=1, replication_factor=3, assignments=[], configs=[]
-            )
-            async with Client(cluster.brokers[broker_id].bootstrap_servers) as own:
-                await own.metadata([])
-                await until(lambda: not moves.is_settled)
-                answer = await own.send(CreateTopicsRequest(topics=[wanted]), node=broker_id)
-                return int(answer.topics[0].error_code)
-
-        created = [asyncio.ensure_future(create_meanwhile(each)) for each in (1, 2, 3)]
+        await client.metadata([])
+        for each in (1, 2, 3):
+            await client.send(MetadataRequest(topics=[]), node=each)  # connect before the freeze
         assert (await move(client, target)).state == "done"
         assert await asyncio.gather(*created) == [0, 0, 0]
         await all_at(cluster, target)
-        assert all(each.server.parts.store_move.is_settled for each in cluster.brokers.values())
+        await until(lambda: all(each.server.parts.store_move.is_settled for each in brokers(cluster)))
+
+
+async def test_a_frozen_store_is_not_one_that_does_not_respond(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that reached the controller before the freeze waits however long the freeze lasts."""
+
+    class Long(Migration):
+        async def _copy(self, step: Step) -> None:
+            await super()._copy(step)
+            if step is Step.COPY_REST:
+                await until(lambda: not any(each.server.parts.store_move.is_settled for each in brokers(cluster)))
+                with monkeypatch.context() as impatient:
+                    impatient.setattr(controller, "STORE_PATIENCE_S", 0.2)
+                    created.append(asyncio.ensure_future(create_once()))
+                    await asyncio.sleep(1.0)
+                assert not created[0].done()
+
+    async def create_once() -> int:
+        wanted = CreateTopicsRequest.CreatableTopic(
+            name="meanwhile", num_partitions=1, replication_factor=3, assignments=[], configs=[]
+        )
+        answer = await client.send(CreateTopicsRequest(topics=[wanted]), node=await client.controller())
+        return int(answer.topics[0].error_code)
+
+    async def at_once(self: StoreMoveParticipant) -> None:
+        """As if the broker had learned of the freeze after the request."""
+
+    created: list[asyncio.Future[int]] = []
+    monkeypatch.setattr(StoreMoveParticipant, "until_settled", at_once)
+    monkeypatch.setattr(moving, "Migration", Long)
+    async with running() as (cluster, client):
+        assert (await move(client, target)).state == "done"
+        assert await created[0] == 0
+
+
+async def test_a_broker_that_knows_the_new_controller_before_the_new_store_holds_no_requests(
+    target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It follows the old controller, which is elected in the new store, too: so its metadata is ahead of the store."""
+    live, late = BrokerLifecycle._live_in_one_session, set[int]()
+
+    async def notice_late(self: BrokerLifecycle) -> None:
+        try:
+            await live(self)
+        except Moved:
+            metadata, own_id = self._metadata, self._broker.broker_id
+            if metadata.image.controller_id != own_id:
+                await until(lambda: metadata.image.controller_epoch > term)
+                late.add(own_id)
+            raise
+
+    monkeypatch.setattr(BrokerLifecycle, "_live_in_one_session", notice_late)
+    async with running() as (cluster, client):
+        await create(client, "before")
+        term, _ = epochs(cluster)
+        assert (await move(client, target)).state == "done"
+        await all_at(cluster, target)
+        assert len(late) == 2
+        await until(lambda: all(each.server.parts.store_move.is_settled for each in brokers(cluster)))
 
 
 async def test_requests_stop_waiting_when_the_freeze_ends(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
