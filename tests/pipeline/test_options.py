@@ -96,7 +96,7 @@ def test_settings_of_the_java_client() -> None:
         ({"subscribePattern": "x"}, "exactly one of .*'subscribe' and 'subscribePattern' are"),
         ({"subscribe": " , "}, "names no topic"),
         ({"kafka.bootstrap.servers": ""}, r"'kafka.bootstrap.servers' is missing"),
-        ({"kafka.bootstrap.servers": "h:port"}, "no host:port"),
+        ({"kafka.bootstrap.servers": "h:port"}, "is not host:port"),
         ({"startingOffsets": "latest"}, "cannot be latest"),
         ({"startingOffsets": '{"t": {"0": -1}}'}, "cannot be latest"),
         ({"endingOffsets": "earliest"}, "cannot be earliest"),
