@@ -138,6 +138,9 @@ def test_what_stands_in_the_way_is_said_in_a_line(tmp_path: Path) -> None:
     _fails(tmp_path / "b", "coordination.url=nonsense://u:secret@x", reason="nonsense", advice="coordination.url")
     _fails(tmp_path / "b", "zookeeper.connect=zk:x", reason="zk:x", advice="zookeeper.connect")
     _fails(tmp_path / "b", "listeners=PLAINTEXT://192.0.2.1:9092", reason="192.0.2.1", advice="no such address")
+    _fails(tmp_path / "b", "listeners=PLAINTEXT://no.invalid:1", reason="no.invalid:1", advice="--override listeners=")
+    _fails(tmp_path / "b", "metrics.listener=no.invalid:1", reason="no.invalid:1", advice="--override metrics.listener")
+    _fails(tmp_path / "b", "replica.selector.class=no.Such", reason="No module", advice="replica.selector.class=")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         _fails(tmp_path / "b", f"metrics.listener={address}", reason=address, advice="metrics.listener=")

@@ -73,9 +73,9 @@ class Exporter:
         try:
             self._server = _Server(host, port)
         except OSError as error:
-            raise OSError(
-                error.errno, f"cannot listen on {host}:{port} for metrics.listener: {error.strerror}"
-            ) from error
+            kind = socket.gaierror if isinstance(error, socket.gaierror) else OSError
+            reason = f"cannot listen on {host}:{port} for metrics.listener: {error.strerror}"
+            raise kind(error.errno, reason) from error
         self._server.set_app(self._answer)
         self.port: int = self._server.server_port
         self._thread = Thread(target=self._server.accept_until_closed, name="metrics", daemon=True)

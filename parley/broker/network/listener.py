@@ -200,7 +200,10 @@ def bind(host: str, port: int, *, send_buffer: int = -1, receive_buffer: int = -
     """
     if not host:
         host = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
-    family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        raise socket.gaierror(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
     sock = socket.socket(family, kind, proto)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

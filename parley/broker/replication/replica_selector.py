@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Protocol
 
+from parley.broker.config import ConfigError, Problem
+
+_KEY = "replica.selector.class"
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
@@ -65,7 +69,7 @@ _KNOWN: dict[str, type[ReplicaSelector] | None] = {
 def load_selector(name: str | None) -> ReplicaSelector | None:
     """Return the selector that ``replica.selector.class`` names; None if consumers read from leaders.
 
-    Raises ValueError if the class cannot be loaded.
+    Raises ConfigError if the class cannot be loaded.
     """
     name = (name or "").strip()
     if name in _KNOWN:
@@ -75,7 +79,7 @@ def load_selector(name: str | None) -> ReplicaSelector | None:
     try:
         made: ReplicaSelector = getattr(import_module(module), cls)()
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f"replica.selector.class={name}: the class cannot be loaded: {error}") from error
+        raise ConfigError([Problem(_KEY, name, f"a class that can be loaded: {error}")]) from error
     if not callable(getattr(made, "select", None)):
-        raise ValueError(f"replica.selector.class={name}: the class has no method select")
+        raise ConfigError([Problem(_KEY, name, "a class with a method select")])
     return made

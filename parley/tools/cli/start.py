@@ -44,6 +44,7 @@ _OF_ADDRESSES: Final = {
     errno.EACCES: "Ports below 1024 need rights that this user has not: take a higher one",
 }
 """What to do about an address that cannot be listened on."""
+_UNKNOWN_NAME: Final = "Listen on an address of this machine (advertised.listeners has the names for clients)"
 
 _EXAMPLES: Final = """\
 Examples:
@@ -326,6 +327,7 @@ def why_not_started(error: Exception, config: BrokerConfig) -> str:
 
 
 def _reason(error: Exception, config: BrokerConfig) -> str:
+    from parley.broker.config import ConfigError
     from parley.broker.membership.identity import NoBrokerId
     from parley.broker.membership.registration import DuplicateBrokerId
     from parley.consensus.errors import CoordinationError
@@ -334,17 +336,19 @@ def _reason(error: Exception, config: BrokerConfig) -> str:
     from parley.storage.log_manager import NoLogDirectory
     from parley.storage.meta_properties import InconsistentIdentity, MalformedIdentity
 
-    if isinstance(error, OSError) and error.errno in _OF_ADDRESSES and error.filename is None:
-        reason = str(error.strerror or error)
-        another = "metrics.listener=127.0.0.1:19464" if "metrics" in reason else "listeners=PLAINTEXT://127.0.0.1:19092"
-        return f"{_sentence(reason)} {_OF_ADDRESSES[error.errno]}: --override {another}"
+    if isinstance(error, OSError) and error.filename is None:
+        advice = _UNKNOWN_NAME if isinstance(error, socket.gaierror) else _OF_ADDRESSES.get(error.errno or 0)
+        if advice:
+            reason = str(error.strerror or error)
+            key = "metrics.listener=127.0.0.1:19464" if "metrics" in reason else "listeners=PLAINTEXT://127.0.0.1:19092"
+            return f"{_sentence(reason)} {advice}: --override {key}"
     if isinstance(error, OSError):
         where = error.filename or ", ".join(config.data_dirs)
         return f"{where} cannot be used: {error.strerror or error}. Correct log.dirs, or the rights of the folder."
     if isinstance(error, CoordinationError):
         return _of_the_store(error, config)
     explained = (DirectoryInUse, DuplicateBrokerId, InconsistentIdentity, MalformedIdentity)
-    if isinstance(error, (*explained, NoLogDirectory, TwinLogs, NoBrokerId)):
+    if isinstance(error, (*explained, NoLogDirectory, TwinLogs, NoBrokerId, ConfigError)):
         return _sentence(error)
     logging.getLogger(__name__).error("the start failed", exc_info=error)
     return f"{_sentence(repr(error))} This is a fault of Parley: please report it with the log above."

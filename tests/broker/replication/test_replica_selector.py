@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from parley.broker.config import ConfigError
 from parley.broker.replication import ConsumerView, RackAwareReplicaSelector, ReplicaView
 from parley.broker.replication.replica_selector import load_selector
 from parley.protocol.messages.fetch import FetchRequest
@@ -45,7 +46,7 @@ def test_the_leader_by_default(name: str | None) -> None:
 
 @pytest.mark.parametrize("name", ["nonsense", "no.such.Class", "pathlib.Path", ".x", "uuid.UUID"])
 def test_a_class_that_is_no_selector_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=r"replica\.selector\.class"):
+    with pytest.raises(ConfigError, match=r"replica\.selector\.class"):
         load_selector(name)
 
 
